@@ -1,11 +1,27 @@
-"""Context managers for objects with `close`, or with `start` and `close`, plain or coroutines."""
+"""Context managers for objects with `close`, or with `start` and `close`, plain or coroutines, and
+the error of who uses them before or after.
+"""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Self
 
+from ordermq.errors import StateError
 from ordermq.forking import ProcessBound
+
+
+def not_running(kind: str, group: str, *, was_closed: bool) -> StateError:
+    """Return the error of a call that a client cannot serve, with what to do about it.
+
+    Args: kind: "producer" or "consumer".
+    """
+    remedy = (
+        "it was closed; create a new one"
+        if was_closed
+        else "call start(), or use it in a `with` or `async with` block"
+    )
+    return StateError(f"the {kind} is not running: {remedy}", group=group)
 
 
 class Closing(ProcessBound):

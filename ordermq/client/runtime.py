@@ -308,6 +308,11 @@ class Shutdown:
         self._asking = threading.RLock()  # reentrant: a signal handler may close, too
         self._hurried = asyncio.Event()
 
+    @property
+    def is_hurried(self) -> bool:
+        """True once nobody waits for the end any more."""
+        return self._hurried.is_set()
+
     def wait(self, timeout_s: float) -> bool:
         """Begin the end, or join the one under way; return its outcome, now and later.
 

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
@@ -51,15 +52,33 @@ class UserCode(Protocol):
     async def call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         """Call `on_assigned` and the like, and await what it returns; on the I/O thread."""
 
+    def calls_back_here(self) -> bool:
+        """Return True on the thread of a callback, while it is called."""
+
 
 class OwnThreads:
     """Coroutines run on a loop of their own; a callback has a thread to itself."""
+
+    def __init__(self) -> None:
+        self._calling: set[int] = set()  # idents of the callbacks' threads
 
     def listener_loop(self, name: str) -> Runtime:
         return Runtime(name)
 
     async def call_back(self, callback: Callable[..., object], *arguments: object) -> None:
-        await asyncio.to_thread(_call_on_own_loop, callback, *arguments)
+        await asyncio.to_thread(self._call_on_own_loop, callback, *arguments)
+
+    def calls_back_here(self) -> bool:
+        return threading.get_ident() in self._calling
+
+    def _call_on_own_loop(self, callback: Callable[..., object], *arguments: object) -> None:
+        self._calling.add(threading.get_ident())
+        try:
+            returned = callback(*arguments)
+            if inspect.isawaitable(returned):  # its own loop: only this thread waits for it
+                asyncio.run(result_of(returned))
+        finally:
+            self._calling.discard(threading.get_ident())
 
 
 class CallersLoop:
@@ -80,6 +99,9 @@ class CallersLoop:
 
     async def call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         await asyncio.wrap_future(self.submit(_called(callback, *arguments)))
+
+    def calls_back_here(self) -> bool:
+        return False  # an AsyncConsumer knows its tasks, and is not closed by its loop's thread
 
     def post(self, action: Callable[..., object], *arguments: object) -> None:
         try:
@@ -145,9 +167,3 @@ async def _called(callback: Callable[..., object], *arguments: object) -> None:
     returned = callback(*arguments)
     if inspect.isawaitable(returned):
         await returned
-
-
-def _call_on_own_loop(callback: Callable[..., object], *arguments: object) -> None:
-    returned = callback(*arguments)
-    if inspect.isawaitable(returned):  # on a loop of its own: only this thread waits for it
-        asyncio.run(result_of(returned))

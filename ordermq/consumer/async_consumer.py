@@ -18,7 +18,7 @@ from ordermq.closing import AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
 from ordermq.config.checks import hint
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
-from ordermq.consumer.group.group_member import QueueCallback
+from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.listener import ConcurrentListener, ConsumeHook, Listener, MessageFilter
 from ordermq.consumer.lite_pull_consumer import Batches, LitePullConsumer
 from ordermq.consumer.offsets.offset_store import OffsetStore
@@ -355,10 +355,7 @@ class AsyncConsumer(AsyncStarting):
         if loop is None:
             return True
         if loop.has(asyncio.current_task()):
-            raise StateError(
-                "close() in a listener or callback would wait for itself: call stop() there",
-                group=self.group,
-            )
+            raise StateError(CLOSED_BY_ITSELF, group=self.group)
         self._stopped.set()
         self._use.leave()
         is_in_order = await shielded(in_thread(consumer.close, timeout_s), consumer.hurry_close)

@@ -24,6 +24,7 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock, require_wall_ms
+from ordermq.closing import not_running
 from ordermq.config import LitePullConsumerConfig, MessageModel
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
@@ -244,10 +245,13 @@ class LitePullConsumer(GroupConsumer):
         more; a later call finishes what is left.
 
         Returns: True if every queue was given up in order; a later call returns the same.
+        Raises: StateError: called by a callback of this consumer, which it would wait for.
         """
         member = self._member
         if member is None:
             return True
+        if not self._is_closing:
+            member.require_may_close()
         # Before the queues are revoked: a batch handed out now would only delay them.
         self.stop()
         # The calling thread is not coming to end its batches, nor are its tasks.
@@ -346,7 +350,7 @@ class LitePullConsumer(GroupConsumer):
         """
         poller = self._poller()
         if self._ends(poller):
-            raise StateError("the consumer is not running: it was closed", group=self.group)
+            raise not_running("consumer", self.group, was_closed=True)
         if self._live().client.runtime.is_io_thread:
             raise StateError("a blocking call on the I/O thread: use apoll there")
         return self._poll(poller, self._deadline(timeout_ms))
@@ -360,7 +364,7 @@ class LitePullConsumer(GroupConsumer):
         # asyncio.wait_for makes of it.
         poller = self._poller()
         if self._ends(poller):
-            raise StateError("the consumer is not running: it was closed", group=self.group)
+            raise not_running("consumer", self.group, was_closed=True)
         return self._apoll(poller, self._deadline(timeout_ms))
 
     def batches(self, timeout_ms: int | None = None) -> Batches:
@@ -634,7 +638,7 @@ class LitePullConsumer(GroupConsumer):
 
     def _live(self) -> GroupMember:
         if self._member is None or self._is_closed:
-            raise StateError("the consumer is not running", group=self.group)
+            raise not_running("consumer", self.group, was_closed=self._is_closed)
         return self._member
 
     def _ends(self, poller: Hashable) -> bool:

@@ -11,7 +11,7 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock, require_wall_ms
-from ordermq.closing import Starting
+from ordermq.closing import Starting, not_running
 from ordermq.config import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
@@ -418,7 +418,7 @@ class PullConsumer(Starting):
 
     def _live(self) -> ClientSession:
         if self._client is None or self._closed:
-            raise StateError("the consumer is not running", group=self.group)
+            raise not_running("consumer", self.group, was_closed=self._closed)
         return self._client
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -21,6 +21,7 @@ from ordermq.client.session import new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock, require_wall_ms
+from ordermq.closing import not_running
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, policy_for
@@ -489,9 +490,13 @@ class PushConsumer(GroupConsumer):
         locks expire at the broker; a later call finishes what is left.
 
         Returns: True if every queue was handed over in order; a later call returns the same.
+        Raises: StateError: called first by a listener or callback of this consumer, which it
+            would wait for; call `stop` there, which makes `run` close.
         """
         if self._member is None:
             return True
+        if not self._is_closing:
+            self._member.require_may_close()
         self._is_closing = True
         # A `run` on the main thread returns, whoever closes.
         self.stop()
@@ -561,7 +566,7 @@ class PushConsumer(GroupConsumer):
 
     def _live(self) -> GroupMember:
         if self._member is None or self._is_closing:
-            raise StateError("the consumer is not running", group=self.group)
+            raise not_running("consumer", self.group, was_closed=self._is_closing)
         return self._member
 
     def assigned_queues(self) -> list[MessageQueue]:

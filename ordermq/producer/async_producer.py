@@ -18,7 +18,7 @@ from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
 from ordermq.producer.hooks import SendCheck, SendHook
-from ordermq.producer.producer import Producer
+from ordermq.producer.producer import Producer, no_pair
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 
 if TYPE_CHECKING:
@@ -165,7 +165,11 @@ class AsyncProducer(AsyncStarting):
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
         in_flight: deque[asyncio.Future[SendReceipt]] = deque()
         receipts: list[SendReceipt] = []
-        async for message, key in _each(events):
+        async for event in _each(events):
+            try:
+                message, key = event
+            except (TypeError, ValueError):
+                raise no_pair(event) from None
             if len(in_flight) == max_in_flight:
                 receipts.append(await in_flight.popleft())
             in_flight.append(self.send_nowait(message, sharding_key=key))

@@ -17,7 +17,7 @@ from ordermq.client.runtime import Shutdown
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
-from ordermq.closing import Starting
+from ordermq.closing import Starting, not_running
 from ordermq.config import ProducerConfig
 from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
@@ -392,7 +392,11 @@ class Producer(Starting):
         source = iter(events)
         while True:
             try:
-                message, key = next(source)
+                event = next(source)
+                try:
+                    message, key = event
+                except (TypeError, ValueError):
+                    raise no_pair(event) from None
                 pending = self._preparation.one(message, key, window.on_done)
             except StopIteration:
                 break
@@ -821,10 +825,15 @@ class Producer(Starting):
         return client
 
     def _not_running(self) -> StateError:
-        return StateError(
-            "the producer is not running: call start(), or use it in a `with` block",
-            group=self.group,
-        )
+        return not_running("producer", self.group, was_closed=self._closed)
+
+
+def no_pair(event: object) -> ConfigError:
+    """Return the error of `send_many` for what is no pair, such as a message alone."""
+    return ConfigError(
+        f"send_many got a {type(event).__name__}: expected pairs (message, sharding key), with "
+        "None as the key of a message that has none"
+    )
 
 
 def _require_one_topic(messages: Sequence[Message]) -> None:

@@ -195,6 +195,11 @@ class QueueRouting:
             the queues it was given. Else as `queues`.
         """
         if queue is not None:
+            if not isinstance(queue, MessageQueue):
+                raise ConfigError(
+                    f"queue={queue!r}: expected a MessageQueue, one of producer.queues(topic)",
+                    topic=message.topic,
+                )
             if queue.topic != message.topic:
                 raise ConfigError(
                     f"queue {queue} belongs to another topic than the message: name one of "

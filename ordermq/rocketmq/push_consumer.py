@@ -126,11 +126,18 @@ class PushConsumer(ClientSettings):
         return made
 
     def shutdown(self) -> None:
-        """Hand every queue over, then leave. Before a start, or a second time, it has no effect."""
+        """Hand every queue over, then leave. Before a start, or a second time, it has no effect.
+
+        Raises: ConsumerException: called by a callback of this consumer; another thread may.
+        """
         made, self._engine = self._engine, None
         if made is not None:
-            with raised_as(ConsumerException):
-                made.close()
+            try:
+                with raised_as(ConsumerException):
+                    made.close()
+            except ConsumerException:
+                self._engine = made
+                raise
 
     def _listen(self, messages: Sequence[MessageView], context: ConsumeContext) -> int:
         # How many are done, from the first: what came before a failure is not repeated.

@@ -23,6 +23,8 @@ from ordermq import (
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
+from ordermq.errors import StateError
+from ordermq.model.message_queue import MessageQueue
 from tests.component.conftest import Seen, eventually
 from tests.component.interruption import InterruptedAt
 from tests.component.test_traces import traces
@@ -185,12 +187,19 @@ def test_an_inspector_and_a_broker_close_after_an_interrupt(error: type[BaseExce
     assert at > 5
 
 
-def with_one_message(broker: EmbeddedBroker, listener: Callable[[Any, Any], None]) -> PushConsumer:
+def with_one_message(
+    broker: EmbeddedBroker,
+    listener: Callable[[Any, Any], Any],
+    on_assigned: Callable[[MessageQueue], None] | None = None,
+) -> PushConsumer:
     """A consumer, not started, to whom a message waits."""
     with Producer("shop", name_servers=broker.name_servers) as producer:
         producer.send(Message("orders", b"x"))
     consumer = PushConsumer(
-        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+        "g",
+        name_servers=broker.name_servers,
+        consume_from_where="first_offset",
+        on_assigned=on_assigned,
     )
     consumer.subscribe("orders")
     consumer.orderly(listener)
@@ -320,6 +329,39 @@ def test_a_listener_that_closes_its_consumer_while_it_closes_does_not_wait_for_i
     assert begun.wait(20)
     assert consumer.close(30.0) is False
     eventually(lambda: said == [False], "the listener's close returned")
+
+
+def test_a_listener_or_callback_that_closes_its_consumer_first_is_refused(
+    broker: EmbeddedBroker,
+) -> None:
+    refused: dict[str, str] = {}
+
+    def close(kind: str) -> None:
+        with pytest.raises(StateError, match="would wait for itself") as caught:
+            consumer.close()
+        refused[kind] = str(caught.value)
+
+    def listen(messages: Any, context: Any) -> None:
+        close("listener")
+        consumer.stop()
+
+    consumer = with_one_message(broker, listen, on_assigned=lambda queue: close("callback"))
+    assert consumer.run() is True
+    assert refused.keys() == {"callback", "listener"}
+    assert "call stop() there [group='g']" in refused["listener"]
+    assert consumer.close() is True
+
+
+def test_an_async_listener_of_a_push_consumer_that_closes_it_is_refused(
+    broker: EmbeddedBroker,
+) -> None:
+    async def listen(messages: Any, context: Any) -> None:
+        with pytest.raises(StateError, match="would wait for itself"):
+            consumer.close()
+        consumer.stop()
+
+    consumer = with_one_message(broker, listen)
+    assert consumer.run() is True
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)

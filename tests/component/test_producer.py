@@ -197,6 +197,26 @@ def test_arguments_of_a_stream_are_checked_in_the_call(broker: EmbeddedBroker) -
         producer.send_stream([])
 
 
+def test_what_is_no_pair_or_no_queue_is_refused_in_words(producer: Producer) -> None:
+    with pytest.raises(ConfigError, match=r"got a Message: expected pairs \(message, sharding key"):
+        producer.send_many([orders()])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"got a tuple: expected pairs"):
+        producer.send_many([(orders(),)])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"queue=3: expected a MessageQueue, one of producer\."):
+        producer.send(orders(), queue=3)  # type: ignore[arg-type]
+    assert len(producer.send_many([(orders(), None)])) == 1
+
+
+def test_a_producer_that_does_not_run_says_what_to_do(broker: EmbeddedBroker) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    with pytest.raises(StateError, match=r"call start\(\), or use it in a `with` or `async with`"):
+        producer.send(orders())
+    with producer:
+        producer.send(orders())
+    with pytest.raises(StateError, match=r"it was closed; create a new one \[group='p'\]"):
+        producer.send(orders())
+
+
 def test_send_nowait_keeps_the_order_and_its_futures_tell_the_outcome(producer: Producer) -> None:
     futures = [producer.send_nowait(orders(n), sharding_key="k") for n in range(200)]
     producer.flush()

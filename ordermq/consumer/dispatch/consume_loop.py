@@ -493,6 +493,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
         interval_ms = max(self._config.consume_timeout_ms // _CHECKS_PER_TIMEOUT, 1)
         return [("slow listeners", every(self._clock, interval_ms, watch.check))]
 
+    def calls_from_here(self) -> bool:
+        return self._pool.calls_from_here()
+
     def resize(self, size: int) -> None:
         self._pool.resize(size)
 

@@ -61,6 +61,9 @@ class ListenerPool(Protocol[_Served]):
     def awaited(self, returned: Awaitable[object]) -> object:
         """Wait for the result of a plain listener that returned an awaitable; on its thread."""
 
+    def calls_from_here(self) -> bool:
+        """Return True on a thread of its listeners, which must not wait for them."""
+
     def resize(self, size: int) -> None:
         """Set the maximum number of threads, or of limited tasks; any thread."""
 
@@ -210,6 +213,9 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             if self._loop is None:
                 self._loop = self._make_loop()
         return self._loop.call(result_of(returned))
+
+    def calls_from_here(self) -> bool:
+        return threading.get_ident() in self._workers or _runs_here(self._loop)
 
     def resize(self, size: int) -> None:
         with self._lock:
@@ -379,6 +385,9 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
     def awaited(self, returned: Awaitable[object]) -> object:
         return self._loop.call(result_of(returned))
 
+    def calls_from_here(self) -> bool:
+        return _runs_here(self._loop)
+
     def resize(self, size: int) -> None:
         # Tasks that run keep the old semaphore; only later ones wait for the new one.
         if self._slots is not None:
@@ -409,6 +418,13 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
         assert self._slots is not None
         async with self._slots:
             await self._run(assigned, begun)
+
+
+def _runs_here(loop: TaskLoop | None) -> bool:
+    try:
+        return loop is not None and asyncio.get_running_loop() is loop.loop
+    except RuntimeError:  # this thread runs none
+        return False
 
 
 async def _outcome_of(call: Awaitable[object]) -> tuple[object, BaseException | None]:
@@ -444,12 +460,30 @@ def stacks_of_tasks(loop: asyncio.AbstractEventLoop, name: str) -> str:
     # Task.get_stack() shows only where the outermost coroutine waits. The await chain leads to
     # the line the listener itself waits at.
     named = [task for task in asyncio.all_tasks(loop) if task.get_name() == name]
-    return "\n".join("".join(_coroutine_frames(task.get_coro())) for task in named)
+    return "\n".join("".join(_coroutine_lines(task.get_coro())) for task in named)
 
 
-def _coroutine_frames(coroutine: Any) -> Iterator[str]:
+def _coroutine_lines(coroutine: Any) -> Iterator[str]:
     while coroutine is not None:
         frame: FrameType | None = getattr(coroutine, "cr_frame", None)
         if frame is not None:
-            yield from traceback.format_stack(frame, limit=1)
+            for each in _frames_of_running(frame) or [frame]:
+                yield from traceback.format_stack(each, limit=1)
         coroutine = getattr(coroutine, "cr_await", None)
+
+
+def _frames_of_running(frame: FrameType) -> list[FrameType]:
+    """Return this frame and the calls within it, if a thread is at it; else nothing.
+
+    A coroutine that runs awaits nothing: without them a listener that blocks its loop would be
+    shown by the line that called it only.
+    """
+    for innermost in sys._current_frames().values():
+        found: list[FrameType] = []
+        each: FrameType | None = innermost
+        while each is not None:
+            found.append(each)
+            if each is frame:
+                return found[::-1]
+            each = each.f_back
+    return []

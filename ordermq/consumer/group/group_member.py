@@ -60,6 +60,7 @@ from ordermq.remoting.command import Command
 from ordermq.supervisor import every
 
 _log = logging.getLogger("ordermq.consumer")
+CLOSED_BY_ITSELF = "close() in a listener or callback would wait for itself: call stop() there"
 _IDLE_CHECK_MS = 20
 _LAG_TIMEOUT_S = 5.0  # half of a scrape's
 _POLLS_MISSED = 2  # times the time-out of a pull
@@ -349,6 +350,11 @@ class GroupMember(ProcessBound):
             self._end(0.0)
             raise
 
+    def require_may_close(self) -> None:
+        """Raise StateError in a listener or callback of this member, which `close` waits for."""
+        if self._receiver.calls_from_here() or self._settings.user_code.calls_back_here():
+            raise StateError(CLOSED_BY_ITSELF, group=self._group)
+
     def close(self, timeout_s: float) -> bool:
         """Leave: unregister, give every queue up, disconnect
         (docs/internals/semantics.md#graceful-shutdown).
@@ -411,12 +417,14 @@ class GroupMember(ProcessBound):
                 running,
             )
         if waiting := ", ".join(str(item.queue) for item in held if not item.is_running):
-            # No fault of a listener: the commit or the unlock got no answer.
+            # No fault of a listener: the commit or the unlock got no answer, or nobody waits.
             _log.error(
-                "group %s: closing without handing over %s: the brokers did not answer in time; "
-                "their locks expire at the broker",
+                "group %s: closing without handing over %s: %s; their locks expire at the broker",
                 self._group,
                 waiting,
+                "a second close() or signal ended the wait"
+                if self._shutdown.is_hurried
+                else "the brokers did not answer in time",
             )
 
     async def _join(self) -> None:

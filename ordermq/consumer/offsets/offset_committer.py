@@ -14,7 +14,7 @@ from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError, StoreError
+from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError, StateError, StoreError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
@@ -364,6 +364,10 @@ class OffsetCommitter:
     async def _store_start(self, assigned: AssignedQueue) -> None:
         try:
             await self.commit(assigned)
+        except StateError:
+            if not self._is_closing:
+                raise
+            # The client was closed meanwhile: the next owner finds the start by itself.
         finally:
             self._storing.discard(assigned.queue)
 

@@ -303,6 +303,10 @@ class PollBuffer:
     def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
         return [("pollers", every(self._clock, _WATCH_INTERVAL_MS, self._watch))]
 
+    def calls_from_here(self) -> bool:
+        """No thread is the member's: batches are given back by the one that closes."""
+        return False
+
     def resize(self, size: int) -> None:
         """The caller's threads poll: there are none to resize."""
 

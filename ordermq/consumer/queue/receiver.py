@@ -117,6 +117,9 @@ class Receiver(Protocol[Queue]):
             assigned: returns the queues held at this moment.
         """
 
+    def calls_from_here(self) -> bool:
+        """Return True on a thread of its listeners, which must not wait for them."""
+
     def resize(self, size: int) -> None:
         """Set the maximum number of concurrent listener calls; any thread."""
 

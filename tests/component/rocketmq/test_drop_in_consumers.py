@@ -221,6 +221,28 @@ def test_a_consumer_starts_once_its_subscription_is_there(
     consumer.shutdown()
 
 
+def test_a_callback_cannot_shut_its_consumer_down_and_another_thread_can_afterwards(
+    producer: Producer, push_consumer: Make, broker: EmbeddedBroker
+) -> None:
+    send(producer, "one")
+    refused: list[str] = []
+    consumer = push_consumer()
+
+    def call(received: ReceivedMessage) -> ConsumeStatus:
+        with pytest.raises(exceptions.ConsumerException) as caught:
+            consumer.shutdown()
+        refused.append(str(caught.value))
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    consumer.subscribe("orders", call)
+    consumer.start()
+    eventually(lambda: bool(refused), "the callback was refused")
+    assert "would wait for itself" in refused[0]
+    consumer.shutdown()
+    producer.shutdown()
+    eventually(lambda: not broker.statistics.connections, "both are disconnected")
+
+
 def test_impossible_counts_are_null_pointers_as_they_were(push_consumer: Make) -> None:
     consumer = push_consumer()
     for change in (consumer.set_thread_count, consumer.set_message_batch_max_size):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ordermq.consumer.dispatch.worker_pool import WorkerPool
+from ordermq.client.runtime import Runtime
+from ordermq.consumer.dispatch.worker_pool import WorkerPool, stacks_of_tasks
 
 WAIT_S = 10.0
 QUICK_NS = 1_000
@@ -261,3 +262,29 @@ def locked() -> threading.Lock:
     lock = threading.Lock()
     lock.acquire()
     return lock
+
+
+def test_the_stack_of_a_task_that_blocks_its_loop_leads_to_the_call_that_blocks() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def where_it_blocks() -> None:
+        begun.set()
+        assert may_end.wait(WAIT_S)
+
+    async def listen() -> None:
+        where_it_blocks()
+
+    async def run() -> None:
+        await listen()
+
+    runtime = Runtime("test-listeners")
+    try:
+        runtime.post(runtime.spawn, run(), "orders@b/0")
+        assert begun.wait(WAIT_S)
+        lines = [line for line in stacks_of_tasks(runtime.loop, "orders@b/0").split("\n") if line]
+        names = [line.rpartition(", in ")[2] for line in lines if ", in " in line]
+        assert names[:3] == ["run", "listen", "where_it_blocks"]
+        assert stacks_of_tasks(runtime.loop, "orders@b/1") == ""
+    finally:
+        may_end.set()
+        runtime.release()
