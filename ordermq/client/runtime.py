@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, NoReturn, TypeVar
 
+from ordermq.closing import warn_of_forgotten
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
@@ -110,6 +111,8 @@ class Runtime(ProcessBound):
         """
         for runtime in list(cls._made):
             runtime._halt()
+        # Only now: what was on its way may have arrived meanwhile.
+        warn_of_forgotten()
 
     def _halt(self) -> None:
         halted = threading.Event()

@@ -17,7 +17,7 @@ from ordermq.client.runtime import Shutdown
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
-from ordermq.closing import Starting, not_running
+from ordermq.closing import Starting, not_running, note_closed, note_open
 from ordermq.config import ProducerConfig
 from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
@@ -157,6 +157,7 @@ class Producer(Starting):
         self._shutdown = Shutdown(client.runtime, self._send_rest, is_hurried_by_second=False)
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
+        note_open(self, Producer._loss)
 
     def _begin_traces(self, client: ClientSession) -> None:
         self._traces = TraceDispatcher(
@@ -213,6 +214,7 @@ class Producer(Starting):
         if self._client is None:
             return
         self._closed = True  # first: what is handed in from now on is refused
+        note_closed(self)
         try:
             if self._shutdown is not None and not self._shutdown.wait(timeout_s):
                 _log.error(
@@ -225,6 +227,11 @@ class Producer(Starting):
             self._client.close()
             raise
         self._client.close()
+
+    def _loss(self) -> str:
+        if self._is_idle():
+            return ""
+        return f"producer {self.group} had messages that no broker had confirmed; they may be lost"
 
     def hurry_close(self) -> None:
         """End the wait of a `close` that was called: what waits fails; any thread."""
@@ -772,13 +779,17 @@ class Producer(Starting):
         return self._requests.take_reply(address, request)
 
     async def _flush(self) -> None:
+        while not self._is_idle():
+            await self._clock.sleep_ms(_FLUSH_TICK_MS)
+
+    def _is_idle(self) -> bool:
+        """Return True if every message that was handed in has its outcome."""
         assert self._accumulator is not None
-        while not (
+        return (
             self._accumulator.is_empty
             and not self._senders_in_flight
             and all(sender.is_idle for sender in [*self._senders.values()])
-        ):
-            await self._clock.sleep_ms(_FLUSH_TICK_MS)
+        )
 
     async def _send_rest(self, timeout_s: float) -> bool:
         """Flush and disconnect; False if messages were left."""

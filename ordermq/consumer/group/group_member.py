@@ -20,6 +20,7 @@ from ordermq.client.session import ClientSession
 from ordermq.client.trace import TraceDispatcher
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
+from ordermq.closing import note_closed, note_open
 from ordermq.config import (
     ConsumeFromWhere,
     LeaseConfig,
@@ -349,6 +350,16 @@ class GroupMember(ProcessBound):
             self._runtime.call(self._disconnect())
             self._end(0.0)
             raise
+        note_open(self, GroupMember._loss)
+
+    def _loss(self) -> str:
+        if not self._rebalancer.held:
+            return ""
+        when = "their locks expire" if self._locks.are_exclusive else "the broker misses this one"
+        return (
+            f"the consumer of group {self._group} held queues; another member gets them when "
+            f"{when}, and again what was not committed"
+        )
 
     def require_may_close(self) -> None:
         """Raise StateError in a listener or callback of this member, which `close` waits for."""
@@ -368,6 +379,7 @@ class GroupMember(ProcessBound):
 
         Returns: False if a batch was still in progress after `timeout_s`; likewise later.
         """
+        note_closed(self)
         try:
             is_in_order = self._shutdown.wait(timeout_s)
             self._end(timeout_s if is_in_order else 0.0)

@@ -187,3 +187,42 @@ def test_a_client_closed_after_the_io_thread_was_halted_says_so_at_once() -> Non
     assert done.stderr.count("closed too late") == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "Warning" not in done.stderr
+
+
+def test_a_program_that_ends_without_close_is_told_what_that_costs() -> None:
+    done = run_program(
+        "import os, socket, threading\n"
+        "from ordermq import Message, Producer, PushConsumer\n"
+        "from ordermq.broker import EmbeddedBroker\n"
+        "broker = EmbeddedBroker().start()\n"
+        "silent = socket.create_server(('127.0.0.1', 0))\n"
+        "producers = {}\n"
+        "for name, address in (\n"
+        "    ('idle', broker.name_servers),\n"
+        "    ('left', f'127.0.0.1:{silent.getsockname()[1]}'),\n"
+        "    ('closed', f'127.0.0.1:{silent.getsockname()[1]}'),\n"
+        "):\n"
+        "    producers[name] = Producer(name, name_servers=address)\n"
+        "    producers[name].start()\n"
+        "producers['idle'].send(Message('orders', b'x'))\n"
+        "for name in ('left', 'closed'):\n"
+        "    producers[name].send_nowait(Message('orders', b'x'))\n"
+        "producers['closed'].close(0.0)\n"
+        "held = threading.Event()\n"
+        "def start(group):\n"  # nobody keeps the consumer itself
+        "    consumer = PushConsumer(\n"
+        "        group, name_servers=broker.name_servers, on_assigned=lambda queue: held.set()\n"
+        "    )\n"
+        "    consumer.subscribe('orders')\n"
+        "    consumer.orderly(print)\n"
+        "    consumer.start()\n"
+        "start('g')\n"
+        "assert held.wait(20)\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    os.waitpid(child, 0)\n"  # the child says nothing: they are not its own
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the program ended without close(): ") == 2, done.stderr
+    assert "producer left had messages that no broker had confirmed" in done.stderr
+    assert "the consumer of group g held queues; another member gets them when their" in done.stderr
