@@ -19,7 +19,7 @@ import os
 import threading
 import weakref
 from types import FunctionType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from ordermq.errors import UsedAfterFork
 
@@ -38,6 +38,13 @@ class ProcessBound:
         made = super().__new__(cls)
         _bound.add(made)
         return made
+
+    def __reduce__(self) -> NoReturn:
+        # Else pickle names whichever lock or function within it comes first.
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled: it belongs to process {os.getpid()}; "
+            "create one in the process that uses it"
+        )
 
     def _before_fork(self) -> None:
         """Come to rest: a fork follows, on this thread; by default nothing."""

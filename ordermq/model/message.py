@@ -369,6 +369,14 @@ class MessageRun(core.MessageRun, Sequence["MessageView"]):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        kind, count = type(self).__name__, len(self)
+        if not count:
+            return f"<{kind} without messages>"
+        first, last = self[0], self[-1]
+        offsets = f"{first.queue_offset}..{last.queue_offset}"
+        return f"<{kind} {first.message_queue} offsets={offsets} {count} messages>"
+
     def __iter__(self) -> Iterator[MessageView]:
         return self.views(MessageView)
 

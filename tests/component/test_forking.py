@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import os
+import pickle
 import socket
 import stat
 import subprocess
@@ -472,6 +473,12 @@ with Producer("shop", name_servers=broker.name_servers) as producer:
 broker.close()
 print("done")
 """
+
+
+def test_a_client_cannot_be_pickled_and_says_what_to_do() -> None:
+    for client in (Producer("shop", name_servers="b:1"), PushConsumer("g", name_servers="b:1")):
+        with pytest.raises(TypeError, match=r"r cannot be pickled: it belongs .* create one in"):
+            pickle.dumps(client)
 
 
 def test_a_child_that_ends_as_programs_do_ends_nothing_of_its_parent(

@@ -22,6 +22,7 @@ from ordermq import (
 )
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
@@ -275,6 +276,41 @@ def test_close_remembers_its_outcome(stuck: Stuck) -> None:
     stuck.may_end.set()
     assert stuck.consumer.close() is False
     assert stuck.consumer.close(0.0) is False
+
+
+class LateClock(SystemClock):
+    """The system's time, some ms later."""
+
+    later_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.later_ms
+
+
+def test_who_waits_long_for_a_lock_that_was_left_to_expire_says_so_once(
+    broker: EmbeddedBroker, stuck: Stuck, caplog: pytest.LogCaptureFixture
+) -> None:
+    stuck.consumer.start()
+    assert stuck.begun.wait(20)
+    assert stuck.consumer.close(0.0) is False
+
+    def told() -> list[str]:
+        return [text for text in caplog.messages if "waiting for the locks of" in text]
+
+    clock = LateClock()
+    waiting = PushConsumer("g", name_servers=broker.name_servers, clock=clock)
+    waiting.subscribe("orders")
+    waiting.orderly(lambda messages, context: None)
+    with waiting:
+        retries = waiting._member._rebalancer._lock_retries  # type: ignore[union-attr]
+        eventually(lambda: bool(retries["orders"]._since_ms), "a lock was refused")
+        assert told() == []
+        clock.later_ms = 5_000
+        eventually(lambda: bool(told()), "it says that it waits")
+        clock.later_ms = 20_000
+    (text,) = told()
+    assert text.startswith("group g: waiting for the locks of ")
+    assert "`ordermq locks g` shows who" in text
 
 
 def test_a_close_that_is_hurried_before_it_begins_waits_for_no_listener(

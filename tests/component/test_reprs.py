@@ -23,7 +23,7 @@ def test_a_context_a_receipt_and_statistics_tell_place_and_counts(
     told: list[str] = []
 
     def listen(messages: Any, context: Any) -> None:
-        told.append(repr(context))
+        told.extend([repr(context), repr(messages)])
         seen.take(messages, context)
 
     receipt = producer.send(Message("orders", b"paid"), sharding_key="o-17")
@@ -31,7 +31,10 @@ def test_a_context_a_receipt_and_statistics_tell_place_and_counts(
     assert repr(receipt) == f"<SendReceipt {queue} offset=0 SEND_OK id={receipt.message_id}>"
     with make_consumer(listen) as consumer:
         seen.wait_for_count(1)
-    assert told == [f"<ConsumeContext {queue} offsets=0..0 attempt=0>"]
+    assert told == [
+        f"<ConsumeContext {queue} offsets=0..0 attempt=0>",
+        f"<MessageRun {queue} offsets=0..0 1 messages>",
+    ]
     assert re.search(r"<ConsumerStatistics .*messages_done=1\b", repr(consumer.statistics))
     assert "=0" not in repr(consumer.statistics)
     assert repr(ConsumerStatistics()) == "<ConsumerStatistics nothing counted>"

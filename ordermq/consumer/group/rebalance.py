@@ -19,17 +19,19 @@ from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
-from ordermq.errors import ConfigError, OrderMQError
+from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
 
 _log = logging.getLogger("ordermq.consumer")
 _FIRST_LOCK_RETRY_MS = 20
+_LONG_WAIT_MS = 5_000
 _UNKNOWN_TOPIC_RETRY_MS = 500  # a topic is created by its first message: do not miss many
 _NO_SUCH_TOPIC = (
     "topic not found on any broker; waiting for it to be created. Check its name, or create it "
-    "(mqadmin updateTopic), or send to it where brokers create topics themselves"
+    "(`ordermq topics create`, mqadmin updateTopic), or send to it where brokers create topics "
+    "themselves"
 )
 _NOT_READABLE = (
     "no queue of this topic is readable, so nothing of it is consumed: have an admin allow it "
@@ -115,6 +117,8 @@ class LockRetries:
         self._longest_ms = longest_ms
         self._refused: frozenset[MessageQueue] = frozenset()
         self._pauses = 0
+        self._since_ms: dict[MessageQueue, int] = {}
+        self._is_told = False
 
     def pause_ms(self, refused: frozenset[MessageQueue]) -> int:
         """Return the pause after a request; it is a short one if another queue was refused."""
@@ -124,6 +128,17 @@ class LockRetries:
         doublings = self._pauses // 2
         self._pauses += 1
         return min(_FIRST_LOCK_RETRY_MS << min(doublings, 16), self._longest_ms)
+
+    def long_refused(self, refused: Collection[MessageQueue], now_ms: int) -> list[MessageQueue]:
+        """Return the queues of which nothing was granted for 5 s, sorted; not a second time."""
+        self._since_ms = {queue: self._since_ms.get(queue, now_ms) for queue in refused}
+        found = [
+            queue for queue in sorted(refused) if now_ms - self._since_ms[queue] >= _LONG_WAIT_MS
+        ]
+        if self._is_told or not found:
+            return []
+        self._is_told = True
+        return found
 
 
 class Rebalancer:
@@ -340,6 +355,7 @@ class Rebalancer:
         # embedded broker wakes this member as the lock becomes free.
         if refused := frozenset(queues).difference(leases):
             self._try_again_in(self._lock_retries[topic].pause_ms(refused))
+            self._tell_of_long_wait(topic, refused)
         else:
             self._lock_retries.pop(topic, None)
         await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
@@ -351,6 +367,29 @@ class Rebalancer:
                 self._group,
                 count,
             )
+
+    def _tell_of_long_wait(self, topic: str, refused: Collection[MessageQueue]) -> None:
+        # Of a broker that is away, its outage is told already.
+        answered = [queue for queue in refused if self._is_connected(queue.broker_name)]
+        waiting = self._lock_retries[topic].long_refused(answered, self._client.clock.now_ms())
+        # Whoever waits for the retry topic's queue waits for the others, too.
+        if waiting and not topic.startswith(RETRY_PREFIX):
+            _log.warning(
+                "group %s: waiting for the locks of %d queues of %s, from %s on: another member "
+                "holds them, or one that was killed or not closed did; the locks of such a one "
+                "expire at the broker, after 60 s by default. `ordermq locks %s` shows who",
+                self._group,
+                len(waiting),
+                topic,
+                waiting[0],
+                self._group,
+            )
+
+    def _is_connected(self, broker: str) -> bool:
+        try:
+            return self._client.connections.is_open(self._client.routes.master_of(broker))
+        except RouteError:
+            return False
 
     async def _take(self, queue: MessageQueue, lease: Lease) -> None:
         try:

@@ -55,6 +55,15 @@ def test_the_pauses_are_short_again_only_for_a_queue_that_was_not_refused_before
     assert pauses(retries, 2, *QUEUES[:3]) == [20, 20], "one that was granted is refused again"
 
 
+def test_a_long_wait_for_locks_is_told_once_and_of_queues_that_were_refused_all_along() -> None:
+    retries = LockRetries(200)
+    assert retries.long_refused({QUEUES[0], QUEUES[1]}, 1_000) == []
+    assert retries.long_refused({QUEUES[0]}, 3_000) == [], "the other one was granted"
+    assert retries.long_refused({QUEUES[0], QUEUES[1]}, 4_000) == []
+    assert retries.long_refused({QUEUES[0], QUEUES[1]}, 6_000) == [QUEUES[0]]
+    assert retries.long_refused({QUEUES[0], QUEUES[1]}, 60_000) == []
+
+
 @given(st.lists(st.sets(st.sampled_from(QUEUES[:2]), min_size=1), min_size=1, max_size=60))
 def test_each_refusal_of_another_queue_costs_eight_early_requests_at_most(
     refusals: list[set[MessageQueue]],
