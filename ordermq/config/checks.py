@@ -97,6 +97,13 @@ def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def arguments_of(client: type | None) -> list[str]:
+    """Return the names of a constructor's own arguments, which are no settings."""
+    import inspect  # only for a mistake, as above
+
+    return [] if client is None else list(inspect.signature(client).parameters)
+
+
 def require_bare_addresses(text: object) -> None:
     """Raise ConfigError if there is more than `host:port` in name servers, such as a secret."""
     # Looked at before it is cut, and not shown: whatever stands here may be a secret, and a
@@ -169,6 +176,10 @@ class Flat:
         Raises: ConfigError: unknown setting (with the most similar name), or a value out of its
             range.
         """
+        return cls._of(settings, None)
+
+    @classmethod
+    def _of(cls, settings: Mapping[str, Any], client: type | None) -> Self:
         own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
         parts: dict[str, Any] = {}
         home: dict[str, str] = {}
@@ -183,9 +194,8 @@ class Flat:
             elif name in home:
                 parts[home[name]][name] = value
             else:
-                raise ConfigError(
-                    f"{cls.__name__} has no setting {name!r}{hint(name, [*own, *home])}"
-                )
+                known = [*own, *home, *arguments_of(client)]
+                raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint(name, known)}")
         for name, values in parts.items():
             factory = own[name].default_factory
             if name in direct and values:
@@ -197,13 +207,16 @@ class Flat:
         return cls(**direct)
 
     @classmethod
-    def given(cls, config: Self | None, settings: Mapping[str, object]) -> Self:
+    def given(
+        cls, config: Self | None, settings: Mapping[str, object], client: type | None = None
+    ) -> Self:
         """Return `config`, or a configuration of flat settings.
 
+        Args: client: the class that was given them; one of its own arguments may be meant, too.
         Raises: ConfigError: both are given, or as `of`.
         """
         if config is None:
-            return cls.of(**settings)
+            return cls._of(settings, client)
         if settings:
             names = ", ".join(settings)
             raise ConfigError(f"give `config` or flat settings, not both: config and {names}")

@@ -16,7 +16,7 @@ from ordermq.client.user_code import CallersLoop
 from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
-from ordermq.config.checks import hint
+from ordermq.config.checks import arguments_of, hint
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.listener import ConcurrentListener, ConsumeHook, Listener, MessageFilter
@@ -485,7 +485,8 @@ def _is_for_listener(
     known = ConsumerConfig.kinds().keys() | _OF_ITERATION
     for name in settings:
         if name not in known:
-            raise ConfigError(f"AsyncConsumer has no setting {name!r}{hint(name, known)}")
+            meant = hint(name, [*known, *arguments_of(AsyncConsumer)])
+            raise ConfigError(f"AsyncConsumer has no setting {name!r}{meant}")
     given = {*arguments, *settings}
     listened, iterated = sorted(_OF_LISTENERS & given), sorted(_OF_ITERATION & given)
     if type(config) is ConsumerConfig:

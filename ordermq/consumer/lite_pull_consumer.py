@@ -103,7 +103,7 @@ class LitePullConsumer(GroupConsumer):
         clock: Clock | None = None,
         **settings: Unpack[LitePullConsumerSettings],
     ) -> None:
-        self.config = LitePullConsumerConfig.given(config, settings)
+        self.config = LitePullConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING

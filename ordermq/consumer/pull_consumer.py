@@ -160,7 +160,7 @@ class PullConsumer(Starting):
         clock: Clock | None = None,
         **settings: Unpack[PullConsumerSettings],
     ) -> None:
-        self.config = PullConsumerConfig.given(config, settings)
+        self.config = PullConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)

@@ -123,7 +123,7 @@ class PushConsumer(GroupConsumer):
         clock: Clock | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self.config = ConsumerConfig.given(config, settings)
+        self.config = ConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         if on_failure is not None and not isinstance(on_failure, FailurePolicy):

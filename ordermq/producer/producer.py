@@ -99,7 +99,7 @@ class Producer(Starting):
         clock: Clock | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self.config = ProducerConfig.given(config, settings)
+        self.config = ProducerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self.client_id = new_client_id(

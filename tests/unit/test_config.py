@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from ordermq import AsyncConsumer, LitePullConsumer, Producer, PushConsumer
 from ordermq.config import (
     DAY_MS,
     Allocation,
@@ -263,6 +265,23 @@ def test_a_config_is_given_whole_or_by_flat_settings() -> None:
 def test_an_unknown_setting_suggests_the_nearest(wrong: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
         ConsumerConfig.of(**{wrong: 1})
+
+
+@pytest.mark.parametrize(
+    ("client", "wrong", "meant"),
+    [
+        (PushConsumer, "on_failures", "on_failure"),
+        (PushConsumer, "pull_batchsize", "pull_batch_size"),
+        (LitePullConsumer, "offset_stores", "offset_store"),
+        (AsyncConsumer, "on_asigned", "on_assigned"),
+        (Producer, "select", "selector"),
+    ],
+)
+def test_an_unknown_setting_may_be_meant_for_an_argument_of_the_client(
+    client: Callable[..., object], wrong: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"no setting '{wrong}'; did you mean '{meant}'"):
+        client("g", name_servers="b:1", **{wrong: None})
 
 
 def test_no_two_groups_of_a_config_share_a_setting() -> None:
