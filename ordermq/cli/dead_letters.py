@@ -24,6 +24,7 @@ from ordermq.cli.output import (
 )
 from ordermq.cli.peek import show_messages
 from ordermq.cli.place import count_option, from_option
+from ordermq.errors import RouteError
 from ordermq.model.names import dead_letter_topic
 
 
@@ -67,15 +68,21 @@ def list_letters(servers: Servers, as_json: bool) -> None:
 @client_options
 @json_option
 def show_letters(group: str, place: Place, count: int, servers: Servers, as_json: bool) -> None:
-    """Print dead letters of GROUP, the oldest first.
+    """Print dead letters of GROUP, the oldest first, with the topic each was sent to.
 
     \b
     Example:
       ordermq dlq show billing --from first --json
     """
     with exit_on_error(), Admin(**servers.settings()) as admin:
-        letters = admin.peek(dead_letter_topic(group), count, start=place)
-    show_messages(f"dead letters of {group}", letters, as_json)
+        try:
+            letters = admin.peek(dead_letter_topic(group), count, start=place)
+        except RouteError:
+            # No such topic; or nobody can say so, and then this raises, too.
+            if all(each.group != group for each in admin.dead_letters()):
+                fail(f"group {group!r} has no dead letters")
+            raise
+    show_messages(f"dead letters of {group}", letters, as_json, with_origin=True)
 
 
 @dlq.command("redrive", epilog=EXIT_CODES)

@@ -46,15 +46,28 @@ def peek(
     show_messages(topic, messages, as_json)
 
 
-def show_messages(title: str, messages: list[MessageView], as_json: bool) -> None:
-    """Print messages as a table, or as a JSON list with whole bodies."""
+def show_messages(
+    title: str, messages: list[MessageView], as_json: bool, *, with_origin: bool = False
+) -> None:
+    """Print messages as a table, or as a JSON list with whole bodies.
+
+    Args: with_origin: also the topic that each was sent to, where it is stored in another one.
+    """
     if as_json:
-        print_json_list(map(message_document, messages))
+        print_json_list(
+            {**message_document(each), **({"sent_to": each.topic} if with_origin else {})}
+            for each in messages
+        )
     elif not messages:
         note(f"{title}: no message there")
     else:
         columns = ["queue", "key", "body", "offset", "stored"]
-        print_table(title, columns, list(_rows(messages)), right=3)
+        rows = [list(row) for row in _rows(messages)]
+        if with_origin:
+            columns.insert(1, "sent to")
+            for row, message in zip(rows, messages, strict=True):
+                row.insert(1, message.topic)
+        print_table(title, columns, rows, right=len(columns) - 2)
 
 
 def _rows(messages: Iterable[MessageView]) -> Iterable[tuple[object, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -149,7 +150,12 @@ def test_a_body_is_shown_without_markup_and_without_commands_to_the_terminal(cli
 
 def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
     assert cli.json("dlq list") == []
-    assert cli.run("dlq redrive billing --yes").exit_code == 1
+    for line in ("dlq redrive billing --yes", "dlq show billing"):
+        refused = cli.run(line)
+        assert (refused.exit_code, "group 'billing' has no dead letters" in refused.stderr) == (
+            1,
+            True,
+        )
     consumer = PushConsumer(
         "billing",
         name_servers=cli.broker.name_servers,
@@ -167,7 +173,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
         eventually(lambda: consumer.statistics["diverted"] == SENT, "all were given up")
     (row,) = cli.json("dlq list")
     assert (row["group"], row["messages"], row["waiting"]) == ("billing", SENT, SENT)
-    assert len(cli.json("dlq show billing --count 100")) == SENT
+    letters = cli.json("dlq show billing --count 100")
+    assert len(letters) == SENT
+    assert {(each["topic"], each["sent_to"]) for each in letters} == {("%DLQ%billing", "orders")}
+    assert re.search(r"^ queue +sent to +key ", cli.shown("dlq show billing"), re.MULTILINE)
     assert cli.run("dlq redrive billing").exit_code == 2  # nobody to ask
     assert cli.json("dlq redrive billing --count 4 --yes") == {
         "group": "billing",

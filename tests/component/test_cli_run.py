@@ -310,6 +310,23 @@ def test_what_cannot_be_run_ends_with_a_usage_error(folder: Path) -> None:
         assert "cannot start, see above; stopping" in run.log
 
 
+def test_processes_of_an_async_consumer_are_ready_and_measured(
+    folder: Path, producer: Producer
+) -> None:
+    send(producer, 1)
+    module = MODULE.replace("PushConsumer", "AsyncConsumer").replace(
+        "def listen", "async def listen"
+    )
+    (folder / "billing.py").write_text(module)
+    with running(folder, "--metrics-port", "0") as run:
+        run.wait_for_log("metrics at")
+        run.wait_for_queues()
+        eventually(lambda: run.get("/ready") == (200, "ready\n"), f"ready: {run.log}")
+        run.process.send_signal(signal.SIGTERM)
+        run.ends_with(0)
+        assert "Traceback" not in run.log
+
+
 def test_a_signal_that_another_thread_gets_ends_run(folder: Path, producer: Producer) -> None:
     send(producer, 1)
     kill = "signal.pthread_kill(threading.get_ident(), signal.SIGTERM)"

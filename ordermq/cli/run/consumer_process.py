@@ -27,10 +27,13 @@ from ordermq.health import Health
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.run")
+_EXPECTED = (
+    "expected a PushConsumer, an AsyncConsumer with a listener, or a function that makes one"
+)
 
 
 class RunnableConsumer(Protocol):
-    """A consumer that runs until it is stopped: a PushConsumer, or your own."""
+    """A consumer that runs until it is stopped: a PushConsumer, an AsyncConsumer, or your own."""
 
     def run(self, timeout_s: float) -> bool | Awaitable[bool]:
         """Consume until `stop`, SIGTERM or SIGINT; return False if a queue was not handed over."""
@@ -59,11 +62,18 @@ def load(target: str) -> RunnableConsumer:
         except AttributeError:
             raise NoConsumer(f"{target}: {found!r} has no {name!r}") from None
     if isinstance(found, type) or (callable(found) and not hasattr(found, "run")):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise NoConsumer(
+                f"{target} is a function with arguments ({error}): {_EXPECTED}"
+            ) from None
+        except ValueError:
+            pass  # a callable in C: nobody knows its arguments before the call
         found = found()
     if missing := [name for name in ("run", "stop", "assigned_queues") if not hasattr(found, name)]:
         raise NoConsumer(
-            f"{target} is a {type(found).__name__} without {', '.join(missing)}: expected a "
-            "PushConsumer, or a function that makes one"
+            f"{target} is a {type(found).__name__} without {', '.join(missing)}: {_EXPECTED}"
         )
     consumer: RunnableConsumer = found
     return consumer
@@ -97,8 +107,14 @@ def _answer(ask: Callable[[], object]) -> object:
         return None
 
 
+def _blocking(consumer: RunnableConsumer) -> RunnableConsumer:
+    """Return the consumer inside an AsyncConsumer, which any thread may ask; else `consumer`."""
+    inside: RunnableConsumer = getattr(consumer, "blocking", consumer)
+    return inside
+
+
 def _state_of(consumer: RunnableConsumer) -> dict[str, object]:
-    ask: Callable[[], Health] | None = getattr(consumer, "health", None)
+    ask: Callable[[], Health] | None = getattr(_blocking(consumer), "health", None)
     held = len(consumer.assigned_queues())
     # Without a health of its own it is ready once it holds something.
     return {"is_ready": bool(held) if ask is None else ask().is_ready, "queues": held}
@@ -109,14 +125,15 @@ def _scraper(consumer: RunnableConsumer) -> Callable[[], str]:
 
     from ordermq.metrics.prometheus import PrometheusMetrics
 
-    if not isinstance(consumer, PushConsumer):
+    watched = _blocking(consumer)
+    if not isinstance(watched, PushConsumer):
         _log.warning("%r: only the program's own metrics are served", consumer)
         return lambda: generate_latest(REGISTRY).decode()
     try:
         metrics = PrometheusMetrics()
     except ValueError:  # the module has made one, which watches what it wants
         return lambda: generate_latest(REGISTRY).decode()
-    metrics.watch_consumer(consumer)
+    metrics.watch_consumer(watched)
     return lambda: generate_latest(REGISTRY).decode()
 
 

@@ -208,7 +208,8 @@ class ProcessSupervisor:
                 return ExitCode.USAGE
         where = "" if port is None else f"; metrics at {port.url}"
         count = self._plan.processes
-        self.tell(f"{count} processes of {self._plan.target}, supervised by {os.getpid()}{where}")
+        processes = "1 process" if count == 1 else f"{count} processes"
+        self.tell(f"{processes} of {self._plan.target}, supervised by {os.getpid()}{where}")
         beside = [asyncio.create_task(self._roll_when_asked())]
         if self._plan.watched is not None:
             beside.append(asyncio.create_task(self._roll_after_changes(self._plan.watched)))

@@ -69,6 +69,10 @@ def make() -> Idle:
     return idle
 
 
+def listen(messages: Any, context: Any) -> None:
+    """A listener, which somebody took for the consumer."""
+
+
 def test_a_target_is_a_consumer_or_makes_one() -> None:
     assert load(f"{__name__}:idle") is idle
     assert load(f"{__name__}:make") is idle
@@ -77,6 +81,8 @@ def test_a_target_is_a_consumer_or_makes_one() -> None:
         load(f"{__name__}:number")
     with pytest.raises(NoConsumer, match="has no 'nosuch'"):
         load(f"{__name__}:nosuch")
+    with pytest.raises(NoConsumer, match=r"a function with arguments .*: expected a PushConsumer"):
+        load(f"{__name__}:listen")
 
 
 def test_a_command_without_a_consumer_says_what_it_expects() -> None:
