@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the documentation as a site in build/site; any broken link or anchor is an error.
-#   ci/docs.sh            then open build/site/index.html
-#   ci/docs.sh --serve    rebuild on each change, at http://127.0.0.1:8000
+#   ci/docs.sh            then open build/site/index.html; the search needs a server:
+#   ci/docs.sh --serve    serve it at http://127.0.0.1:8000, and rebuild on each change
 set -euo pipefail
 case ${1:-} in
 -h | --help)

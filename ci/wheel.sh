@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Build an sdist and from it one wheel, with the tools of .venv and without network; check what is
 # in them and how large they are, and use the wheel where nothing of this checkout is on the path.
-# Takes seconds. ci/wheels.sh builds what is published, for each Python and repaired for manylinux.
+# Takes seconds and keeps neither: `pip wheel --no-deps .` makes one to install. ci/wheels.sh builds
+# what is published, for each Python and repaired for manylinux.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then

@@ -1,10 +1,11 @@
-"""Names of a package that are imported when they are first used."""
+"""Names of a package that are imported when they are first used, and libraries of extras."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 
 def lazy_names(
@@ -33,3 +34,17 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *home_of, *found_at_once})
 
     return get, names
+
+
+@contextmanager
+def needed_from(extra: str) -> Iterator[None]:
+    """Name the extra to install, where a library that is imported within is not there.
+
+    Raises: ModuleNotFoundError: of the same module, with that command.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{error}: run pip install 'ordermq[{extra}]'", name=error.name, path=error.path
+        ) from error

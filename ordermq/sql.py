@@ -22,31 +22,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    DateTime,
-    Engine,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    bindparam,
-    case,
-    event,
-    func,
-    insert,
-    or_,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
+from ordermq.lazy_imports import needed_from
 from ordermq.model.message_queue import MessageQueue
+
+with needed_from("sql"):
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Connection,
+        DateTime,
+        Engine,
+        Integer,
+        MetaData,
+        String,
+        Table,
+        bindparam,
+        case,
+        event,
+        func,
+        insert,
+        or_,
+        select,
+        text,
+        update,
+    )
+    from sqlalchemy.exc import DBAPIError, OperationalError, PendingRollbackError, SQLAlchemyError
+    from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 _log = logging.getLogger("ordermq.consumer")
 _T = TypeVar("_T")

@@ -141,10 +141,10 @@ def broker(
 @click.argument("data", type=click.Path(exists=True, path_type=Path))
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def backup(data: Path, file: Path) -> None:
-    """Copy the database in folder DATA to a new FILE, while its broker serves or not.
+    """Copy the database in folder DATA to a new FILE.
 
-    The copy has messages, offsets, locks and epochs as they are at one moment. The broker goes on;
-    its write-ahead log grows until the copy is done.
+    The copy has messages, offsets, locks and epochs as they are at one moment. The broker may serve
+    meanwhile; its write-ahead log grows until the copy is done.
 
     \b
     Example:
@@ -159,11 +159,11 @@ def backup(data: Path, file: Path) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path))
 def restore(file: Path, data: Path) -> None:
-    """Put a back-up FILE in the place of the database in folder DATA; its broker must be stopped.
+    """Put a back-up FILE in the place of the database in DATA.
 
-    What was there is kept under another name. Messages sent after the back-up are lost. Fence
-    tokens continue above all that were given out, and no queue is locked for one lease after the
-    start.
+    The broker must be stopped. What was there is kept under another name. Messages sent after the
+    back-up are lost. Fence tokens continue above all that were given out, and no queue is locked
+    for one lease after the start.
 
     \b
     Example:

@@ -68,7 +68,9 @@ def list_letters(servers: Servers, as_json: bool) -> None:
 @client_options
 @json_option
 def show_letters(group: str, place: Place, count: int, servers: Servers, as_json: bool) -> None:
-    """Print dead letters of GROUP, the oldest first, with the topic each was sent to.
+    """Print dead letters of GROUP, the oldest first.
+
+    "sent to" is the topic that each came from, and goes back to with `dlq redrive`.
 
     \b
     Example:
@@ -95,7 +97,7 @@ def show_letters(group: str, place: Place, count: int, servers: Servers, as_json
 def redrive(
     group: str, count: int | None, to_topic: str | None, yes: bool, servers: Servers, as_json: bool
 ) -> None:
-    """Send the dead letters of GROUP again, in the order of each sharding key.
+    """Send the dead letters of GROUP again, in the order of each key.
 
     Those that were sent again are remembered, and not sent by the next call.
 

@@ -55,7 +55,7 @@ def list_groups(servers: Servers, as_json: bool) -> None:
 @client_options
 @json_option
 def describe_group(group: str, servers: Servers, as_json: bool) -> None:
-    """Show the members of GROUP with their subscriptions and queues, and its progress.
+    """Show members of GROUP, their subscriptions, queues and offsets.
 
     \b
     Example:

@@ -16,7 +16,7 @@ _COMMANDS = {
         "consume",
         "Print and commit the messages of TOPIC as a member of GROUP.",
     ),
-    "run": ("run", "run", "Run a consumer in several processes, which share its group's queues."),
+    "run": ("run", "run", "Run a consumer in several processes that share its queues."),
     "topics": ("topics", "topics", "List, describe, create and delete topics."),
     "groups": ("groups", "groups", "List consumer groups, and describe one."),
     "lag": ("lag", "lag", "Show how many messages GROUP is behind on each queue."),
@@ -61,6 +61,16 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click suggests among commands that are imported, and not at all before 8.4.
+        if args[0] not in _COMMANDS and args[0][:1] != "-" and not ctx.resilient_parsing:
+            from ordermq.config.checks import hint
+
+            raise click.UsageError(f"No such command {args[0]!r}{hint(args[0], _COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:

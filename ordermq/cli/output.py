@@ -35,7 +35,7 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1  # a check failed, or not everything could be done
     USAGE = 2  # wrong option, unreadable file
-    UNREACHABLE = 3  # no name server or broker answers
+    UNREACHABLE = 3  # no name server or broker answers, or none has the topic
 
 
 EXIT_CODES = """\b
@@ -43,7 +43,7 @@ Exit codes:
   0  success
   1  a check failed, or the command could not finish
   2  invalid option or unreadable file
-  3  no name server or broker answers"""
+  3  no name server or broker answers, or none has the topic"""
 
 _NARROWEST_NAME = 10
 

@@ -101,7 +101,7 @@ def redrive(
     servers: Servers,
     as_json: bool,
 ) -> None:
-    """Have GROUP go on with KEYS that are parked in TOPIC, or with all of them.
+    """Have GROUP go on with KEYS of TOPIC, or with all of them.
 
     The member that holds a key's queue calls its listener with the parked messages, in order, and
     then with newer ones. What the listener fails at stays parked. Exits with 1 if a key is parked

@@ -71,7 +71,7 @@ def list_topics(servers: Servers, with_internal: bool, as_json: bool) -> None:
 @client_options
 @json_option
 def describe_topic(topic: str, servers: Servers, as_json: bool) -> None:
-    """Show the queues of TOPIC with their offsets, and the groups that consume it.
+    """Show the queues and offsets of TOPIC, and its groups.
 
     \b
     Example:
@@ -131,7 +131,7 @@ def create_topic(
 @yes_option
 @client_options
 def delete_topic(topic: str, yes: bool, servers: Servers) -> None:
-    """Delete TOPIC with all of its messages, at every broker and name server.
+    """Delete TOPIC with its messages at all brokers and name servers.
 
     \b
     Example:

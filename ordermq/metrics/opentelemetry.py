@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
-from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
-
 import ordermq
+from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     BOUNDARIES,
     READ,
@@ -21,6 +19,16 @@ from ordermq.metrics.instruments import (
     Kind,
 )
 from ordermq.metrics.readings import Readings, Values, WatchedClients
+
+with needed_from("otel"):
+    from opentelemetry import metrics
+    from opentelemetry.metrics import (
+        CallbackOptions,
+        Counter,
+        Histogram,
+        MeterProvider,
+        Observation,
+    )
 
 _KEPT_S = 1.0
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-
+from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     BOUNDARIES,
     READ,
@@ -20,6 +16,12 @@ from ordermq.metrics.instruments import (
     label_of_prometheus,
 )
 from ordermq.metrics.readings import Values, WatchedClients
+
+with needed_from("metrics"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
 
 _FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
 

@@ -8,14 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextvars import Token
 from typing import Any, Final
 
-from opentelemetry import context, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.propagators.textmap import Getter, Setter, TextMapPropagator
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
-
 import ordermq
 from ordermq.consumer.listener import ConsumeCall, ConsumeHook
 from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     ERROR,
     GROUP,
@@ -30,6 +26,12 @@ from ordermq.metrics.readings import error_of_call, partition_of
 from ordermq.model.message import MessageView
 from ordermq.producer.hooks import SendCall
 from ordermq.producer.producer import Producer
+
+with needed_from("otel"):
+    from opentelemetry import context, propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import Getter, Setter, TextMapPropagator
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 _SPAN: Final = "ordermq.span"
 _OPERATION_TYPE: Final = "messaging.operation.type"

@@ -59,7 +59,7 @@ def run(
     roll_timeout: float,
     reload: bool,
 ) -> None:
-    """Run a consumer in several processes, which share its group's queues.
+    """Run a consumer in several processes that share its queues.
 
     CONSUMER is a PushConsumer or AsyncConsumer of MODULE with its listener, not started, or a
     function that makes one. Each process imports MODULE anew.

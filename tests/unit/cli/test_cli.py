@@ -150,6 +150,14 @@ def test_the_summary_of_each_command_is_that_of_its_own_help() -> None:
         assert command.get_short_help_str(200) == summary
 
 
+def test_a_list_of_commands_shows_whole_summaries_on_80_columns() -> None:
+    for group in ([], ["broker"], ["dlq"], ["parked"], ["topics"], ["groups"], ["config"]):
+        shown = CliRunner().invoke(main, [*group, "--help"], terminal_width=80).output
+        _, _, commands = shown.partition("Commands:\n")
+        assert commands
+        assert "..." not in commands, group
+
+
 def test_a_file_is_counted_in_bytes_and_a_pipe_in_messages(tmp_path: Path) -> None:
     file = tmp_path / "orders.txt"
     file.write_text("made\n" * 1000)
@@ -163,3 +171,14 @@ def test_a_file_is_counted_in_bytes_and_a_pipe_in_messages(tmp_path: Path) -> No
     os.close(write_end)
     with os.fdopen(read_end, encoding="utf-8") as pipe:
         assert _Reading(pipe).size is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("lagg", "; did you mean 'lag'?"), ("group", "; did you mean 'groups'?"), ("q", "'q'\n")],
+)
+def test_a_misspelt_command_is_told_the_nearest(typed: str, meant: str) -> None:
+    ran = CliRunner().invoke(main, [typed, "billing"])
+    assert ran.exit_code == 2
+    assert "Error: No such command " in ran.stderr
+    assert meant in ran.stderr
