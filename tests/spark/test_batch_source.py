@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
-from tests.spark.conftest import assert_in_order, numbers, send
+from ordermq.spark.versions import PUSHDOWN
+from tests.spark.conftest import assert_in_order, needs, numbers, send
 
 
 @pytest.fixture
@@ -126,6 +127,7 @@ def test_a_batch_query_in_ordered_mode_has_null_leases(read, producer):
     assert {row.lease for row in frame.collect()} == {None}
 
 
+@needs(PUSHDOWN)
 def test_pushed_filters_skip_only_queues_and_offsets_they_exclude(spark, read, producer):
     send(producer, 400)
     plain = read()

@@ -25,6 +25,8 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark import apply_in_order, ordered_udf
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.stages.stage_invocation import takes_context
+from ordermq.spark.versions import ARROW_UDF
+from tests.spark.conftest import needs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 
@@ -40,6 +42,7 @@ def test_an_ordered_udf_gets_each_queues_rows_in_order(spark: SparkSession) -> N
     assert {row.step for row in rows if row.offset > 0} == {1}
 
 
+@needs(ARROW_UDF)
 def test_arrow_and_pandas_functions_of_several_columns_can_be_combined(
     spark: SparkSession,
 ) -> None:
@@ -108,6 +111,7 @@ def interleaved(spark: SparkSession, **options: Any) -> DataFrame:
     return frame(spark, batch_rows=40, **options).coalesce(1)
 
 
+@needs(ARROW_UDF)
 def test_pandas_functions_run_in_sparks_pandas_udf_and_arrow_functions_in_its_arrow_udf(
     spark: SparkSession,
 ) -> None:
@@ -156,6 +160,7 @@ def test_an_iterator_function_gets_tuples_of_several_columns(spark: SparkSession
     assert all(row.joined == f"{row.sharding_key}-{row.offset}" for row in rows.collect())
 
 
+@needs(ARROW_UDF)
 def test_decorated_functions_keep_their_type_and_form(spark: SparkSession) -> None:
     @ordered_udf
     @F.pandas_udf("double")
@@ -188,6 +193,7 @@ def test_decorated_functions_keep_their_type_and_form(spark: SparkSession) -> No
         assert row.plus_one == row.offset + 1
 
 
+@needs(ARROW_UDF)
 def test_decorated_functions_that_do_not_fit_are_refused_before_spark_runs(
     spark: SparkSession,
 ) -> None:

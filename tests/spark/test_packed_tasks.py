@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 
 from ordermq.errors import ConfigError
 from ordermq.spark import apply_in_order, drop_repeats, ordered_udf
-from tests.spark.conftest import DEADLINE_S, assert_in_order, numbers, send
+from ordermq.spark.versions import ARROW_UDF
+from tests.spark.conftest import DEADLINE_S, assert_in_order, needs, numbers, send
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def test_a_task_has_whole_queues_in_the_order_of_their_offsets(read, producer):
     assert read(tasks="1").rdd.getNumPartitions() == 1
 
 
+@needs(ARROW_UDF)
 def test_a_call_of_a_stage_never_gets_rows_of_two_queues(read, producer):
     send(producer, 800)
     frame = read(tasks="1", columns="topic,broker,queue_id,offset,body")
