@@ -80,8 +80,8 @@ class Killed(Exception):
     pass
 
 
-# Where an attempt ends: before it stores, in the middle of it, after it; or not at all.
-ENDS = ("before", "draft", "moved", "stored")
+# Where an attempt ends: before it stores, in the middle of it, after it; or batches later.
+ENDS = ("before", "draft", "moved", "stored", "late")
 ATTEMPT = st.tuples(st.sampled_from(ENDS), st.integers(0, 2), st.booleans())
 BATCH = st.tuples(st.text("abcdefgh", max_size=9), st.lists(ATTEMPT, max_size=3), st.integers(0, 2))
 
@@ -91,20 +91,28 @@ BATCH = st.tuples(st.text("abcdefgh", max_size=9), st.lists(ATTEMPT, max_size=3)
 def test_the_state_is_that_of_the_finished_batches_wherever_attempts_end(
     batches: list[Any], most_changes: int
 ) -> None:
-    """Three workers; attempts that are killed, some of them with the whole query."""
+    """Three workers; attempts that are killed, some of them with the whole query, and attempts
+    that Spark has given up, which store their version in later batches.
+    """
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue_state, "MAX_CHANGES", most_changes)
         folder, workers = folder_in(Path(name)), [StateCache() for _ in range(3)]
         offset, runs, tasks = begin_with_many_keys(folder), 0, 0
         wanted = Reference(dict.fromkeys(MANY_KEYS, 1))
+        given_up: list[tuple[int, QueueState]] = []
         for number, (keys, killed, worker) in enumerate(batches, start=1):
             if not keys:
                 continue  # the queue has no rows in this batch
             for end, other, with_query in killed:
                 tasks += 1
                 task = replace(TASK, batch_id=number, task_attempt=tasks, run_id=f"run{runs}")
-                with pytest.raises(Killed):
-                    run_and_die(folder, task, offset, keys, workers[other], end)
+                if end == "late":
+                    late = begun(folder, task, offset)
+                    added(late, offset, keys)
+                    given_up.append((number + other, late))
+                else:
+                    with pytest.raises(Killed):
+                        run_and_die(folder, task, offset, keys, workers[other], end)
                 if with_query:
                     runs, tasks, workers = runs + 1, 0, [StateCache() for _ in range(3)]
             tasks += 1
@@ -112,6 +120,9 @@ def test_the_state_is_that_of_the_finished_batches_wherever_attempts_end(
             run(folder, task, offset, keys, workers[worker])
             wanted.add(keys)
             offset += len(keys)
+            for _, late in [each for each in given_up if each[0] <= number]:
+                late.store()
+            given_up = [each for each in given_up if each[0] > number]
             assert sums(begun(folder, replace(task, batch_id=number + 1), offset)) == wanted.sums
 
 
