@@ -387,6 +387,13 @@ _SEND_WORDS = (
     "return. While the producer is idle the caller writes to the socket itself; through the I/O "
     "thread the write came after 58 us. Besides the two system calls and the wake-ups about 40 us "
     "of Python code remain, spread evenly (`cProfile`: nothing above 4 us).\n"
+    "\nSince 2026-11-23 a caller that sends alone also reads the answer itself, so that an "
+    "answer wakes one thread and not two; the figures above are from before. On a machine "
+    "with much other work, `send_path` `native` beside `python` in four alternating runs of "
+    "400 sends to RocketMQ: medians of 111 to 259 us instead of 283 to 1,380, means of 155 to "
+    "638 us instead of 512 to 2,481. On an embedded broker, beside the version before, 0.8 to "
+    "0.9 of the CPU time with one message in flight and with 8 to 256 from one thread, and no "
+    "difference with eight threads (medians of four to six alternating rounds).\n"
 )
 
 
