@@ -27,7 +27,7 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
     from ordermq.client.name_server_api import NameServerApi
     from ordermq.client.routes import publish_queues, subscribe_queues
     from ordermq.clock import ManualClock
-    from ordermq.config import RemotingConfig
+    from ordermq.config import RemotingConfig, SerializeType
     from ordermq.consumer.fetch import fetcher
     from ordermq.consumer.group.admin_requests import AdminRequests
     from ordermq.core import compression
@@ -59,7 +59,7 @@ LIMIT = 1 << 20
 CONFIGS = (
     RemotingConfig(max_frame_bytes=1 << 20, max_decompressed_bytes=LIMIT),
     RemotingConfig(
-        max_frame_bytes=1 << 20, namespace="ns", serialize_type="rocketmq", access_key="a",
+        max_frame_bytes=1 << 20, namespace="ns", serialize_type=SerializeType.ROCKETMQ, access_key="a",
         secret_key="s",
     ),
 )  # fmt: skip
@@ -253,7 +253,7 @@ def requests(data: bytes) -> None:
     admin = AdminRequests(
         cast(Any, _Client()), "g", cast(Any, _Client()), cast(Any, _Client()),
         subscriptions=tuple, assigned=list, last_pull_ms=lambda _: 0, seek=lambda *_: None,
-        is_polled=False, thread_count=1,
+        pull_now=lambda _: None, is_polled=False, thread_count=1,
     )  # fmt: skip
     if request.code != RequestCode.GET_CONSUMER_RUNNING_INFO:  # reads nothing of the request
         answer = admin.answer(request)
