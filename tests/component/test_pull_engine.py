@@ -5,6 +5,7 @@ ci/test.sh runs the suites of consumers on both, too (ORDERMQ_PULL_PATH).
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.pull_connections import engine_obstacle
+from ordermq.client.pull_connections import PullConnection, PullConnections, engine_obstacle
 from ordermq.config import RemotingConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.remoting.command import Command
@@ -114,6 +115,53 @@ def test_a_listener_that_stands_still_stops_the_pulls(
         goes_on.set()
         seen.wait_for_count(2_000)
     assert_in_order(seen, 2_000, keys=1)
+
+
+def test_thresholds_that_change_while_a_broker_is_connected_hold(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    pull_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connected, goes_on = threading.Event(), threading.Event()
+    get = PullConnections.get
+
+    async def get_late(connections: PullConnections, address: str) -> PullConnection:
+        connection = await get(connections, address)
+        await asyncio.to_thread(connected.wait, 60.0)
+        return connection
+
+    def listen(messages: Any, context: Any) -> None:
+        goes_on.wait(60.0)
+        seen.take(messages, context)
+
+    monkeypatch.setattr(PullConnections, "get", get_late)
+    producer.send_many(numbered(1_600, keys=80))
+    settings = {"pull_path": pull_path, "pull_threshold_for_topic": 160, "pull_batch_size": 1}
+    with make_consumer(listen, **settings) as first:
+        eventually(lambda: len(first.assigned_queues()) == 8, "all are ours: 20 messages each")
+        with make_consumer(listen, **settings) as second:
+            eventually(
+                lambda: [len(each.assigned_queues()) for each in (first, second)] == [4, 4],
+                "each has half of the queues: 40 messages each",
+            )
+            connected.set()
+            for consumer in (first, second):
+                held = consumer._live()._rebalancer.assigned
+                eventually(
+                    lambda held=held: (
+                        [
+                            each.process_queue.message_count
+                            for each in held()
+                            if each.queue.topic == "orders"
+                        ]
+                        == [41] * 4
+                    ),
+                    "each queue has its quarter",
+                )
+            goes_on.set()
+            seen.wait_for_count(1_600)
 
 
 def test_messages_of_other_tags_are_passed_over(

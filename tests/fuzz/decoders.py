@@ -59,8 +59,8 @@ LIMIT = 1 << 20
 CONFIGS = (
     RemotingConfig(max_frame_bytes=1 << 20, max_decompressed_bytes=LIMIT),
     RemotingConfig(
-        max_frame_bytes=1 << 20, namespace="ns", serialize_type=SerializeType.ROCKETMQ, access_key="a",
-        secret_key="s",
+        max_frame_bytes=1 << 20, namespace="ns", serialize_type=SerializeType.ROCKETMQ,
+        access_key="a", secret_key="s",
     ),
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 
 from ordermq import core
@@ -164,11 +165,11 @@ class EnginePath:
         self._other = other
         self.running: set[EngineLoop] = set()
 
-    async def begin(self, address: str, pulls: QueuePulls) -> RunningPulls:
+    async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> RunningPulls:
         if self._statistics.is_observed:
-            return await self._other.begin(address, pulls)
+            return await self._other.begin(address, plan)
         connection = await self._client.pulls.get(address)
-        return EngineLoop(self._client, connection, self, pulls)
+        return EngineLoop(self._client, connection, self, plan())
 
     def limits(self, config: PullConfig) -> FillLimits:
         """Return the limits of one queue."""

@@ -188,8 +188,9 @@ class PythonPath:
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
 
-    async def begin(self, address: str, pulls: QueuePulls) -> PullLoop:
+    async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> PullLoop:
         connection = await self._api.begin_pulls(address)
+        pulls = plan()
         return PullLoop(
             self._api,
             connection,
@@ -384,17 +385,7 @@ class QueueFetcher:
             if moved is not None:
                 await self._move(generation, offset, moved, is_reset=True)
                 return
-            pulls = QueuePulls(
-                assigned,
-                self,
-                self._frames,
-                self._config,
-                offset,
-                self._tags,
-                self._source.wanted,
-                self._is_filtered,
-            )
-            loop = await self._path.begin(address, pulls)
+            loop = await self._path.begin(address, partial(self._plan, offset))
             self._generation = generation
             self._has_messages = False
             self._loop = loop
@@ -418,6 +409,18 @@ class QueueFetcher:
             await self._drop_answer(error)
         except (RemotingError, RouteError) as error:
             await self._pause_after(address, error)
+
+    def _plan(self, offset: int) -> QueuePulls:
+        return QueuePulls(
+            self.assigned,
+            self,
+            self._frames,
+            self._config,
+            offset,
+            self._tags,
+            self._source.wanted,
+            self._is_filtered,
+        )
 
     def _count(self, messages: int) -> None:
         """Count a pull with messages, at its answer."""

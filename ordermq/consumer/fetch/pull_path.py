@@ -102,8 +102,10 @@ class RunningPulls(Protocol):
 class PullPath(Protocol):
     """Makes the pull loops of a member's queues."""
 
-    async def begin(self, address: str, pulls: QueuePulls) -> RunningPulls:
+    async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> RunningPulls:
         """Return a loop that can start: the broker is connected.
 
+        Args:
+            plan: called then: thresholds and subscriptions may change while a broker is connected.
         Raises: ConnectFailed: it is not.
         """
