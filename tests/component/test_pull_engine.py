@@ -117,6 +117,7 @@ def test_a_listener_that_stands_still_stops_the_pulls(
     assert_in_order(seen, 2_000, keys=1)
 
 
+@pytest.mark.parametrize("pull_path", ["native"] if HAS_ENGINE else [])
 def test_thresholds_that_change_while_a_broker_is_connected_hold(
     producer: Producer,
     make_consumer: MakeConsumer,
