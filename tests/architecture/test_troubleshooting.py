@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 HEADINGS = re.findall(
     r"^### `(.*)`$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE
 )
+CELLS = re.findall(
+    r"^\| .+ \| `(.*)` \|$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE
+)
 
 
 @cache
@@ -28,8 +31,14 @@ def texts() -> str:
 
 def test_the_page_has_headings() -> None:
     assert len(HEADINGS) > 20
+    assert len(CELLS) > 10
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_a_heading_is_a_text_of_the_code(heading: str) -> None:
     assert heading in texts()
+
+
+@pytest.mark.parametrize("text", CELLS)
+def test_a_text_of_the_table_of_mistakes_is_one_of_the_code(text: str) -> None:
+    assert text in texts()
