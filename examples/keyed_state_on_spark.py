@@ -20,11 +20,10 @@ from ordermq.spark import apply_with_keyed_state, register, stored_states
 
 def add_up(rows: pd.DataFrame, states: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Add amounts of one queue, of many keys; `states` has a row per key of these."""
-    key = rows["sharding_key"]
-    amounts = rows["body"].astype(int).groupby(key, sort=False)
-    rows["total"] = amounts.cumsum() + key.map(states["total"])
+    amounts = rows.body.astype(int).groupby(rows.sharding_key, sort=False)
+    rows["total"] = amounts.cumsum() + rows.sharding_key.map(states.total)
     states["total"] += amounts.sum()
-    return rows[["sharding_key", "queue_id", "offset", "total"]], states
+    return rows.filter(["sharding_key", "queue_id", "offset", "total"]), states
 
 
 def with_totals(messages: DataFrame, directory: str) -> DataFrame:
