@@ -11,7 +11,7 @@ Kill it at any time: started again with the same folder, it continues.
 
 With `--standalone` it starts a Spark master and two workers on the loopback interface and ships
 this package to their executors; with `--master` it uses your cluster. It prints one JSON line per
-micro-batch.
+micro-batch, and with `--lag FILE` it writes there how far the query is behind, all the time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyspark.sql import DataFrame, SparkSession
 import ordermq
 from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.errors import OrderingError
-from ordermq.spark import apply_with_state, drop_repeats, register
+from ordermq.spark import LagListener, apply_with_state, drop_repeats, register
 
 GROUP = "flights-on-spark"
 FLIGHTS, LOGS = "flights", "aircraft-logs"
@@ -89,30 +89,56 @@ def pipeline(spark: SparkSession, name_servers: str, max_rows: int) -> DataFrame
 
 
 def run(
-    spark: SparkSession, name_servers: str, folder: Path, max_rows: int, logs: str = LOGS
+    spark: SparkSession,
+    name_servers: str,
+    folder: Path,
+    max_rows: int,
+    logs: str = LOGS,
+    lag_file: Path | None = None,
 ) -> None:
     """Process all messages of the topic; print a line per micro-batch.
 
     Raises: StreamingQueryException: the query failed.
     """
-    query = (
-        pipeline(spark, name_servers, max_rows)
-        .writeStream.format("ordermq")
-        .option("name_servers", name_servers)
-        .option("topic", logs)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    printed = -1
-    while True:
-        is_over = query.awaitTermination(0.2)  # pyright: ignore[reportArgumentType]
-        for progress in query.recentProgress:
-            if progress["batchId"] > printed and progress["numInputRows"]:
-                printed = progress["batchId"]
-                print(json.dumps(line_of(progress)), flush=True)
-        if is_over:
-            return
+    with listening(spark, name_servers) as listener:
+        query = (
+            pipeline(spark, name_servers, max_rows)
+            .writeStream.format("ordermq")
+            .option("name_servers", name_servers)
+            .option("topic", logs)
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        printed = -1
+        is_over = False
+        while not is_over:
+            is_over = query.awaitTermination(0.2)  # pyright: ignore[reportArgumentType]
+            if lag_file is not None:
+                write_lag(listener, lag_file)
+            for progress in query.recentProgress:
+                if progress["batchId"] > printed and progress["numInputRows"]:
+                    printed = progress["batchId"]
+                    print(json.dumps(line_of(progress)), flush=True)
+
+
+@contextlib.contextmanager
+def listening(spark: SparkSession, name_servers: str) -> Iterator[LagListener]:
+    """Measure and log how far the session's queries are behind."""
+    listener = LagListener(name_servers=name_servers)
+    spark.streams.addListener(listener)
+    try:
+        yield listener
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+
+
+def write_lag(listener: LagListener, path: Path) -> None:
+    """Append how far the query is behind now: messages, and the age of the oldest in seconds."""
+    with path.open("a") as lines:
+        for report in listener.report():
+            print(json.dumps({"t": time.time(), **report["lag"]}), file=lines)
 
 
 def line_of(progress: Any) -> dict[str, Any]:
@@ -265,6 +291,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder for checkpoint and logs")
     parser.add_argument("--max-rows", type=int, default=30_000, help="maximum rows per micro-batch")
     parser.add_argument("--logs", default=LOGS, help="topic to write the logs to")
+    parser.add_argument("--lag", type=Path, help="file for JSON lines about the lag")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--standalone", action="store_true", help="start a cluster of two workers")
     asked = parser.parse_args()
@@ -281,7 +308,7 @@ def main() -> None:
         opened.callback(spark.stop)
         if asked.standalone:
             print(json.dumps({"executors_import": sorted(imported_from(spark))}), flush=True)
-        run(spark, asked.name_servers, asked.folder, asked.max_rows, asked.logs)
+        run(spark, asked.name_servers, asked.folder, asked.max_rows, asked.logs, asked.lag)
         read_back(spark, asked.name_servers, asked.folder / "logs.parquet", asked.logs)
 
 

@@ -56,6 +56,8 @@ def check(scenario: Scenario, limit: int | None) -> Outcome:
         failures.append(f"the audit failed: {report.violation}")
     if scenario.batches and scenario.batches[-1]["lag"]:
         failures.append(f"{scenario.batches[-1]['lag']:,} messages were not read")
+    if not scenario.lags:
+        failures.append("the listener never measured a lag")
     return Outcome(scenario, report, len(last), len(logs), tuple(failures))
 
 

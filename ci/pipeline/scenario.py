@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import time
 from collections.abc import Callable
@@ -24,11 +25,17 @@ Report = Callable[[int, str], None]
 
 @dataclass(slots=True)
 class Scenario:
-    """The record of a run; `batches` are the lines of the job, times in seconds since 1970."""
+    """The record of a run; times in seconds since 1970.
+
+    Args:
+        batches: the lines of the job.
+        lags: what its `LagListener` measured, in between, too.
+    """
 
     folder: Path
     total: int = 0
     batches: list[dict[str, Any]] = field(default_factory=list)
+    lags: list[dict[str, Any]] = field(default_factory=list)
     killed_t: float = 0.0
     back_t: float = 0.0  # end of the first micro-batch after that
     seconds: float = 0.0
@@ -40,6 +47,10 @@ class Scenario:
     @property
     def logs(self) -> Path:
         return self.folder / "logs.parquet"
+
+    @property
+    def lag_file(self) -> Path:
+        return self.folder / "lag.jsonl"
 
     @property
     def rows(self) -> int:
@@ -69,7 +80,7 @@ def run_scenario(data: Path, folder: Path, report: Report) -> Scenario:
         scenario.total = _stored(address)
         # A topic of its own: an earlier run's logs may still be in the broker.
         logs = f"aircraft-logs-{time.time_ns() // 1_000_000}"
-        job = _job(address, folder, logs)
+        job = _job(address, scenario, logs)
         while not (job.is_over and job.lines.empty()):
             _read_line(scenario, job, report)
             is_due = not scenario.killed_t and scenario.rows >= KILL_AT * scenario.total
@@ -77,7 +88,7 @@ def run_scenario(data: Path, folder: Path, report: Report) -> Scenario:
                 report(scenario.rows, "the driver is killed (-9) in the middle of a micro-batch")
                 job.kill()
                 scenario.killed_t = time.time()
-                job = _job(address, folder, logs)
+                job = _job(address, scenario, logs)
             broker.check_alive()
             job.check_alive()
             if time.monotonic() - started > TIME_LIMIT_S:
@@ -88,6 +99,7 @@ def run_scenario(data: Path, folder: Path, report: Report) -> Scenario:
         job.wait(10.0)
         broker.ask_to_leave()
         broker.wait(20.0)
+        scenario.lags = _lines(scenario.lag_file)
     finally:
         if job is not None:
             job.end()
@@ -105,10 +117,15 @@ def _in_mid_batch(folder: Path) -> bool:
     return bool(begun - done)
 
 
-def _job(address: str, folder: Path, logs: str) -> Process:
-    options = ["--name-servers", address, "--folder", folder, "--max-rows", _MAX_ROWS]
-    options += ["--logs", logs]
-    return Process("the Spark job", JOB, options, folder / "spark.log", is_tree=True)
+def _job(address: str, scenario: Scenario, logs: str) -> Process:
+    options = ["--name-servers", address, "--folder", scenario.folder, "--max-rows", _MAX_ROWS]
+    options += ["--logs", logs, "--lag", scenario.lag_file]
+    return Process("the Spark job", JOB, options, scenario.folder / "spark.log", is_tree=True)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    # Each was one write, so that the kill has left none in part.
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def _read_line(scenario: Scenario, job: Process, report: Report) -> None:
