@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Answer, Connections
@@ -23,7 +23,6 @@ from ordermq.config import RemotingConfig
 from ordermq.config.checks import split_address
 from ordermq.errors import OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
-from ordermq.health import ANSWER_TIMEOUT_S, ClientHealth, are_alive, loop_reasons
 from ordermq.loggers import LogErrors
 from ordermq.model.identifiers import unique_instance
 from ordermq.model.message_queue import MessageQueue
@@ -33,6 +32,9 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.dialer import look_up
 from ordermq.remoting.reading import TransportReading, shared_reading
 from ordermq.supervisor import Supervisor, every
+
+if TYPE_CHECKING:
+    from ordermq.health import ClientHealth
 
 _log = logging.getLogger("ordermq.client")
 _T = TypeVar("_T")
@@ -198,6 +200,8 @@ class ClientSession(ProcessBound):
 
     def ask_health(self, collect: Callable[[], _H], kind: Callable[..., _H]) -> _H:
         """Return what `collect` returns on the I/O thread; of one that hangs, say so."""
+        from ordermq.health import ANSWER_TIMEOUT_S
+
         if self.runtime.is_io_thread:
             return collect()
 
@@ -217,6 +221,8 @@ class ClientSession(ProcessBound):
 
     def health(self) -> ClientHealth:
         """Return the health of connections, heartbeats and loops at this moment."""
+        from ordermq.health import ClientHealth, are_alive, loop_reasons
+
         now_ms, masters = self.clock.now_ms(), self.routes.masters()
         connected = tuple(each for each in masters if self.connections.is_open(each))
         loops = self.supervisor.troubled()

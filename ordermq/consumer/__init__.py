@@ -10,6 +10,7 @@ Floors, from the top; a file imports only its own floor and those below:
 | pull_consumer.py | the public class of single pulls, which is no member of a group |
 | fetch/ | pulling messages ahead, one request in flight per queue |
 | dispatch/ | calling listeners: in order, by key, or concurrently |
+| trace_consumption.py | traces of listener calls |
 | listener.py, offsets/ | what a listener is given and may return; stored offsets |
 | queue/ | one assigned queue, the receiver of its messages, counters |
 

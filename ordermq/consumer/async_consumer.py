@@ -26,13 +26,13 @@ from ordermq.consumer.push_consumer import SIGNALS_LEFT_ALONE, PushConsumer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.consumer.queue.statistics import ConsumerStatistics, Lag
 from ordermq.errors import ConfigError, StateError
-from ordermq.health import ConsumerHealth
 from ordermq.model.codec import Codec
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import EVERYTHING
 
 if TYPE_CHECKING:
     from ordermq.config.settings import AsyncConsumerSettings
+    from ordermq.health import ConsumerHealth
 
 _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)

@@ -18,7 +18,6 @@ from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import SIGNAL_CHECK_S
 from ordermq.client.session import new_client_id
-from ordermq.client.trace import TraceDispatcher
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock, require_wall_ms
 from ordermq.closing import not_running
@@ -43,7 +42,6 @@ from ordermq.consumer.listener import (
     Listener,
     ListenerResults,
     MessageFilter,
-    TraceConsumption,
     decoding,
     require_listener,
     wrapped,
@@ -63,6 +61,7 @@ from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
 
 if TYPE_CHECKING:
+    from ordermq.client.trace import TraceDispatcher
     from ordermq.config.settings import ConsumerSettings
 
 _log = logging.getLogger("ordermq.consumer")
@@ -346,6 +345,8 @@ class PushConsumer(GroupConsumer):
     def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
         hooks = self._hooks
         if self._traces is not None:
+            from ordermq.consumer.trace_consumption import TraceConsumption
+
             hooks = [*hooks, TraceConsumption(self._traces, self._clock)]
         around = wrapped(
             # Within the hooks: they are told whether the transaction was committed, too.
@@ -402,6 +403,8 @@ class PushConsumer(GroupConsumer):
     def _join(self, user_code: UserCode) -> None:
         config, consume = self.config, self.config.consume
         if config.trace.enable_msg_trace:
+            from ordermq.client.trace import TraceDispatcher  # here: few consumers are traced
+
             self._traces = TraceDispatcher(
                 self.group, self.name_servers, config.remoting, config.trace, self._clock
             )

@@ -8,7 +8,8 @@ Every message takes one path: producer -> accumulator -> queue sender -> send pr
 | the same for asyncio | async_producer.py |
 | transactions, and the brokers' questions about them | transactions.py |
 | requests that wait for replies, and the replies | request_reply.py |
-| hooks around a send, checks, traces | hooks.py |
+| hooks around a send, checks | hooks.py |
+| traces of sends | trace_sends.py |
 | messages in call order, until their queue's sender | accumulator.py |
 | queue of a message: selectors, routing, slow brokers | queue_selector.py |
 | a message waiting for its receipt, its caller, batches | pending_message.py |

@@ -12,7 +12,6 @@ from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ProducerConfig
 from ordermq.errors import ConfigError
-from ordermq.health import ClientHealth
 from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -23,6 +22,7 @@ from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 
 if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings
+    from ordermq.health import ClientHealth
     from ordermq.model.message import MessageFields
 
 _CLOSE_TIMEOUT_S = 30.0

@@ -11,16 +11,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from ordermq.callables import require_plain_result
-from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.message import Message, extended_properties
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import SendReceipt, SendStatus
+from ordermq.model.status import SendReceipt
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import ShardingKey
-from ordermq.remoting.trace import DEFAULT_REGION, DELAYED, HALF, NORMAL, Published
 
 _log = logging.getLogger("ordermq.producer")
 
@@ -175,40 +173,3 @@ class SendHooks:
 def _run(step: Callable[[SendCall], None], call: SendCall) -> None:
     returned: object = step(call)  # type: ignore[func-returns-value]
     require_plain_result("hook", step, returned)
-
-
-class TraceSends:
-    """The hook that records a trace of each message a broker stored.
-
-    Args: address_of: returns a broker's address by its name.
-    """
-
-    def __init__(self, dispatcher: TraceDispatcher, address_of: Callable[[str], str]) -> None:
-        self._dispatcher = dispatcher
-        self._address_of = address_of
-
-    def before(self, call: SendCall) -> None: ...
-
-    def after(self, call: SendCall) -> None:
-        message, receipt = call.message, call.receipt
-        if receipt is None or not call.is_trace_on:
-            return
-        # A trace of a trace would never end.
-        if message.topic == self._dispatcher.config.customized_trace_topic:
-            return
-        record = Published(
-            call.at_ms,
-            call.region or DEFAULT_REGION,
-            call.group,
-            message.topic,
-            receipt.message_id,
-            message.tags,
-            " ".join(message.keys) or None,
-            self._address_of(receipt.message_queue.broker_name),
-            len(message.body),
-            call.spent_ms,
-            HALF if call.is_half else DELAYED if message.is_delayed else NORMAL,
-            receipt.offset_message_id,
-            receipt.status is SendStatus.SEND_OK,
-        )
-        self._dispatcher.append((record,))

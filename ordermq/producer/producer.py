@@ -15,14 +15,12 @@ from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Shutdown
 from ordermq.client.session import ClientSession, new_client_id
-from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running, note_closed, note_open
 from ordermq.config import ProducerConfig
 from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
-from ordermq.health import ClientHealth
 from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -30,7 +28,7 @@ from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
-from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
+from ordermq.producer.hooks import SendCheck, SendHook, SendHooks
 from ordermq.producer.pending_message import (
     AsyncBatchWaiter,
     AsyncWaiter,
@@ -57,7 +55,9 @@ from ordermq.remoting.headers import RecallHeader
 from ordermq.remoting.reading import can_share_reads
 
 if TYPE_CHECKING:
+    from ordermq.client.trace import TraceDispatcher
     from ordermq.config.settings import ProducerSettings
+    from ordermq.health import ClientHealth
     from ordermq.model.message import MessageFields
 
 _log = logging.getLogger("ordermq.producer")
@@ -160,6 +160,9 @@ class Producer(Starting):
         note_open(self, Producer._loss)
 
     def _begin_traces(self, client: ClientSession) -> None:
+        from ordermq.client.trace import TraceDispatcher  # here: few producers are traced
+        from ordermq.producer.trace_sends import TraceSends
+
         self._traces = TraceDispatcher(
             self.group, self.name_servers, self.config.remoting, self.config.trace, self._clock
         )
@@ -725,6 +728,8 @@ class Producer(Starting):
 
         It answers within two seconds even if the I/O thread is blocked.
         """
+        from ordermq.health import ClientHealth  # here: few ask, and its classes are slow to make
+
         client = self._client
         if client is None or self._closed:
             reason = "the producer is not running: it was closed, or not started"

@@ -29,7 +29,6 @@ from ordermq.model import properties as props
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import reply_topic
-from ordermq.model.stored_message import host_bytes
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import QueueRouting
 from ordermq.producer.retry_policy import AfterFailure
@@ -300,6 +299,8 @@ class Requests:
 
 
 def _host(text: str | None) -> bytes:
+    from ordermq.model.stored_message import host_bytes  # here: few producers get replies
+
     # Java writes hosts as `/1.2.3.4:5` or `name/1.2.3.4:5`.
     try:
         return host_bytes(*split_address((text or "").rpartition("/")[2]))

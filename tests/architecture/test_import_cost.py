@@ -63,6 +63,11 @@ def test_a_client_loads_neither_the_other_nor_what_it_rarely_needs(
     assert not rooms_of(loaded) & {"ordermq.broker", "ordermq.spark", "ordermq.cli", "ordermq.sql"}
     # For type checkers, and by far the slowest to define.
     assert not loaded & {"ordermq.core.interface", "ordermq.config.settings"}
+    # Of few: who asks for its health, is traced, or is sent one message by a tool.
+    assert not loaded & {
+        "ordermq.health", "ordermq.client.trace", "ordermq.remoting.trace",
+        "ordermq.model.stored_message",
+    }  # fmt: skip
     # Settings of others, each a dozen classes that are made at import.
     assert not loaded & {
         f"ordermq.config.{kind}" for kind in ("broker", "pull_consumers", elsewhere)

@@ -40,7 +40,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
     "consumer": (
         {"queue"},
         {"listener", "offsets"},
-        {"dispatch"},
+        {"dispatch", "trace_consumption"},
         {"fetch"},
         {"group", "pull_consumer"},
         {"push_consumer", "lite_pull_consumer"},

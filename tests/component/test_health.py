@@ -148,7 +148,7 @@ def test_a_loop_that_fails_is_a_reason_and_after_a_minute_a_reason_to_restart(
 def test_an_io_thread_that_hangs_is_told_in_time(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ordermq.client.session.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("ordermq.health.ANSWER_TIMEOUT_S", 0.2)
     assert producer._client is not None
     blocked = threading.Event()
     producer._client.runtime.post(blocked.wait)

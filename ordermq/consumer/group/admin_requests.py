@@ -26,7 +26,6 @@ from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ProtocolError, StateError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.stored_message import StoredMessage
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
     PULL_NOW,
@@ -198,6 +197,8 @@ class AdminRequests:
         return self._client.runtime.spawn(self._consume(request), "consume directly")
 
     async def _consume(self, request: Command) -> Command:
+        from ordermq.model.stored_message import StoredMessage  # here: tools only ask for this
+
         try:
             record = StoredMessage.read(bytes(request.body))
         except ProtocolError as error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ordermq.closing import Starting
 from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.statistics import HeldQueue, Lag
-from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    from ordermq.health import ConsumerHealth
 
 
 class GroupConsumer(Starting):
@@ -31,6 +35,8 @@ class GroupConsumer(Starting):
 
         It answers within two seconds even if the I/O thread is blocked.
         """
+        from ordermq.health import ConsumerHealth  # here: few ask, and its classes are slow to make
+
         member = self._running_member()
         if member is None:
             reason = "the consumer is not running: it was closed, or not started"

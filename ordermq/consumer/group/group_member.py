@@ -11,13 +11,12 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Shutdown, cancelled
 from ordermq.client.session import ClientSession
-from ordermq.client.trace import TraceDispatcher
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
 from ordermq.closing import note_closed, note_open
@@ -51,7 +50,6 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder,
 from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
-from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic, wrapped
 from ordermq.model.subscription import Subscription
@@ -59,6 +57,10 @@ from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.supervisor import every
+
+if TYPE_CHECKING:
+    from ordermq.client.trace import TraceDispatcher
+    from ordermq.health import ConsumerHealth
 
 _log = logging.getLogger("ordermq.consumer")
 CLOSED_BY_ITSELF = "close() in a listener or callback would wait for itself: call stop() there"
@@ -558,6 +560,8 @@ class GroupMember(ProcessBound):
 
     def health(self) -> ConsumerHealth:
         """Return the member's health at this moment; on the I/O thread."""
+        from ordermq.health import ConsumerHealth
+
         base, now_ms = self.client.health(), self.client.clock.now_ms()
         held = self._rebalancer.assigned()
         locks = [item.lease for item in held if item.lease is not None and item.lease.is_lock]
