@@ -52,16 +52,16 @@ class Listener:
                 "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
             }
 
-    async def open(self, host: str, port: int) -> int:
+    def open(self, host: str, port: int) -> int:
         """Listen; return the port.
 
         Raises: OSError: the address is not available.
         """
         # Not by the loop: uvloop looks names up on threads of libuv, and a forked child, which has
-        # none of these, then crashes as it exits.
-        found = await asyncio.to_thread(
-            socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        # none of these, then crashes as it exits. Not on a thread of the loop's executor either:
+        # to end that, asyncio starts one more, which Python 3.12 refuses while a program exits.
+        # Here it keeps nobody waiting, for a broker that does not listen yet has no connections.
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             # A name may have several addresses, and each is listened on.
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):

@@ -79,7 +79,7 @@ class BrokerServer:
         self._context.store.start(loop, self._statistics)
         tls = server_context(self._config)
         self._listener = Listener(self._limits, self._new_connection, tls)
-        bound = await self._listener.open(host, port)
+        bound = self._listener.open(host, port)
         loop.set_exception_handler(self._on_error)
         self._start_loops()
         return bound
