@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 from ordermq.admin.topics import Place, Topics
 from ordermq.client.session import ClientSession
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets
+from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import QueueHolding
@@ -127,10 +129,12 @@ class Resets:
                     "off, and its lock ends by itself (60 s after its last renewal); reset then",
                     group=group,
                 )
+            # As a member writes them: brokers since 5.3 refuse those of a group that they do not
+            # know, and a group may be moved before its first member starts.
+            offsets = BrokerOffsets(self._client, group)
             for queue, offset in targets.items():
-                await self._client.api.update_offset(
-                    address, group, queue, offset, held[queue], reset=True
-                )
+                lease = Lease(held[queue], deadline_ms=0, is_fenced=True)
+                await offsets.write(queue, offset, lease, reset=True)
         finally:
             epochs = [held[queue] for queue in held]
             await self._client.api.unlock(address, group, list(held), epochs)
