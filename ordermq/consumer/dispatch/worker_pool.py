@@ -163,6 +163,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         self._steps_checked = -1  # at the last check
         self._has_check = False  # one check at a time is on its way
         self._is_closing = False
+        self._is_short = False  # of threads, and that is logged
         self._make_loop = make_loop
         self._loop: TaskLoop | None = None
 
@@ -254,20 +255,44 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 worker = self._idle.pop()
                 worker.wake.release()
             elif len(self._threads) < self._size and not self._is_closing:
-                worker = self._start()
+                started = self._start()
+                if started is None:
+                    return
+                worker = started
             else:
                 return  # all are with slow listeners; the first to end takes the next queue
             worker.is_woken = True
             if self._primary is None:
                 self._primary = worker
 
-    def _start(self) -> _Worker:
+    def _start(self) -> _Worker | None:
+        """Start a worker; None where the system gives no thread: those that run go on alone."""
         worker = _Worker()
         name = f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True)
         self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._threads.remove(thread)  # else it would count, and `close` would wait for it
+            if not self._is_short:
+                self._is_short = True
+                _log.error(
+                    "%s: %s, %d run; queues wait for these (limits of memory, or of processes)",
+                    self._name,
+                    error,
+                    len(self._threads),
+                )
+            if not self._threads:
+                self._later(self._start_again)
+            return None
+        self._is_short = False
         return worker
+
+    def _start_again(self) -> None:
+        with self._lock:
+            if not self._threads:
+                self._wake_workers(len(self._work))
 
     def _schedule_check(self) -> None:
         """Check soon that the primary worker gets to the queues that wait for it, if any."""

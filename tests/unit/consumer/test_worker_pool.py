@@ -129,6 +129,57 @@ def test_after_a_slow_call_each_waiting_queue_gets_a_thread_at_once() -> None:
     pool.end(first, *others)
 
 
+class ThreadLimit:
+    """A system that gives a pool no more than so many threads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+        self.limit = limit
+        self._start = threading.Thread.start
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: self._start_one(thread))
+
+    def _start_one(self, thread: threading.Thread) -> None:
+        if self.limit == 0:
+            raise RuntimeError("can't start new thread")
+        self.limit -= 1
+        self._start(thread)
+
+
+def test_without_another_thread_a_queue_waits_for_the_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ThreadLimit(monkeypatch, 1)
+    pool = Pool(3)
+    stuck = pool.give(Work())
+    assert stuck.started.wait(WAIT_S)
+    others = [pool.give_quick(Work()) for _ in range(2)]
+    pool.run_checks()
+    pool.run_checks()
+    pool.give_quick(Work())
+    assert not any(work.started.is_set() for work in others)
+    stuck.end()
+    assert all(work.started.wait(WAIT_S) for work in others)
+    assert {work.thread for work in others} == {stuck.thread}
+    pool.end()
+    assert [record.getMessage() for record in caplog.records] == [
+        "test: can't start new thread, 1 run; queues wait for these (limits of memory, or of "
+        "processes)"
+    ]
+
+
+def test_without_any_thread_a_queue_waits_until_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = ThreadLimit(monkeypatch, 0)
+    pool = Pool(3)
+    works = [pool.give_quick(Work()) for _ in range(2)]
+    pool.run_checks()
+    assert not any(work.started.is_set() for work in works)
+    system.limit = 1
+    pool.run_checks()
+    assert all(work.started.wait(WAIT_S) for work in works)
+    pool.end()
+
+
 def test_a_queue_submitted_while_all_listeners_are_slow_gets_a_thread_at_once() -> None:
     pool = Pool(3)
     slow = pool.give(Work())
