@@ -241,6 +241,24 @@ def test_a_run_stopped_between_batches_commits_then_unlocks(broker, producer, ru
     driver.close()
 
 
+def test_the_end_of_a_run_commits_again_what_its_broker_has_moved_back(broker, producer, run):
+    producer.send_many(numbered(100))
+    driver = run()
+    start = driver.initial()
+    end = whole(driver, start)
+    driver.begin_batch(start, end)
+    driver.next_end(end, None)
+    expected = [end.queues[queue] for queue in QUEUES]
+    eventually(lambda: committed(broker) == expected, "the commit")
+    # As a killed RocketMQ does, which saves offsets every five seconds.
+    with PullConsumer("g", name_servers=broker.name_servers) as consumer:
+        for queue in QUEUES:
+            consumer.update_consume_offset(queue, 0)
+    assert committed(broker) == [0] * 8
+    driver.close()
+    assert committed(broker) == expected
+
+
 def test_a_run_stopped_in_a_batch_leaves_its_locks_to_expire(broker, producer, run):
     producer.send_many(numbered(100))
     driver = run()

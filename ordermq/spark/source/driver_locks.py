@@ -372,8 +372,11 @@ class DriverLocks(ProcessBound):
 
     # Committing, and releasing the locks.
 
-    async def commit(self, offsets: Offsets) -> None:
-        """Commit the offsets of held queues; a failure is logged, the checkpoint is the truth."""
+    async def commit(self, offsets: Offsets, *, is_last: bool = False) -> None:
+        """Commit the offsets of held queues; a failure is logged, the checkpoint is the truth.
+
+        Args: is_last: of this run; commit those again that were committed before.
+        """
         async with self._commit_turn:  # an older commit must not arrive after a newer one
             now_ms = self.session.clock.now_ms()
             changed = [
@@ -382,7 +385,9 @@ class DriverLocks(ProcessBound):
                 if (lease := self._held.get(queue)) is not None
                 and lease.is_valid(now_ms)
                 and queue not in self._lost
-                and self._committed.get(queue) != offset
+                # A killed broker forgets commits that it has not saved, and a copy of an older one
+                # may arrive late. A queue without new messages would stay behind.
+                and (is_last or self._committed.get(queue) != offset)
             ]
             await asyncio.gather(*(self._commit_one(*one) for one in changed))
 

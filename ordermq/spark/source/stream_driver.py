@@ -223,7 +223,7 @@ class StreamDriver(ProcessBound):
                 self._options.release_in_flight.value,
             )
         # Commit, then unlock: the next owner asks for the offset as soon as it has the lock.
-        self._session.call(locks.commit(self._finished))
+        self._session.call(locks.commit(self._finished, is_last=True))
         self._session.call(locks.release(is_in_flight=is_in_flight))
 
     def _hold(self, queues: Iterable[MessageQueue], previous_run_id: int | None) -> None:
