@@ -16,6 +16,7 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import DataLoss, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
+from ordermq.spark.source import queue_reader
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 
 Read = Callable[..., pa.Table]
@@ -131,6 +132,29 @@ def test_pulls_that_fail_are_sent_again_and_no_message_is_missing(producer, batc
     session.api.pull = failing  # type: ignore[method-assign]
     table = pa.Table.from_batches(batches([(1, 0, 1_000), (2, 0, 1_000)]))
     assert places(table) == [(q, n) for q in (1, 2) for n in range(1_000)]
+
+
+def test_damaged_answers_are_pulled_again_until_a_chunk_comes_whole(
+    producer, batches, session, monkeypatch
+):
+    monkeypatch.setattr(queue_reader, "_RETRY_MS", 1)
+    fill(producer, {1: 1_000}, lambda n: b"%d" % n)
+    pull, draw, rows = session.api.pull, random.Random(4), []
+
+    async def damaging(address: str, header: Any, timeout_ms: int) -> Any:
+        header.max_messages = min(header.max_messages, 8)
+        code, reply, body = await pull(address, header, timeout_ms)
+        rows.append(header.max_messages)
+        if draw.random() < 0.2:
+            body = bytes(body[:4]) + bytes(4) + bytes(body[8:])  # no record's magic number
+        return code, reply, body
+
+    session.api.pull = damaging  # type: ignore[method-assign]
+    # All 125 answers are whole once in a million million reads.
+    table = pa.Table.from_batches(batches([(1, 0, 1_000)], read_timeout_ms="20000"))
+    assert places(table) == [(1, n) for n in range(1_000)]
+    assert [int(body) for body in table["body"].to_pylist()] == list(range(1_000))
+    assert sum(rows) < 20_000  # and most of what came whole was kept
 
 
 def test_messages_missing_at_the_end_of_a_queue_are_an_error(producer, batches):

@@ -164,6 +164,7 @@ class QueueReader:
         self._is_filtered = bool(self._tags) or self._subscription.is_sql
         self._must_refresh_route = False
         self._ahead: Future[_Chunk] | None = None
+        self._most_rows = options.arrow_batch_rows  # of a chunk; fewer where answers are damaged
 
     def begin(self) -> None:
         """Begin to pull the first chunk."""
@@ -188,6 +189,7 @@ class QueueReader:
     def _index(self, chunk: _Chunk) -> tuple[_Chunk, MessageBatch]:
         """Index a chunk; one that is damaged is pulled again, for `read_timeout_ms` at most."""
         session, started_ms = self._session, self._session.clock.now_ms()
+        first = chunk
         while True:
             try:
                 batch = session.api.batch(
@@ -197,8 +199,12 @@ class QueueReader:
                 if self._waited_ms(started_ms) > self._options.read_timeout_ms:
                     raise self._protocol_error(str(error), chunk.start) from error
                 session.call(self._report_bad_chunk(error))
+                # One answer damages its whole chunk: a long one might never come whole.
+                self._most_rows = max(self._most_rows // 2, 1)
                 chunk = session.call(self._pull_chunk(chunk.start))
             else:
+                if chunk is first:
+                    self._most_rows = min(self._most_rows * 2, self._options.arrow_batch_rows)
                 return chunk, batch
 
     def _decode(self, chunk: _Chunk, batch: MessageBatch) -> Iterator[pa.RecordBatch]:
@@ -257,13 +263,13 @@ class QueueReader:
 
     async def _pull_chunk(self, start: int, most_bytes: int = _CHUNK_BYTES) -> _Chunk:
         """Pull from `start` until the chunk is full or the range ends; raises as `read_ranges`."""
-        options, end = self._options, self._range.end
+        options, end, most_rows = self._options, self._range.end, self._most_rows
         bodies: list[bytes] = []
         at, size = start, 0
         answered_ms = self._session.clock.now_ms()
-        pulls = _PullsAhead(self, min(end, start + options.arrow_batch_rows))
+        pulls = _PullsAhead(self, min(end, start + most_rows))
         try:
-            while at < end and at - start < options.arrow_batch_rows and size < most_bytes:
+            while at < end and at - start < most_rows and size < most_bytes:
                 try:
                     code, reply, body = await pulls.next(at)
                 except OrderMQError as error:
