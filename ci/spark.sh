@@ -5,6 +5,8 @@
 #   ci/spark.sh --oldest        what differs by version, on the oldest one (a minute)
 #   ci/spark.sh --all           the short leg on each version (15 minutes)
 #   ci/spark.sh --on 4.1.4      the short leg on one version
+#   ci/spark.sh --faults        2,000,000 messages on RocketMQ 5.3.3, while driver, executors, workers,
+#                               broker and network are broken (half an hour); --faults --help
 #   ci/spark.sh -k batch        other arguments go to pytest
 # tests/spark/legs.py lists the tests of each leg.
 # Needs a Java 17 runtime; PySpark comes with the extra spark-test, and older versions of it, half a
@@ -52,6 +54,9 @@ on_version() {
 }
 
 case ${1:-} in
+--faults)
+    exec "$venv/bin/python" -m tests.spark_faults.run "${@:2}"
+    ;;
 --oldest)
     shift
     oldest=${OLDER%% *}
