@@ -95,6 +95,15 @@ def whole(driver: StreamDriver, start: StreamOffset) -> StreamOffset:
     return end
 
 
+def one_batch(driver: StreamDriver) -> StreamOffset:
+    """Begin a run, and finish its first batch: all there is."""
+    start = driver.initial()
+    end = whole(driver, start)
+    driver.begin_batch(start, end)
+    driver.next_end(end, None)
+    return end
+
+
 def test_a_run_holds_every_queue_as_a_member_of_its_group(broker, producer, run):
     producer.send_many(numbered(100))
     driver = run()
@@ -231,10 +240,7 @@ def test_a_query_waits_for_a_push_consumers_running_batch(
 def test_a_run_stopped_between_batches_commits_then_unlocks(broker, producer, run):
     producer.send_many(numbered(100))
     driver = run()
-    start = driver.initial()
-    end = whole(driver, start)
-    driver.begin_batch(start, end)
-    driver.next_end(end, None)
+    end = one_batch(driver)
     driver.close()
     assert owners(broker) == set()
     assert committed(broker) == [end.queues[queue] for queue in QUEUES]
@@ -244,10 +250,7 @@ def test_a_run_stopped_between_batches_commits_then_unlocks(broker, producer, ru
 def test_the_end_of_a_run_commits_again_what_its_broker_has_moved_back(broker, producer, run):
     producer.send_many(numbered(100))
     driver = run()
-    start = driver.initial()
-    end = whole(driver, start)
-    driver.begin_batch(start, end)
-    driver.next_end(end, None)
+    end = one_batch(driver)
     expected = [end.queues[queue] for queue in QUEUES]
     eventually(lambda: committed(broker) == expected, "the commit")
     # As a killed RocketMQ does, which saves offsets every five seconds.
