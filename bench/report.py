@@ -60,7 +60,7 @@ def readme_figures() -> str:
             "the throughput of a loop that pulls and discards."
         )
     if rocketmq is not None:
-        whole, each = rocketmq["ratios"]["32"], rocketmq["ratios"]["1"]
+        whole, each = (rocketmq["ratios"][batch]["Java client"] for batch in ("32", "1"))
         lines.append(
             f"- Catch-up from RocketMQ {rocketmq['workload']['rocketmq']}, compared with Java's "
             f"client: {whole['rate']:.1f} times its throughput at {whole['cpu']:.2f} of its "

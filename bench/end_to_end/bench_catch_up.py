@@ -1,20 +1,21 @@
 """Catch-up: a consumer group reads 500,000 waiting messages from the embedded broker.
 
-It alternates with the baseline, a loop that pulls and discards.
+It alternates with two baselines that pull and discard: a loop in Python and one in C.
 Writes bench/results/catch_up_embedded.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import workloads
-from bench.machine import broker_process, cpu_seconds, run_json, save
+from bench.end_to_end.summary import ratios, summarise
+from bench.machine import broker_process, command_line, cpu_seconds, run_json, save
+from bench.peers.pull_floor import FLOOR
 from ordermq import Message, Producer
 
 TOPIC = "catch_up"
@@ -49,12 +50,16 @@ def measure(rounds: int, messages: int, durability: str) -> dict[str, Any]:
     ):
         fill(address, messages)
         size = ["--pull-size", workloads.PULL_SIZE]
-        queues = ["--queues", workloads.CATCH_UP_QUEUES, "--per-queue", per_queue]
+        queues = ["--queues", workloads.CATCH_UP_QUEUES]
+        all_of, per_queue_of = ["--messages", messages], ["--per-queue", per_queue]
         for number in range(rounds + 1):
-            work = [("bench.peers.bare_pull", [address, TOPIC, *queues, *size])]
+            work = [
+                ("bench.peers.bare_pull", [address, TOPIC, *queues, *per_queue_of, *size]),
+                ("bench.peers.pull_floor", [address, TOPIC, *queues, *all_of, *size]),
+            ]
             for batch in workloads.LISTENER_BATCHES:
                 group = ["--group", f"g{number}b{batch}", "--batch", batch]
-                arguments = [address, TOPIC, *group, "--messages", messages, *size]
+                arguments = [address, TOPIC, *group, *all_of, *size]
                 work.append(("bench.end_to_end.ordermq_consumer", arguments))
             for module, arguments in work:
                 before = cpu_seconds(process.pid)
@@ -70,24 +75,13 @@ def measure(rounds: int, messages: int, durability: str) -> dict[str, Any]:
                     f"broker {row['broker_cpu_seconds'] / messages * 1e6:5.2f} us/msg",
                     flush=True,
                 )
-    return {"rows": {peer: summarise(found, messages) for peer, found in rows.items()}}
-
-
-def summarise(rows: list[dict[str, Any]], messages: int) -> dict[str, Any]:
-    """Return the medians of the rounds."""
-    summary = {
-        "messages_per_second": round(statistics.median(messages / r["seconds"] for r in rows)),
-        "cpu_us_per_message": round(
-            statistics.median(r["cpu_seconds"] / messages * 1e6 for r in rows), 3
-        ),
-        "peak_mib": round(statistics.median(r["peak_mib"] for r in rows)),
-        "rounds": len(rows),
-        "detail": rows[-1]["detail"],
+    return {
+        "rows": {peer: summarise(found, messages) for peer, found in rows.items()},
+        "ratios": {
+            str(batch): ratios(rows[f"ordermq, batch {batch}"], rows[FLOOR])
+            for batch in workloads.LISTENER_BATCHES
+        },
     }
-    if "broker_cpu_seconds" in rows[0]:
-        broker = statistics.median(r["broker_cpu_seconds"] / messages * 1e6 for r in rows)
-        summary["broker_cpu_us_per_message"] = round(broker, 3)
-    return summary
 
 
 def main() -> None:
@@ -96,7 +90,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=workloads.CATCH_UP_MESSAGES)
     arguments = parser.parse_args()
     result = measure(arguments.rounds, arguments.messages, "fsync")
-    result["command"] = "python -m bench.end_to_end.bench_catch_up"
+    result["command"] = command_line("bench.end_to_end.bench_catch_up")
     result["workload"] = {
         "messages": arguments.messages,
         "body_bytes": workloads.CATCH_UP_BODY_BYTES,

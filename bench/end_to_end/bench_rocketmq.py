@@ -3,7 +3,8 @@
 Starts a name server and a broker of RocketMQ (ci/rocketmq.sh; Java 17 and Maven), and the proxy
 that the gRPC client needs; fills a topic of 8 queues, and lets a new consumer group at a time
 read it. The clock starts when half is read, for Java's compiler needs that long. The slower
-clients read less of the topic (workloads.py). Writes bench/results/catch_up_rocketmq.json.
+clients read less of the topic (workloads.py). A pull loop in C, which drops what it pulls, reads
+it once per round: the floor. Writes bench/results/catch_up_rocketmq.json.
 """
 
 from __future__ import annotations
@@ -11,27 +12,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import workloads
-from bench.end_to_end.bench_catch_up import TOPIC, fill, summarise
+from bench.end_to_end.bench_catch_up import TOPIC, fill
+from bench.end_to_end.summary import ratios, summarise
 from bench.machine import ROOT, command_line, run_json, save
 from bench.peers import grpc_client, rocketmq_044
 from bench.peers.environments import is_there
 from bench.peers.java_classes import missing
+from bench.peers.pull_floor import FLOOR
 
 CONSUMERS = {
     "ordermq": "bench.end_to_end.ordermq_consumer",
     "ordermq on asyncio": "bench.end_to_end.ordermq_consumer",
     "Java client": "bench.peers.java_client",
+    "Go client": "bench.peers.go_client",
+    FLOOR: "bench.peers.pull_floor",
     "rocketmq 0.4.4": "bench.peers.rocketmq_044",
     "gRPC client": "bench.peers.grpc_client",
 }
+WITHOUT_BATCHES = ("gRPC client", FLOOR)
 PACKAGES = {"rocketmq 0.4.4": rocketmq_044.PACKAGE, "gRPC client": grpc_client.PACKAGE}
 
 
@@ -67,8 +74,8 @@ def measure(version: str, rounds: int, messages: int, clients: Sequence[str]) ->
         for number in range(rounds + 1):
             for batch in workloads.LISTENER_BATCHES:
                 for name in clients:
-                    if name == "gRPC client" and batch != 1:
-                        continue  # it has no batches
+                    if name in WITHOUT_BATCHES and batch != 1:
+                        continue
                     row = run_json(
                         CONSUMERS[name], work_of(name, addresses, number, batch, messages)
                     )
@@ -84,10 +91,19 @@ def measure(version: str, rounds: int, messages: int, clients: Sequence[str]) ->
     return {
         "rows": {peer: summarise(found, found[0]["messages"]) for peer, found in rows.items()},
         "ratios": {
-            str(batch): ratios(rows[f"ordermq, batch {batch}"], rows[f"Java client, batch {batch}"])
+            str(batch): {
+                peer_of(peer): ratios(rows[f"ordermq, batch {batch}"], found)
+                for peer, found in rows.items()
+                if peer_of(peer) != "ordermq" and peer in (FLOOR, f"{peer_of(peer)}, batch {batch}")
+            }
             for batch in workloads.LISTENER_BATCHES
         },
     }
+
+
+def peer_of(row: str) -> str:
+    """Return the client's name in that of a row."""
+    return row.rsplit(", batch ", 1)[0]
 
 
 def work_of(
@@ -95,9 +111,13 @@ def work_of(
 ) -> list[object]:
     """Return the command line of a run: a new group, half of its messages timed."""
     share = min(messages, workloads.PEER_MESSAGES.get(name, messages))
+    sizes: list[object] = ["--pull-size", workloads.PULL_SIZE]
+    sizes += ["--messages", share, "--warm", share - share // 2]
+    if name == FLOOR:
+        return [addresses["broker-a"], TOPIC, "--queues", workloads.CATCH_UP_QUEUES, *sizes]
     group = f"{name.replace(' ', '-').replace('.', '_')}-{number}-{batch}"
     work: list[object] = [addresses["name-server"], TOPIC, "--group", group, "--batch", batch]
-    work += ["--pull-size", workloads.PULL_SIZE, "--messages", share, "--warm", share - share // 2]
+    work += sizes
     if name == "gRPC client":
         work += ["--proxy", addresses["proxy"]]
     elif name.startswith("ordermq"):
@@ -105,13 +125,12 @@ def work_of(
     return work
 
 
-def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the medians of the ratios of each round: throughput and CPU per message."""
-    pairs = list(zip(ours, theirs, strict=True))
-    return {
-        "rate": round(statistics.median(b["seconds"] / a["seconds"] for a, b in pairs), 3),
-        "cpu": round(statistics.median(a["cpu_seconds"] / b["cpu_seconds"] for a, b in pairs), 3),
-    }
+def is_available(name: str) -> bool:
+    """Return whether a client can be measured here; if not, say why."""
+    if name == "Go client" and shutil.which("go") is None:
+        print("ordermq: the Go client LEFT OUT: go not found", file=sys.stderr)
+        return False
+    return name not in PACKAGES or is_there(PACKAGES[name])
 
 
 def main() -> None:
@@ -124,7 +143,7 @@ def main() -> None:
     if absent := missing():
         raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
     wanted = asked.only or list(CONSUMERS)
-    clients = [name for name in wanted if name not in PACKAGES or is_there(PACKAGES[name])]
+    clients = [name for name in wanted if is_available(name)]
     result = measure(asked.version, asked.rounds, asked.messages, clients)
     result["command"] = command_line("bench.end_to_end.bench_rocketmq")
     result["workload"] = {

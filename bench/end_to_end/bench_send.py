@@ -14,8 +14,8 @@ import time
 from typing import Any
 
 from bench import workloads
-from bench.end_to_end.bench_catch_up import summarise
-from bench.end_to_end.bench_rocketmq import ratios, rocketmq
+from bench.end_to_end.bench_rocketmq import rocketmq
+from bench.end_to_end.summary import ratios, summarise
 from bench.machine import command_line, run_json, save
 from bench.peers.java_classes import missing
 from ordermq import Message, Producer, PullConsumer

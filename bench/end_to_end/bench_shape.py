@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import workloads
-from bench.end_to_end.bench_catch_up import TOPIC, fill, summarise
+from bench.end_to_end.bench_catch_up import TOPIC, fill
+from bench.end_to_end.summary import summarise
 from bench.machine import broker_process, cpu_seconds, run_json, save
 
 CASES = tuple(

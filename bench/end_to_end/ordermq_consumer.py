@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 import ordermq
+from bench.peak_memory import peak_mib
 from ordermq import ConsumeResult, MessageView, PushConsumer
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.core import IMPLEMENTATION
@@ -105,6 +106,7 @@ def consume(arguments: argparse.Namespace) -> None:
                 "messages": counted - arguments.warm,
                 "seconds": seconds,
                 "cpu_seconds": cpu_seconds,
+                "peak_mib": peak_mib(),
                 "detail": {
                     "core": IMPLEMENTATION,
                     "ordermq": ordermq.__version__,

@@ -9,6 +9,8 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.peers.compiled import cache_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,9 +19,8 @@ def python_with(package: str) -> Path:
 
     Raises: subprocess.CalledProcessError: pip could not install it and printed the reason.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = cache / f"{package.replace('==', '-')}-python{version}"
+    folder = cache_folder() / f"{package.replace('==', '-')}-python{version}"
     python = folder / "bin" / "python"
     if not (folder / "done").exists():
         print(f"ordermq: installing {package} into {folder}", file=sys.stderr)
