@@ -105,9 +105,10 @@ def share_of(
 class LockRetries:
     """Pauses between requests for locks of a topic that other members still hold.
 
-    RocketMQ's brokers tell nobody when a lock becomes free. A member that was told of a change
-    unlocks within milliseconds, as a rule: so the pauses begin short, and every second one is
-    twice as long as the one before. That is nine requests in the first second.
+    RocketMQ's brokers tell nobody when a lock becomes free, and a member that was told of a change
+    unlocks as soon as its listener returns, mostly within milliseconds. Each pause is a fifth of
+    the time waited before it: so a queue stands still by at most a fifth longer than its old owner
+    needed, or by 20 ms, for at most 18 requests in the first second.
 
     Args:
         longest_ms: the last pause, kept for as long as the locks are refused.
@@ -116,18 +117,18 @@ class LockRetries:
     def __init__(self, longest_ms: int) -> None:
         self._longest_ms = longest_ms
         self._refused: frozenset[MessageQueue] = frozenset()
-        self._pauses = 0
+        self._waited_ms = 0
         self._since_ms: dict[MessageQueue, int] = {}
         self._is_told = False
 
     def pause_ms(self, refused: frozenset[MessageQueue]) -> int:
         """Return the pause after a request; it is a short one if another queue was refused."""
         if refused - self._refused:
-            self._pauses = 0
+            self._waited_ms = 0
         self._refused = refused
-        doublings = self._pauses // 2
-        self._pauses += 1
-        return min(_FIRST_LOCK_RETRY_MS << min(doublings, 16), self._longest_ms)
+        pause_ms = max(_FIRST_LOCK_RETRY_MS, self._waited_ms // 5)
+        self._waited_ms += pause_ms
+        return min(pause_ms, self._longest_ms)
 
     def long_refused(self, refused: Collection[MessageQueue], now_ms: int) -> list[MessageQueue]:
         """Return the queues of which nothing was granted for 5 s, sorted; not a second time."""
