@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -426,7 +426,7 @@ def _joined(runs: Iterator[KeyRun]) -> Iterator[KeyRun]:
         yield KeyRun(None, rows, None, False)
 
 
-def _call_run(invocation: StageInvocation, run: KeyRun) -> Iterator[list[Any]]:
+def _call_run(invocation: StageInvocation, run: KeyRun) -> Iterable[list[Any]]:
     return invocation.call_key(run.rows, run.queue, run.key, run.is_continued)
 
 

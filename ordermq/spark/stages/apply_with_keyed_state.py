@@ -523,6 +523,7 @@ class _KeyInvocation(_StateInvocation):
 
     def __init__(self, spec: StageSpec, states: StateSpec, max_bytes: int) -> None:
         super().__init__(spec, states, max_bytes)
+        self._key_context = self.key_context  # its key finds the state
         self._of_key: dict[Any, dict[str, Any] | None] = {}
         self._frame: Any = None
         self._grouped: Any = None

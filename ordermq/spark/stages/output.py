@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -157,21 +157,23 @@ class BatchCollector:
         self._rows = 0
 
     # Large batches pass as they are: joining would copy them.
-    def add(self, batches: Sequence[Any]) -> Iterator[Any]:
+    def add(self, batches: Sequence[Any]) -> list[Any]:
         """Keep these batches and return those that are large enough."""
+        ready: list[Any] = []
         for batch in batches:
             if not self._held and batch.num_rows >= BATCH_ROWS:
-                yield batch
+                ready.append(batch)
                 continue
             self._held.append(batch)
             self._rows += batch.num_rows
             if self._rows >= BATCH_ROWS:
-                yield from self.rest()
+                ready += self.rest()
+        return ready
 
-    def rest(self) -> Iterator[Any]:
+    def rest(self) -> list[Any]:
         """Return the rows that are kept."""
         held, self._held, self._rows = self._held, [], 0
-        if len(held) == 1:
-            yield held[0]
-        elif held:
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        if len(held) < 2:
+            return held
+        joined: list[Any] = pa.Table.from_batches(held).combine_chunks().to_batches()
+        return joined

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,11 @@ from ordermq.spark.stages.failure_policy import ParkKey
 from ordermq.spark.stages.stage_invocation import StageContext, StageInvocation, lease_of
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRun:
+# Not a frozen dataclass: there is one per key, and that takes three times as long to make.
+class KeyRun(NamedTuple):
     """Rows of one key in order.
 
-    Args:
+    Attributes:
         key: a value, or a tuple of the values of several columns.
         queue: the rows' message queue; None if there are several, or order is not checked.
         is_continued: the run before this one had the same key.
@@ -53,6 +53,13 @@ def run_ends(columns: Sequence[Any]) -> list[int]:
             differ = pc.if_else(one_null, True, pc.fill_null(differ, False))
         changes |= differ.to_numpy(zero_copy_only=False)
     return [*(np.flatnonzero(changes) + 1).tolist(), count]
+
+
+def _values_at(columns: Sequence[Any], rows: list[int]) -> list[Any]:
+    """Return the key of each of these rows: a value, or a tuple of those of several columns."""
+    at = pa.array(rows, pa.int32())
+    values = [column.take(at).to_pylist() for column in columns]
+    return values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
 
 class KeyRuns:
@@ -86,22 +93,50 @@ class KeyRuns:
     def _cut(self, batch: Any) -> Iterator[KeyRun]:
         columns = [batch.column(name) for name in self._names]
         origins = RowOrigins(batch) if self._check is not None else None
-        first = 0
-        for end in run_ends(columns):
-            values = tuple(column[first].as_py() for column in columns)
-            key = values[0] if len(values) == 1 else values
-            # The second half: None is a key like any other, and the first key there is.
-            if self._key != key or not (self._held or self._is_continued):
+        ends = run_ends(columns)
+        firsts = [0, *ends[:-1]]
+        runs = zip(_values_at(columns, firsts), firsts, ends, strict=True)
+        # Only the first run and the last can go on in another batch.
+        yield from self._add(batch, origins, *next(runs))
+        for key, first, end in islice(runs, max(len(ends) - 2, 0)):
+            if self._held or self._is_continued:
                 yield from self._take_held()
                 self._begin(key)
-            if origins is not None:
-                self._check_order(origins, first, end)
-            self._held.append(batch.slice(first, end - first))
-            self._held_rows += end - first
-            if self._held_rows >= self._max_rows:
-                yield from self._take_held()
-                self._is_continued = True
-            first = end
+            if end - first < self._max_rows:
+                queue = self._check_whole(origins, first, end)
+                yield KeyRun(key, batch.slice(first, end - first), queue, False)
+            else:
+                yield from self._add(batch, origins, key, first, end)
+        for key, first, end in runs:
+            yield from self._add(batch, origins, key, first, end)
+
+    def _add(
+        self, batch: Any, origins: RowOrigins | None, key: Any, first: int, end: int
+    ) -> Iterator[KeyRun]:
+        """Add rows to the run that may go on; return it if another key's begin, or it is long."""
+        # The second half: None is a key like any other, and the first key there is.
+        if self._key != key or not (self._held or self._is_continued):
+            yield from self._take_held()
+            self._begin(key)
+        if origins is not None:
+            self._check_order(origins, first, end)
+        self._held.append(batch.slice(first, end - first))
+        self._held_rows += end - first
+        if self._held_rows >= self._max_rows:
+            yield from self._take_held()
+            self._is_continued = True
+
+    def _check_whole(self, origins: RowOrigins | None, first: int, end: int) -> MessageQueue | None:
+        """Check the order of a run that lies within a batch; return its queue if it has one."""
+        if origins is None:
+            return None
+        # The usual case: the rows of a key are from one queue, and the core has compared them.
+        if origins.run_end(first, end) == end:
+            return origins.queue(first)
+        assert self._check is not None
+        self._check.restart()
+        queues = {queue for queue, _, _ in self._check.runs(origins, first, end)}
+        return queues.pop() if len(queues) == 1 else None
 
     def _begin(self, key: Any) -> None:
         self._key = key

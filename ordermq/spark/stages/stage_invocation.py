@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -210,6 +210,10 @@ class StageInvocation:
         self.failures: FailureHandler | None = None
         if spec.on_failure is not None:
             self.failures = FailureHandler(spec.on_failure, dict(spec.client))
+        # Making a context takes as long as a short call, and there may be a call per row.
+        needs_context = spec.with_context or spec.fence is not None or self.failures is not None
+        self._key_context = self.key_context if needs_context else self._same_context
+        self._empty_context = self.context(None, None)
 
     def context(
         self,
@@ -231,6 +235,17 @@ class StageInvocation:
             lease,
         )
 
+    def key_context(
+        self, rows: Any, queue: MessageQueue | None, key: Any, is_continued: bool
+    ) -> StageContext:
+        """Return the context of a call with the rows of one key."""
+        return self.context(queue, lease_of(rows, 0), key, is_continued)
+
+    def _same_context(
+        self, rows: Any, queue: MessageQueue | None, key: Any, is_continued: bool
+    ) -> StageContext:
+        return self._empty_context
+
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
     ) -> Iterator[list[Any]]:
@@ -242,18 +257,17 @@ class StageInvocation:
 
     def call_key(
         self, rows: Any, queue: MessageQueue | None, key: Any, is_continued: bool
-    ) -> Iterator[list[Any]]:
-        """Call with the rows of one key, whatever their queues; yield each call's result."""
-        context = self.context(queue, lease_of(rows, 0), key, is_continued)
+    ) -> Iterable[list[Any]]:
+        """Call with the rows of one key, whatever their queues; return each call's result."""
+        context = self._key_context(rows, queue, key, is_continued)
         # The common case, without a process queue: keys are many, and their runs often short.
         if self.failures is None and (self.spec.rows_per_call or rows.num_rows) >= rows.num_rows:
-            yield self.call(rows, context)
-            return
+            return (self.call(rows, context),)
         process_queue = ProcessQueue(f"key {key!r}")
         # Row numbers serve as offsets: those of several queues do not compare.
         numbers = row_tokens(0, rows.num_rows)
         process_queue.put_columns(numbers.cast("B").cast("q"), numbers)
-        yield from self._drain(process_queue, rows, rows.num_rows, context)
+        return self._drain(process_queue, rows, rows.num_rows, context)
 
     def _drain(
         self, process_queue: interface.ProcessQueue, rows: Any, count: int, context: StageContext

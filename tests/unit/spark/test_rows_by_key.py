@@ -87,3 +87,16 @@ def test_offsets_rise_within_a_key_and_restart_with_the_next() -> None:
     parts = [placed([(1, 0, 5), (1, 1, 2)]), placed([(1, 0, 5)])]
     with pytest.raises(OrderingError, match="offset 5 arrives twice"):
         list(KeyRuns(["key"], 100, OrderCheck("look")).of(parts))
+
+
+def test_order_is_checked_within_a_key_that_begins_and_ends_in_a_batch() -> None:
+    good = placed([(1, 0, 9), (2, 0, 5), (2, 0, 6), (3, 0, 2), (3, 1, 1), (4, 0, 1)])
+    found = [
+        run.queue and run.queue.queue_id for run in KeyRuns(["key"], 9, OrderCheck("")).of([good])
+    ]
+    assert found == [0, 0, None, 0]
+    assert [run.queue for run in KeyRuns(["key"], 9, None).of([good])] == [None] * 4
+    for wrong in ([(2, 0, 6), (2, 0, 6)], [(2, 0, 6), (2, 1, 1), (2, 0, 5)]):
+        rows = placed([(1, 0, 9), *wrong, (3, 0, 1)])
+        with pytest.raises(OrderingError, match=r"offset [56] arrives"):
+            list(KeyRuns(["key"], 9, OrderCheck("look")).of([rows]))
