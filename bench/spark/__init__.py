@@ -9,7 +9,7 @@
 | sinks.py | the sink with a sender that discards, compared with an Arrow writer that counts |
 | __main__.py | runs these, alternated in one process (session.py, turns.py) |
 | growth.py | the same by queues, keys and batch sizes |
-| queues.py | 4 to 1,000 queues: CPU time of a read and of an idle stream |
+| queues.py, read_process.py | 4 to 1,000 queues: CPU time compared with an earlier version; idle |
 | link.py | one queue over a link with a delay |
 | driver.py | the driver half of a stream per micro-batch |
 | memory.py | millions of messages through one query: memory by rows read (processes.py) |

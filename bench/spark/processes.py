@@ -47,6 +47,11 @@ def cpu_seconds(pid: int) -> float:
         return 0.0
 
 
+def tree_cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and of every process below it, those that ended included."""
+    return sum(map(cpu_seconds, (pid, *_below(pid))))
+
+
 class Tree:
     """The JVM of a session and the Python processes below it."""
 

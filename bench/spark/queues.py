@@ -1,25 +1,37 @@
-"""Measure many queues: python -m bench.spark.queues [--queues N ...].
+"""Measure many queues: python -m bench.spark.queues --before CHECKOUT [--queues N ...].
 
-CPU-seconds of the whole process tree of Spark (not of the broker) for a batch read of a topic, its
-queues packed into tasks and one task per queue, alternated in one session. Then the cost of an
-idle stream, and the time until it sees a new message. Writes bench/results/spark_queues.json.
+CPU-seconds of the whole process tree of a Spark program (not of the broker) that reads a topic, in
+a batch and in a stream of micro-batches: this checkout alternated with an earlier one, which has a
+.venv of its own (git worktree add --detach CHECKOUT COMMIT; EXTRAS=dev,spark-test
+CHECKOUT/ci/venv.sh). Each has its program with a warm session, and reads the same topics of the
+same broker. Writes bench/results/spark_queues.json.
+
+--idle measures an idle stream instead, and the time until it sees a new message, on the embedded
+broker and on RocketMQ. Writes bench/results/spark_idle.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import statistics
+import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.machine import broker_process, save
-from bench.spark.processes import Tree, cpu_seconds
+from bench.end_to_end.bench_rocketmq import rocketmq_parts
+from bench.machine import ROOT, broker_process, save
+from bench.spark.processes import Tree, cpu_seconds, tree_cpu_seconds
 from bench.spark.session import session
-from bench.spark.turns import timed
+from bench.spark.sources import ROCKETMQ
 from ordermq import Message, Producer
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
@@ -27,9 +39,14 @@ from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 
 ROWS = {4: 512_000, 64: 128_000, 1_000: 100_000}
-ROUNDS = 3
+ROUNDS = {4: 5, 64: 3, 1_000: 1}  # a task per queue takes its time
+STREAMED = 64  # queues of the topic that is read by a stream, too
+MICRO_BATCHES = 2
+BEFORE, NOW = "before", "now"
+IDLE_QUEUES = 1_000
 IDLE_S = 15.0
-NEWS = 20  # messages whose way into an idle stream is timed
+NEWS = 30  # messages whose way into an idle stream is timed
+QUIET_S = 1.5  # between them; then the stream waits again
 
 
 def fill(address: str, topic: str, queues: int, rows: int) -> None:
@@ -50,104 +67,193 @@ def fill(address: str, topic: str, queues: int, rows: int) -> None:
                 left -= 500
 
 
-def one_pass(tree: Tree, frame: DataFrame) -> tuple[float, float]:
-    before = tree.cpu_seconds()
-    seconds = timed(frame)
-    return tree.cpu_seconds() - before, seconds
+class Program:
+    """A checkout's program (read_process.py), with the session in which it reads."""
+
+    def __init__(self, checkout: Path) -> None:
+        self._process = subprocess.Popen(
+            # The program is of this checkout, and all that it imports of the other one.
+            [checkout / ".venv/bin/python", "-P", Path(__file__).with_name("read_process.py")],
+            env=os.environ | {"PYTHONPATH": str(checkout)},
+            cwd=checkout,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._line()
+
+    def read(self, way: str, options: dict[str, str]) -> dict[str, float]:
+        """Read once; return the rows, and the seconds and CPU-seconds that it took."""
+        assert self._process.stdin is not None
+        before = tree_cpu_seconds(self._process.pid)
+        self._process.stdin.write(json.dumps({"way": way, "options": options}) + "\n")
+        self._process.stdin.flush()
+        found: dict[str, float] = json.loads(self._line())
+        return found | {"cpu_seconds": tree_cpu_seconds(self._process.pid) - before}
+
+    def close(self) -> None:
+        """Let it end."""
+        self._process.communicate(timeout=60)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the program has ended"
+        return line
 
 
-def measure_batch(
-    spark: SparkSession, given: dict[str, str], queues: int, is_older: bool
+def measure_reads(
+    programs: dict[str, Program], way: str, options: dict[str, str], queues: int, warm_up: int
 ) -> dict[str, Any]:
-    tree = Tree(spark)
-    reader = spark.read.format("ordermq").options(**given)
-    ways = {"as it is": reader.load()}
-    if not is_older:
-        ways["a task per queue"] = reader.option("tasks", str(queues)).load()
-    passes: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for number in range(ROUNDS + 1):
-        for name, frame in ways.items():
-            found = one_pass(tree, frame)
-            if number:  # the first round warms JVM and workers
+    """Read by turns; return the medians of each program, and of the rounds' ratios."""
+    passes: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
+    for number in range(warm_up + ROUNDS[queues]):
+        for name, program in programs.items():
+            found = program.read(way, options)
+            assert found["rows"] == ROWS[queues], found
+            print(
+                f"{queues} queues, {way}, {name}: {found['cpu_seconds']:.2f} CPU-s, "
+                f"{found['seconds']:.2f} s",
+                flush=True,
+            )
+            if number >= warm_up:
                 passes[name].append(found)
-            print(f"{queues} queues, {name}: {found[0]:.2f} CPU-s, {found[1]:.2f} s", flush=True)
-    cpu = {name: statistics.median(one[0] for one in each) for name, each in passes.items()}
-    wall = {name: statistics.median(one[1] for one in each) for name, each in passes.items()}
-    return {
-        "rows": ways["as it is"].count(),
-        "cpu_seconds": {name: round(each, 2) for name, each in cpu.items()},
-        "seconds": {name: round(each, 2) for name, each in wall.items()},
+    row: dict[str, Any] = {"rows": ROWS[queues], "rounds": ROUNDS[queues]}
+    for unit in ("cpu_seconds", "seconds"):
+        taken = {name: [one[unit] for one in each] for name, each in passes.items()}
+        ratios = [now / was for now, was in zip(taken[NOW], taken[BEFORE], strict=True)]
+        row[unit] = {name: round(statistics.median(each), 2) for name, each in taken.items()}
+        row[unit] |= {
+            "ratio": round(statistics.median(ratios), 3),
+            "ratios": [round(ratio, 3) for ratio in ratios],
+        }
+    return row
+
+
+def measure_cost(before: Path, all_queues: list[int]) -> None:
+    """Compare this checkout with an earlier one, and store the figures."""
+    found: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        _, address = stack.enter_context(broker_process(folder / "data", durability="os"))
+        programs = {}
+        for name, checkout in {BEFORE: before, NOW: ROOT}.items():
+            programs[name] = stack.enter_context(contextlib.closing(Program(checkout)))
+        for queues in all_queues:
+            options = {"name_servers": address, "topic": f"orders{queues}"}
+            fill(address, options["topic"], queues, ROWS[queues])
+            warm_up = int(not found)  # of JVM and workers
+            row = {"batch": measure_reads(programs, "batch", options, queues, warm_up)}
+            if queues == STREAMED:
+                options["max_rows"] = str(ROWS[queues] // MICRO_BATCHES)
+                row["stream"] = measure_reads(programs, "stream", options, queues, 0)
+            found[str(queues)] = row
+            print(queues, found[str(queues)], flush=True)
+    result = {
+        "command": "python -m bench.spark.queues --before CHECKOUT",
+        "workload": {"micro_batches": MICRO_BATCHES, "commit_before": commit_of(before)},
+        "queues": found,
     }
+    print(save("spark_queues", result))
+
+
+def commit_of(checkout: Path) -> str:
+    line = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(line, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def measure_idle(
-    spark: SparkSession, given: dict[str, str], broker_pid: int, folder: Path
+    spark: SparkSession, address: str, broker_pid: int | None, folder: Path
 ) -> dict[str, Any]:
+    """Measure an idle stream, then how long it takes to see messages that come one by one."""
+    topic = "idle"
+    fill(address, topic, IDLE_QUEUES, IDLE_QUEUES)
     tree = Tree(spark)
     seen: dict[int, float] = {}
 
     def note(batch: DataFrame, number: int) -> None:
         seen[number] = time.time()
 
-    frame = spark.readStream.format("ordermq").options(**given, starting_offsets="latest").load()
+    options = {"name_servers": address, "topic": topic, "starting_offsets": "latest"}
+    frame = spark.readStream.format("ordermq").options(**options).load()
     query = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(folder)).start()
     try:
         query.processAllAvailable()
         time.sleep(2)
-        before = tree.source_cpu_seconds(), cpu_seconds(broker_pid), tree.cpu_seconds()
+        before = tree.source_cpu_seconds(), tree.cpu_seconds(), cpu_seconds(broker_pid or 0)
         time.sleep(IDLE_S)
-        after = tree.source_cpu_seconds(), cpu_seconds(broker_pid), tree.cpu_seconds()
-        source, broker, whole = (100 * (b - a) / IDLE_S for a, b in zip(before, after, strict=True))
-        waits = []
-        with Producer("news", name_servers=given["name_servers"]) as producer:
-            for number in range(NEWS):
-                queue = producer.queues(given["topic"])[number]
-                producer.send(Message(given["topic"], b"news"), queue=queue)
-                sent = time.time()
-                while len(seen) <= number:
-                    time.sleep(0.001)
-                waits.append((max(seen.values()) - sent) * 1e3)
-                time.sleep(1.5)
+        after = tree.source_cpu_seconds(), tree.cpu_seconds(), cpu_seconds(broker_pid or 0)
+        source, whole, broker = (100 * (b - a) / IDLE_S for a, b in zip(before, after, strict=True))
+        sent = list(news(address, topic, seen))
+        told = {each["batchId"]: known_at(each) for each in query.recentProgress}
     finally:
         query.stop()
-    return {
+    row: dict[str, Any] = {
         "driver_percent_of_a_core": round(source, 1),
-        "broker_percent_of_a_core": round(broker, 1),
         "tree_percent_of_a_core": round(whole, 1),
-        "until_the_batch_runs_ms": round(statistics.median(waits)),
-        "slowest_ms": round(max(waits)),
+        "until_known_ms": spread([told[number] - at for number, at in enumerate(sent)]),
+        "until_the_batch_runs_ms": spread([seen[number] - at for number, at in enumerate(sent)]),
     }
+    if broker_pid is not None:
+        row["broker_percent_of_a_core"] = round(broker, 1)
+    return row
+
+
+def news(address: str, topic: str, seen: dict[int, float]) -> Iterator[float]:
+    """Send messages, each when the one before is seen; yield when they were stored."""
+    with Producer("news", name_servers=address) as producer:
+        for number in range(NEWS):
+            queue = producer.queues(topic)[number]
+            producer.send(Message(topic, b"news"), queue=queue)
+            yield time.time()
+            while len(seen) <= number:
+                time.sleep(0.001)
+            time.sleep(QUIET_S)
+
+
+def known_at(progress: Any) -> float:
+    """Return when the source had told Spark of the batch's end."""
+    began = datetime.fromisoformat(progress["timestamp"]).timestamp()
+    return float(began + progress["durationMs"].get("latestOffset", 0) / 1e3)
+
+
+def spread(seconds: list[float]) -> dict[str, int]:
+    return {
+        "median": round(statistics.median(seconds) * 1e3),
+        "slowest": round(max(seconds) * 1e3),
+    }
+
+
+def measure_idles() -> None:
+    """Measure an idle stream on each broker, and store the figures."""
+    spark = session()
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        with broker_process(folder / "data", durability="os") as (process, address):
+            rows["embedded"] = measure_idle(spark, address, process.pid, folder / "embedded")
+            print(rows, flush=True)
+        with rocketmq_parts(ROCKETMQ) as parts:
+            name = f"RocketMQ {ROCKETMQ}"
+            rows[name] = measure_idle(spark, parts["name-server"], None, folder / "rocketmq")
+            print(rows, flush=True)
+    spark.stop()
+    workload = {"queues": IDLE_QUEUES, "idle_seconds": IDLE_S, "messages": NEWS}
+    result = {"command": "python -m bench.spark.queues --idle", "workload": workload}
+    print(save("spark_idle", result | {"brokers": rows}))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queues", type=int, nargs="*", default=list(ROWS))
-    parser.add_argument("--only", choices=["batch", "idle"])
-    parser.add_argument("--package", help="a folder with another ordermq, run as it is")
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--before", type=Path, help="an earlier checkout")
+    wanted.add_argument("--idle", action="store_true")
+    parser.add_argument("--queues", type=int, nargs="*", choices=ROWS, default=list(ROWS))
     asked = parser.parse_args()
-    spark = session(package=asked.package)
-    rows: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        broker_process(Path(folder) / "data", durability="os") as (process, address),
-    ):
-        for queues in asked.queues:
-            given = {"name_servers": address, "topic": f"orders{queues}"}
-            fill(address, given["topic"], queues, ROWS.get(queues, 100_000))
-            row: dict[str, Any] = {}
-            if asked.only != "idle":
-                row["batch"] = measure_batch(spark, given, queues, asked.package is not None)
-            if asked.only != "batch":
-                row["idle"] = measure_idle(
-                    spark, given, process.pid, Path(folder) / f"checkpoint{queues}"
-                )
-            print(queues, row, flush=True)
-            rows[f"{queues} queues"] = row
-    spark.stop()
-    if not asked.only and not asked.package:
-        workload = {"rows": ROWS, "rounds": ROUNDS, "idle_seconds": IDLE_S}
-        result = {"command": "python -m bench.spark.queues", "workload": workload, **rows}
-        print(save("spark_queues", result))
+    if asked.idle:
+        measure_idles()
+    else:
+        measure_cost(asked.before.resolve(), asked.queues)
 
 
 if __name__ == "__main__":

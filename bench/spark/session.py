@@ -10,14 +10,9 @@ from pyspark.sql import SparkSession
 from bench.machine import ROOT
 
 
-def session(memory: str = "2g", package: str | None = None) -> SparkSession:
-    """Return a session with two local cores.
-
-    Args:
-        memory: the JVM's.
-        package: a folder with another ordermq for Spark's processes; this checkout's by default.
-    """
-    os.environ["PYTHONPATH"] = package or str(ROOT)
+def session(memory: str = "2g") -> SparkSession:
+    """Return a session with two local cores; `memory` is the JVM's."""
+    os.environ["PYTHONPATH"] = str(ROOT)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     made: SparkSession = (
         SparkSession.builder.master("local[2]")
