@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Any
 
+from bench import targets
 from bench.core import page as core_page
 from bench.end_to_end import page as end_to_end_page
 from bench.machine import RESULTS, ROOT
@@ -40,6 +41,7 @@ def page() -> str:
         "is shared with other work: compare ratios, not absolute figures. Each section names the "
         "command that measured it.\n"
     ]
+    parts.append(targets.section(load))
     for name, section in SECTIONS.items():
         result = load(name)
         if result is not None:

@@ -4,7 +4,12 @@
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
 #   ci/bench.sh end_to_end    compared with other clients on RocketMQ: catch-up, sends, latency,
 #                             hand-off; on the embedded broker: catch-up, batch shape, hand-off,
-#                             take-over (45 minutes)
+#                             take-over; many queues, processes, start (55 minutes)
+#   ci/bench.sh targets       those with a row among the targets of docs/benchmarks.md, at sizes that
+#                             take 30 minutes in all on a quiet machine: catch-up from RocketMQ 6 (the
+#                             Go client needs Go), sends 5, latency 6, catch-up from the embedded
+#                             broker 1, its sends 1, key lanes 3, queues 2, processes 2, start 1, the
+#                             consume loop 1, hand-off 3
 #   ci/bench.sh spark         the Spark bridge compared with Spark alone; scaling with queues, keys
 #                             and batch sizes; memory of a query over two million messages
 #                             (20 minutes; needs a Java 17 runtime, and PySpark from the extra
@@ -24,7 +29,7 @@ case ${1:-} in
     usage
     exit
     ;;
-core | end_to_end | spark | all | quick) ;;
+core | end_to_end | targets | spark | all | quick) ;;
 *)
     usage >&2
     exit 2
@@ -50,11 +55,34 @@ core() {
 }
 
 end_to_end() {
-    for name in rocketmq send latency catch_up shape lanes hand_off take_over; do
-        echo "bench.end_to_end.bench_$name"
-        "$python" -m "bench.end_to_end.bench_$name"
+    for name in rocketmq send latency catch_up shape produce lanes queues processes start \
+        hand_off take_over; do
+        end_to_end_of "$name"
     done
-    "$python" -m bench.end_to_end.bench_hand_off --rocketmq 5.3.3 --rounds 5
+    end_to_end_of hand_off --rocketmq 5.3.3 --rounds 5
+}
+
+end_to_end_of() {
+    echo "bench.end_to_end.bench_$*"
+    "$python" -m "bench.end_to_end.bench_$1" "${@:2}"
+}
+
+# A program that fails leaves its rows as they were; the others run all the same.
+targets() {
+    local failed=()
+    end_to_end_of rocketmq --messages 1000000 --only ordermq --only "Java client" \
+        --only "Go client" --only "pull loop in C" || failed+=(rocketmq)
+    end_to_end_of send || failed+=(send)
+    end_to_end_of latency --seconds 4 --warm-seconds 4 || failed+=(latency)
+    for name in catch_up produce lanes queues processes start; do
+        end_to_end_of "$name" || failed+=("$name")
+    done
+    "$python" -m bench.core.call_cost || failed+=(call_cost)
+    end_to_end_of hand_off --rocketmq 5.3.3 --rounds 4 --alternations 2 || failed+=(hand_off)
+    [ ${#failed[@]} -eq 0 ] || {
+        echo "ordermq: failed: ${failed[*]}" >&2
+        exit 1
+    }
 }
 
 spark() {

@@ -18,12 +18,13 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench import workloads
 from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.end_to_end.group import TOPIC, Member, java_member, ordermq_member, traffic
-from bench.machine import broker_process, save
+from bench.end_to_end.lock_requests import file_of, most_per_second
+from bench.machine import broker_process, command_line, save
 from bench.peers.java_classes import missing
 
 SETTLE_S = 1.0  # of traffic between two moves
@@ -85,11 +86,35 @@ def move(address: str, folder: Path, name: str, way: dict[str, Any]) -> list[Pat
     return histories
 
 
-def row_of(found: Sequence[tuple[dict[str, list[float]], int]]) -> dict[str, Any]:
+class Moves(NamedTuple):
+    """The moves of one group: pauses in ms by kind, messages finished twice, lock requests.
+
+    The last is the most that a member sent within a second, by member; {} if it does not count.
+    """
+
+    pauses: dict[str, list[float]]
+    duplicates: int
+    lock_requests: dict[str, int]
+
+
+def moves_of(histories: list[Path]) -> Moves:
+    """Return what the members of a group recorded."""
+    counts = {
+        path.stem: most_per_second(json.loads(file_of(path).read_text()))
+        for path in histories
+        if file_of(path).exists()
+    }
+    return Moves(*moves(histories), counts)
+
+
+def row_of(found: Sequence[Moves]) -> dict[str, Any]:
     """Return the figures of the moves of one or more groups."""
-    row: dict[str, Any] = {"duplicates": sum(duplicates for _, duplicates in found)}
+    row: dict[str, Any] = {"duplicates": sum(each.duplicates for each in found)}
+    counts = [count for each in found for count in each.lock_requests.values()]
+    if counts:
+        row["lock_requests_per_second"] = max(counts)
     for kind in ("join", "leave"):
-        silences = sorted(silence for each, _ in found for silence in each[kind])
+        silences = sorted(silence for each in found for silence in each.pauses[kind])
         row[kind] = {
             "moves": len(silences),
             "median_ms": round(statistics.median(silences), 1),
@@ -108,7 +133,7 @@ def measure_embedded(rounds: int) -> list[dict[str, Any]]:
             broker_process(Path(folder)) as (_, address),
             traffic(address),
         ):
-            found = moves(move(address, Path(folder), "movers", way))
+            found = moves_of(move(address, Path(folder), "movers", way))
         rows.append(row_of([found]) | {"listener_ms": listener_ms})
         print(json.dumps(rows[-1]), flush=True)
     return rows
@@ -124,7 +149,7 @@ def measure_rocketmq(version: str, rounds: int, alternations: int) -> list[dict[
                 for client, program in programs.items():
                     way = {"rounds": rounds, "listener_ms": listener_ms, "program": program}
                     name = f"{client.split()[0]}-{listener_ms}-{turn}"
-                    measured = moves(move(address, Path(folder), name, way))
+                    measured = moves_of(move(address, Path(folder), name, way))
                     found[client, listener_ms].append(measured)
                     print(f"{name:14} {json.dumps(row_of([measured]))}", flush=True)
     return [
@@ -146,7 +171,6 @@ def main() -> None:
         "queues": workloads.HAND_OFF_QUEUES,
         "members": "2, a third joins and leaves",
     }
-    command = "python -m bench.end_to_end.bench_hand_off"
     if asked.rocketmq is None:
         rows = measure_embedded(asked.rounds)
         name = "hand_off_embedded"
@@ -154,10 +178,18 @@ def main() -> None:
         if absent := missing():
             raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs them")
         rows = measure_rocketmq(asked.rocketmq, asked.rounds, asked.alternations)
-        command += f" --rocketmq {asked.rocketmq} --rounds {asked.rounds}"
         name = "hand_off_rocketmq"
         workload |= {"rocketmq": asked.rocketmq, "alternations": asked.alternations}
-    print(save(name, {"command": command, "workload": workload, "rows": rows}))
+    print(
+        save(
+            name,
+            {
+                "command": command_line("bench.end_to_end.bench_hand_off"),
+                "workload": workload,
+                "rows": rows,
+            },
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 Each client sends and listens in one process: one thread per sharding key, each with its own
 schedule and one unacknowledged message, and an orderly consumer. A message carries the time at
-which `send` was called; the listener, called with one message, takes the difference. Rounds
-alternate, each on its own topic; a round in which a client did not reach the rate is rejected.
+which it was due to be sent, so that a stall counts for each message that it delays; the listener,
+called with one message, takes the difference. Rounds alternate, each on its own topic; a round in
+which a client did not reach the rate is rejected.
 Writes bench/results/latency_rocketmq.json.
 """
 
@@ -121,6 +122,7 @@ def main() -> None:
         "seconds": asked.seconds,
         "warm_seconds": asked.warm_seconds,
         "rounds": asked.rounds,
+        "from": "the time at which a message was due to be sent",
     }
     for rate, found in result["rates"].items():
         print(f"{rate}/s {json.dumps(found['ratios'])}")

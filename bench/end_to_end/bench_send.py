@@ -1,8 +1,8 @@
 """Ordered sends to a RocketMQ broker: ordermq and Java's producer, alternating.
 
-One message at a time; eight keys in flight, each with one unacknowledged message (Java needs a
-thread a key for that, ours takes them from one `send_stream`, and is measured with threads, too);
-batches of 100 to two queues. Every row checks at the broker what it stored. Writes
+One message at a time; 8 and 256 keys in flight, each with one unacknowledged message (Java needs a
+thread a key for that, ours takes them from one `send_stream`, and is measured with eight threads,
+too); batches of 100 to two queues. Every row checks at the broker what it stored. Writes
 bench/results/send_rocketmq.json.
 """
 
@@ -27,6 +27,7 @@ PEERS: list[tuple[str, str, list[str]]] = [("ordermq", OURS, []), ("Java client"
 WAYS: dict[str, tuple[int, int, int, int]] = {
     "one at a time": (1, 1, 12_000, 6_000),
     "8 keys in flight": (8, 1, 48_000, 24_000),
+    "256 keys in flight": (256, 1, 64_000, 32_000),
     "batches of 100, 2 in flight": (2, 100, 400_000, 400_000),
 }
 
@@ -56,7 +57,7 @@ def measure(version: str, rounds: int) -> dict[str, Any]:
                 work = [address, TOPIC, "--keys", keys, "--batch", batch, "--messages", messages]
                 work += ["--warm", warm, "--body-bytes", workloads.CATCH_UP_BODY_BYTES]
                 peers = PEERS[:]
-                if keys > 1 and batch == 1:
+                if keys == 8:
                     peers.insert(1, ("ordermq, threads", OURS, ["--threads"]))
                 for name, module, more in peers:
                     row = run_json(module, [*work, *more])

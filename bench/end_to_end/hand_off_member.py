@@ -1,11 +1,16 @@
-"""A member of the hand-off benchmark: a fast listener, a history, and `run()`."""
+"""A member of the hand-off benchmark: a fast listener, a history, and `run()`.
+
+It leaves the times of its lock requests beside its history.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from bench.end_to_end.lock_requests import counted, file_of
 from ordermq import MessageQueue, MessageView, PushConsumer
 from ordermq.consumer.listener import ConsumeContext
 
@@ -30,7 +35,8 @@ def main() -> None:
     )
     consumer.subscribe(topic)
     consumer.orderly(listen)
-    consumer.run()
+    with counted(file_of(Path(history))):
+        consumer.run()
 
 
 if __name__ == "__main__":

@@ -57,10 +57,10 @@ def consume(arguments: argparse.Namespace) -> None:
     done = threading.Event()
     lock = threading.Lock()
     counted = 0
-    wall = cpu = 0.0
+    wall = cpu = user = 0.0
 
     def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
-        nonlocal counted, wall, cpu
+        nonlocal counted, wall, cpu, user
         if arguments.walk:
             for message in messages:
                 message.body[0]
@@ -69,7 +69,7 @@ def consume(arguments: argparse.Namespace) -> None:
                 message.body, message.tags, message.keys  # noqa: B018
         with lock:
             if counted <= arguments.warm < counted + len(messages):
-                wall, cpu = time.perf_counter(), time.process_time()
+                wall, cpu, user = time.perf_counter(), time.process_time(), os.times().user
             counted += len(messages)
             if counted >= arguments.messages:
                 done.set()
@@ -93,6 +93,7 @@ def consume(arguments: argparse.Namespace) -> None:
     if not done.wait(300):
         raise SystemExit(f"only {counted} of {arguments.messages} messages within 300 s")
     seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    user_seconds = os.times().user - user
     if profile is not None:
         loop.call_soon_threadsafe(profile.disable)
     consumer.close()
@@ -106,6 +107,7 @@ def consume(arguments: argparse.Namespace) -> None:
                 "messages": counted - arguments.warm,
                 "seconds": seconds,
                 "cpu_seconds": cpu_seconds,
+                "user_seconds": user_seconds,
                 "peak_mib": peak_mib(),
                 "detail": {
                     "core": IMPLEMENTATION,

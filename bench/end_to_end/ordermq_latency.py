@@ -41,9 +41,11 @@ def main() -> None:
         first = begin + number * period_s / asked.keys
         key = f"k{number}"
         for sent in range((asked.warm + asked.messages) // asked.keys):
-            sleep_until(first + sent * period_s)
-            stamp = _STAMP.pack(time.perf_counter_ns())
-            producer.send(Message(asked.topic, stamp + filler), sharding_key=key)
+            due = first + sent * period_s
+            sleep_until(due)
+            # Not the time of this moment: a send that is late, because the one before took so
+            # long, must count its wait.
+            producer.send(Message(asked.topic, stamp_of(due) + filler), sharding_key=key)
 
     consumer = PushConsumer(
         asked.group, name_servers=asked.address, consume_from_where="first_offset"
@@ -81,6 +83,11 @@ def main() -> None:
             }
         )
     )
+
+
+def stamp_of(due_s: float) -> bytes:
+    """Return what a message carries: the time at which it was due, in ns of the perf_counter."""
+    return _STAMP.pack(round(due_s * 1e9))
 
 
 def sleep_until(when: float) -> None:

@@ -71,9 +71,10 @@ public final class Latency {
                 try {
                     SelectMessageQueueByHash selector = new SelectMessageQueueByHash();
                     for (int sent = 0; sent < count; sent++) {
-                        sleepUntil(first + sent * periodNs);
+                        long due = first + sent * periodNs;
+                        sleepUntil(due);
                         ByteBuffer body = ByteBuffer.allocate(Integer.parseInt(args[7]));
-                        body.putLong(0, System.nanoTime());
+                        body.putLong(0, due); // not now: a late send counts its wait
                         producer.send(new Message(args[1], body.array()), selector, key);
                     }
                 } catch (Exception error) {
