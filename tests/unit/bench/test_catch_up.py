@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bench.end_to_end import bench_rocketmq
 from bench.end_to_end.bench_catch_up import TOPIC, fill
 from bench.end_to_end.bench_rocketmq import work_of
 from bench.end_to_end.page import catch_up_section, rocketmq_section
@@ -75,6 +77,44 @@ def test_the_page_shows_the_floor_and_the_ratios_to_each_client() -> None:
         "rows": {FLOOR: embedded | {"share_of_bare": 1.0}},
     })  # fmt: skip
     assert "| floor: pull and discard, in C | 1,000 |" in text
+
+
+@contextlib.contextmanager
+def no_broker(version: str, *options: str) -> Iterator[dict[str, str]]:
+    yield {"name-server": "ns:1", "broker-a": "broker:2"}
+
+
+def catch_up_without(monkeypatch: pytest.MonkeyPatch, broken: str) -> dict[str, Any]:
+    """Measure with clients that take a second each, of which one fails in the second round."""
+
+    def run(module: str, work: list[Any]) -> dict[str, Any]:
+        name = next(name for name, its in bench_rocketmq.CONSUMERS.items() if its == module)
+        runs.append(name)
+        if name == broken and runs.count(name) > 3:
+            raise subprocess.CalledProcessError(1, module)
+        batch = "" if name == FLOOR else f", batch {work[work.index('--batch') + 1]}"
+        return run_of(500, 1.0, 0.5) | {"peer": f"{name}{batch}"}
+
+    runs: list[str] = []
+    monkeypatch.setattr(bench_rocketmq, "rocketmq_parts", no_broker)
+    monkeypatch.setattr(bench_rocketmq, "fill", lambda address, messages: None)
+    monkeypatch.setattr(bench_rocketmq, "run_json", run)
+    clients = ["ordermq", "Java client", "Go client", FLOOR]
+    return bench_rocketmq.measure("5.3.3", 2, 1_000, clients)
+
+
+def test_a_client_that_fails_is_left_out_of_the_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = catch_up_without(monkeypatch, "Go client")
+    assert set(found["ratios"]["1"]) == set(found["ratios"]["32"]) == {"Java client", FLOOR}
+    assert not any("Go" in peer for peer in found["rows"])
+    assert "Go client LEFT OUT" in capsys.readouterr().err
+
+
+def test_the_catch_up_ends_when_ordermq_itself_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        catch_up_without(monkeypatch, "ordermq")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bench.end_to_end import bench_latency
 from bench.end_to_end.bench_latency import middle, summary
 from bench.end_to_end.page import latency_section
 
@@ -43,6 +44,34 @@ def test_a_round_is_summed_up_by_its_quantiles() -> None:
 def test_a_round_of_another_load_is_refused(row: dict[str, Any], why: str) -> None:
     with pytest.raises(SystemExit, match=why):
         summary(row, 1)
+
+
+@pytest.mark.parametrize("kept_at", [1, 2, 3])
+def test_a_refused_round_is_repeated_on_a_topic_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, kept_at: int
+) -> None:
+    topics: list[str] = []
+
+    def run(module: str, work: list[str]) -> dict[str, Any]:
+        topics.append(work[1])
+        return round_of([1] * 1_000, seconds=1.0 if len(topics) == kept_at else 2.0)
+
+    monkeypatch.setattr(bench_latency, "run_json", run)
+    monkeypatch.setattr(bench_latency, "make", lambda address, topic: None)
+    found = bench_latency.one_round("broker", "ordermq", "r", [], 1)
+    assert found["p50_us"] == 1
+    assert len(set(topics)) == kept_at
+
+
+def test_a_round_that_is_refused_each_time_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = iter([round_of([1] * 1_000, seconds=2.0)] * bench_latency.ATTEMPTS)
+    monkeypatch.setattr(bench_latency, "run_json", lambda module, work: next(rows))
+    monkeypatch.setattr(bench_latency, "make", lambda address, topic: None)
+    with pytest.raises(SystemExit, match="the rate was not kept"):
+        bench_latency.one_round("broker", "ordermq", "r", [], 1)
+    assert list(rows) == []
 
 
 def test_the_page_shows_both_clients_and_their_ratios() -> None:
