@@ -537,9 +537,11 @@ class AssignedQueue(QueueFields):
     def has_more(self) -> bool:
         """Return True if the worker must submit the queue again; False clears the flag."""
         with self._lock:
-            if self.process_queue.pending_count:
-                return True
+            # Cleared first: the pull engine puts without this lock. What it put before, this run
+            # still has to serve; what it puts from here on sets the flag itself.
             self.process_queue.end_dispatch()
+            if self.process_queue.begin_dispatch():
+                return True
         self._on_idle()
         return False
 

@@ -4,6 +4,8 @@ docs/internals/semantics.md#fencing)."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from ordermq.consumer.queue.assigned_queue import (
@@ -69,6 +71,35 @@ def offsets(claim: BatchClaim) -> list[int]:
 
 
 # -- a batch -------------------------------------------------------------------------------
+
+
+class FilledMeanwhile:
+    """A process queue that the pull engine fills just before its dispatch flag is cleared."""
+
+    def __init__(self, orders: Orders, *offsets: int) -> None:
+        self._queue = orders.queue.process_queue
+        self._offsets = offsets
+        self.has_submitted = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def end_dispatch(self) -> None:
+        self.has_submitted |= self._queue.put_batch(batch(self._offsets))
+        self._queue.end_dispatch()
+
+
+def test_a_message_that_the_engine_puts_while_a_run_ends_is_served_by_that_run(
+    orders: Orders,
+) -> None:
+    orders.pulled(0)
+    orders.begin()
+    filled = FilledMeanwhile(orders, 1)
+    orders.queue.process_queue = cast(Any, filled)
+    assert orders.queue.has_more()
+    assert not filled.has_submitted, "it found the flag set"
+    assert orders.has_request
+    assert offsets(orders.begin()) == [1]
 
 
 def test_the_first_pull_submits_the_queue_and_the_second_does_not(orders: Orders) -> None:
