@@ -14,6 +14,7 @@ extension (`ci/venv.sh` there); Debian's package is `valgrind`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import shutil
@@ -34,6 +35,7 @@ from bench.machine import ROOT, broker_process, environment
 from ordermq import Message, Producer
 
 _CONSUMER = "bench.end_to_end.ordermq_consumer"
+_LISTENERS = {"orderly": (), "concurrent": ("--concurrent",)}
 _VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 _COUNT = re.compile(r"I\s+refs:\s+([\d,]+)")
 _SHARE = 12  # of a benchmark's messages: Valgrind takes some fifty times as long
@@ -83,19 +85,20 @@ def sends(address: str) -> Cases:
 
 
 def catch_up(address: str) -> Cases:
-    """List the catch-up with each batch size."""
+    """List the catch-up with each batch size, in order and concurrently."""
     # Whole queues: `fill` stores the same number in each.
     many = workloads.CATCH_UP_MESSAGES // _SHARE // workloads.CATCH_UP_QUEUES
     many *= workloads.CATCH_UP_QUEUES
     fill(address, many)
-    for batch in workloads.LISTENER_BATCHES:
+    for kind, batch in itertools.product(_LISTENERS, workloads.LISTENER_BATCHES):
 
-        def work(count: int, run: str, batch: int = batch) -> Sequence[object]:
+        def work(count: int, run: str, kind: str = kind, batch: int = batch) -> Sequence[object]:
+            group = ["--group", f"{kind}-{batch}-{run}", *_LISTENERS[kind]]
             sizes = ["--batch", batch, "--pull-size", workloads.PULL_SIZE]
             stop = ["--messages", count, "--warm", many // 20]
-            return ["-m", _CONSUMER, address, TOPIC, "--group", f"g-{batch}-{run}", *sizes, *stop]
+            return ["-m", _CONSUMER, address, TOPIC, *group, *sizes, *stop]
 
-        yield f"catch-up, batch {batch}", many // 6, many, work
+        yield f"catch-up, {kind}, batch {batch}", many // 6, many, work
 
 
 def codec() -> Cases:

@@ -1,15 +1,18 @@
-"""Consume loop: runs of an ordered dispatcher over a filled queue; its listener does nothing.
+"""Consume loop: runs of a dispatcher over a filled queue; its listener does nothing.
 
     python -m bench.core.bench_consume_loop      both loops, nanoseconds a message
 
 A run with one pull's messages is what a consumer that keeps up does at each pull; one with a whole
 claim is what it does while it catches up. By key a call has one message, and the run does what
-other workers would be submitted for, too. The queue, its lease and its statistics are real ones.
+other workers would be submitted for, too. Concurrent runs are those of the one thread that a quick
+listener gets; passing the queue on costs nothing here, which in a worker pool it does. The queue,
+its lease and its statistics are real ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -22,11 +25,12 @@ from ordermq import core
 from ordermq.client.user_code import OwnThreads
 from ordermq.clock import SystemClock
 from ordermq.config import ConsumeConfig, ConsumePathKind
+from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueCallbacks
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import NoHistory
@@ -150,6 +154,50 @@ def consumed_by_key(path: ConsumePathKind, is_async: bool) -> Work:
     return Work(case, items, run_async if is_async else run, check, fill, _TIMES)
 
 
+def consumed_concurrently(path: ConsumePathKind, batch: int, messages: int) -> Work:
+    """Run over queues that were just filled, each as long as it is submitted."""
+    clock = SystemClock()
+    config = ConsumeConfig(consume_message_batch_max_size=batch, consume_path=path)
+    dispatcher = ConcurrentDispatcher(
+        cast(Any, SimpleNamespace(clock=clock, runtime=None)),
+        "bench",
+        config,
+        lambda messages, context: ConsumeResult.SUCCESS,
+        EventRecorder(NoHistory(), "bench"),
+        ConsumerStatistics(clock),
+        OwnThreads(),
+        False,
+    )
+    submitted: deque[AssignedQueue] = deque()
+    pool: Any = SimpleNamespace(goes_on=lambda calls: False, awaited=None, submit=submitted.append)
+    dispatcher._pool = pool
+    answer = MessageBatch(_QUEUE, pull_body(messages, 100))
+    filled: list[AssignedQueue] = []
+
+    def fill() -> None:
+        filled.clear()
+        for _ in range(_RUNS):
+            callbacks = QueueCallbacks(
+                lambda *_: None, lambda _: None, lambda _: None, lambda: None
+            )
+            queue = AssignedQueue(_QUEUE, "bench", UNLOCKED, 0, callbacks)
+            queue.accept(0, answer, messages)
+            filled.append(queue)
+
+    def run() -> None:
+        serve = dispatcher._run
+        for queue in filled:
+            submitted.append(queue)
+            while submitted:
+                serve(submitted.popleft())
+
+    def check() -> None:
+        assert all(queue.done_offset == messages for queue in filled)
+
+    case = f"{path}, concurrent, {messages} messages in batches of {batch}"
+    return Work(case, _RUNS * messages, run, check, fill, _TIMES)
+
+
 def matrix() -> Iterator[tuple[str, Callable[[], Work]]]:
     """A name and a maker of every case."""
     # The native loop is of one core alone; with another it would be the Python one, timed again.
@@ -158,6 +206,8 @@ def matrix() -> Iterator[tuple[str, Callable[[], Work]]]:
         for batch in workloads.LISTENER_BATCHES:
             for messages in (workloads.PULL_SIZE, _CLAIM):
                 yield f"{path}-{batch}-{messages}", partial(consumed, path, batch, messages)
+                made = partial(consumed_concurrently, path, batch, messages)
+                yield f"{path}-concurrent-{batch}-{messages}", made
         for is_async in (False, True):
             name = "async" if is_async else "plain"
             yield f"{path}-by_key-{name}", partial(consumed_by_key, path, is_async)

@@ -1,4 +1,4 @@
-"""ordermq in the catch-up: one consumer process with a trivial orderly listener."""
+"""ordermq in the catch-up: one consumer process with a trivial listener."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--pull-size", type=int, required=True)
     parser.add_argument("--threads", type=int, default=20)
     parser.add_argument("--warm", type=int, default=0, help="messages before the clock starts")
+    parser.add_argument("--concurrent", action="store_true", help="listen out of order")
     parser.add_argument("--walk", action="store_true", help="read every body's first byte")
     parser.add_argument("--read", action="store_true", help="read every body, tags and keys")
     parser.add_argument("--shape", choices=("batches", "objects", "views"), default="batches")
@@ -84,7 +85,10 @@ def consume(arguments: argparse.Namespace) -> None:
         consume_thread_count=arguments.threads,
     )
     consumer.subscribe(arguments.topic)
-    consumer.orderly(listen)
+    if arguments.concurrent:
+        consumer.concurrently(listen)
+    else:
+        consumer.orderly(listen)
     consumer.start()
     profile = cProfile.Profile() if arguments.profile else None
     if profile is not None:
