@@ -6,6 +6,9 @@ cdef class CallContext:
     cdef public object messages
     cdef public object attempt
     cdef public object suspend_ms
+    # Of concurrent calls, whose context shows them without the underscore.
+    cdef public object _ack_index
+    cdef public object _delay_level
 
     def __init__(self, assigned, claim, messages, attempt):
         self._assigned = assigned
@@ -13,6 +16,7 @@ cdef class CallContext:
         self.messages = messages
         self.attempt = attempt
         self.suspend_ms = -1
+        self._delay_level = 0
 
 
 cdef class QueueFields:

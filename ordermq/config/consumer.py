@@ -237,7 +237,7 @@ class ConsumeConfig:
     max_ahead_per_queue: int = 2_000
     # By key: order of messages without a sharding key, "lane" or "barrier".
     keyless: Keyless = Keyless.LANE
-    # Loop that calls ordered listeners: "native" for the one of the core where it can, or "python";
+    # Loop that calls listeners: "native" for the one of the core where it can, or "python";
     # default from ORDERMQ_CONSUME_PATH.
     consume_path: ConsumePathKind = field(default_factory=_consume_path)
 

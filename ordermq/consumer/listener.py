@@ -177,14 +177,27 @@ class ConcurrentContext(ConsumeContext):
             1..18 = the broker's levels, 1 s to 2 h, negative = to the dead-letter topic now.
     """
 
-    __slots__ = ("ack_index", "delay_level")
+    # Both are native fields: one of them is read after each call.
+    __slots__ = ()
 
-    def __init__(
-        self, assigned: AssignedQueue, claim: BatchClaim, messages: MessageRun, attempt: int
-    ) -> None:
-        super().__init__(assigned, claim, messages, attempt)
-        self.ack_index: int | None = None
-        self.delay_level = 0
+    _ack_index: int | None
+    _delay_level: int
+
+    @property
+    def ack_index(self) -> int | None:
+        return self._ack_index
+
+    @ack_index.setter
+    def ack_index(self, position: int | None) -> None:
+        self._ack_index = position
+
+    @property
+    def delay_level(self) -> int:
+        return self._delay_level
+
+    @delay_level.setter
+    def delay_level(self, level: int) -> None:
+        self._delay_level = level
 
     @property
     def auto_commit(self) -> bool:

@@ -37,6 +37,8 @@ __all__ = [
     "CallContext",
     "CallPlan",
     "Claim",
+    "ConcurrentPlan",
+    "ConcurrentRun",
     "FrameStream",
     "IdWindow",
     "LaneMap",
@@ -119,6 +121,8 @@ RunPlan: type[interface.RunPlan] | None = getattr(_core, "RunPlan", None)
 OrderlyRun: type[interface.OrderlyRun] | None = getattr(_core, "OrderlyRun", None)
 LanePlan: type[interface.LanePlan] | None = getattr(_core, "LanePlan", None)
 LaneRun: type[interface.LaneRun] | None = getattr(_core, "LaneRun", None)
+ConcurrentPlan: type[interface.ConcurrentPlan] | None = getattr(_core, "ConcurrentPlan", None)
+ConcurrentRun: type[interface.ConcurrentRun] | None = getattr(_core, "ConcurrentRun", None)
 ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import interface

@@ -1138,6 +1138,14 @@ class CallContext(Protocol):
     def suspend_ms(self) -> int:
         """-1 until a listener sets it."""
 
+    @property
+    def _ack_index(self) -> Any:
+        """Of concurrent calls: None until a listener sets it."""
+
+    @property
+    def _delay_level(self) -> Any:
+        """Of concurrent calls: 0 until a listener sets it."""
+
 
 class Claim(Protocol):
     """The messages that a worker has claimed, and under what; never changed."""
@@ -1354,6 +1362,60 @@ class LaneRun(Protocol):
     @property
     def end(self) -> Any: ...
     def let_go(self) -> None: ...
+    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
+    def perform_async(self, listener: Any, runtime: Any) -> Any: ...
+
+
+class ConcurrentPlan(Protocol):
+    """Values that all runs of a concurrent dispatcher share; made once."""
+
+    def __init__(
+        self,
+        *,
+        calls: CallPlan,
+        claim: type,
+        running_call: Callable[[Any, Any, int, int], object],
+        active: object,
+        draining: object,
+        is_closed: Callable[[], bool],
+        most_ms: int,
+        most_messages: int,
+    ) -> None:
+        """Make one.
+
+        Args:
+            claim: class of the claims, derived from Claim.
+            running_call: makes what is told of a call in progress.
+            active, draining: states of a queue.
+            is_closed: tells, behind each call of an `async def` listener, that its result is void.
+            most_ms, most_messages: time, and messages, after which a run claims no more.
+        """
+
+
+class ConcurrentRun(Protocol):
+    """Batches of one queue, each claimed, called and settled by itself: the `ConcurrentCalls` of
+    consumer/dispatch/concurrent.py, whose dispatcher does the same in Python.
+
+    Its first claim answers the dispatch flag; the further ones leave it alone. It asks the queue's
+    own `begin_batch` whenever that would do more than claim. An iterator of contexts, for calls
+    that are awaited.
+    """
+
+    def __init__(
+        self, plan: ConcurrentPlan, assigned: QueueFields, submit: Callable[[Any], object]
+    ) -> None: ...
+
+    @property
+    def assigned(self) -> Any: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def call(self) -> Any: ...
+    def take(self, messages: Any) -> Any: ...
+    def let_go(self) -> None: ...
+    def take_counts(self) -> tuple[int, int, int]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
     def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
     def perform_async(self, listener: Any, runtime: Any) -> Any: ...
 

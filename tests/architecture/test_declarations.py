@@ -44,7 +44,16 @@ CLASSES = [
     "RecordWriter",
 ]
 ENGINE = ["FrameStream", "PullConnection", "PullEngine", "PullStream"]
-LOOP = ["BatchCalls", "CallPlan", "LanePlan", "LaneRun", "OrderlyRun", "RunPlan"]
+LOOP = [
+    "BatchCalls",
+    "CallPlan",
+    "ConcurrentPlan",
+    "ConcurrentRun",
+    "LanePlan",
+    "LaneRun",
+    "OrderlyRun",
+    "RunPlan",
+]
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "encode_batch": "EncodeBatch",
     "encode_rows": "EncodeRows",

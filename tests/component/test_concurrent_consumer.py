@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import pytest
 from ordermq import ConsumeResult, DeadLetter, Message, MessageView, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker, message_routing
 from ordermq.client.broker_api import BrokerApi
+from ordermq.config.consumer import CONSUME_PATH_VARIABLE
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
@@ -24,6 +26,12 @@ from tests.component.test_hand_off import Flow
 from tests.component.test_orderly_consumer import committed, send_all
 
 MakeConsumer = Callable[..., PushConsumer]
+
+
+@pytest.fixture(autouse=True, params=["python", "native"])
+def consume_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test with both loops."""
+    monkeypatch.setenv(CONSUME_PATH_VARIABLE, request.param)
 
 
 @pytest.fixture
@@ -302,12 +310,16 @@ def test_a_queue_restarts_after_an_internal_error_while_other_batches_run(
             raise TypeError("a defect")
         settle(*arguments)
 
-    async def listen(messages: Any, context: Any) -> None:
+    def listen(messages: Any, context: Any) -> int:
         seen.take(messages, context)
+        return len(messages)  # a result that the dispatcher judges, in either loop
+
+    async def listen_async(messages: Any, context: Any) -> int:
+        return listen(messages, context)
 
     monkeypatch.setattr(ConcurrentDispatcher, "_settle", break_once)
     send_all(producer, numbered(20, keys=1))
-    consumer = make_consumer(seen.take if kind == "plain" else listen, concurrent=True)
+    consumer = make_consumer(listen if kind == "plain" else listen_async, concurrent=True)
     with consumer:
         eventually(lambda: committed(broker) == 20, "everything is committed")
         assert consumer.statistics["internal_errors"] == 1
@@ -336,10 +348,11 @@ def test_a_queue_that_broke_restarts_after_the_last_of_its_running_batches(
         tried.set()
         return is_regained
 
-    def listen(messages: Any, context: Any) -> None:
+    def listen(messages: Any, context: Any) -> int:
         if bytes(messages[0].body) == b"1" and not tried.is_set():
             assert let_go.wait(DEADLINE_S)
         seen.take(messages, context)
+        return len(messages)  # a result that the dispatcher judges, in either loop
 
     monkeypatch.setattr(ConcurrentDispatcher, "_settle", break_once)
     monkeypatch.setattr(AssignedQueue, "regain", regain_told)
@@ -373,6 +386,47 @@ def test_a_message_whose_listener_hangs_is_sent_back_and_its_late_result_ignored
     assert numbers(seen) == each_once(20)
     assert consumer.statistics["timed_out"] == consumer.statistics["sent_back"] == 1
     assert consumer.statistics["listener_errors"] == 0
+
+
+@pytest.mark.usefixtures("quick_retries")
+@pytest.mark.parametrize("batch", [1, 5])
+def test_listeners_that_fail_and_hang_at_random_lose_nothing(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen, batch: int
+) -> None:
+    """All kinds of failures among successes, while another member comes and goes."""
+    send_all(producer, numbered(1_000))
+    chance, choosing, hung = random.Random(batch), threading.Lock(), threading.Event()
+
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> object:
+        with choosing:
+            luck = chance.random()
+        if luck < 0.02:
+            raise ValueError("a test's own failure")
+        if luck < 0.04:
+            return ConsumeResult.SUSPEND
+        if luck < 0.06:
+            context.ack_index = len(messages) // 2 - 1
+            seen.take(messages[: len(messages) // 2], context)
+            return None
+        if luck < 0.062:
+            hung.wait(1)  # beyond its time-out; the messages are sent back meanwhile, or then
+            raise ValueError("a test's own late failure")
+        seen.take(messages, context)
+        return None
+
+    settings = {"concurrent": True, "consume_message_batch_max_size": batch}
+    consumer = make_consumer(listen, **settings, consume_timeout_ms=100)
+    with consumer:
+        seen.wait_for_count(300)
+        with make_consumer(listen, **settings, consume_timeout_ms=100) as second:
+            eventually(lambda: len(second.assigned_queues()) >= 4, "a share")
+        seen.wait_for(
+            lambda deliveries: len({body for _, _, _, body in deliveries}) == 1_000,
+            "all of them succeed in the end",
+        )
+        eventually(lambda: committed(broker) == 1_000, "everything is committed")
+        hung.set()
+    assert consumer.statistics["internal_errors"] == 0
 
 
 def test_after_a_graceful_close_the_next_owner_repeats_nothing(

@@ -5,6 +5,8 @@ A worker that serves a queue claims one batch, submits the queue for the next wo
 more, and only then calls the listener. So as many batches run as there are threads, from whichever
 queues have messages. Batches finish in any order; the commit goes up to the smallest offset that
 is not done. The broker first stores failed messages again for later, in the group's retry topic.
+
+Native runs claim on for a millisecond, while the request for the next worker waits in the pool.
 """
 
 from __future__ import annotations
@@ -12,18 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
+from ordermq import core
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     CallOutcome,
+    CallPlan,
     ConsumeLoop,
     ListenerCalls,
     Outcome,
+    Step,
     Steps,
     failure_text,
+    native_plan,
 )
 from ordermq.consumer.dispatch.failure_policy import MAX_RECONSUME_TIMES, send_back
 from ordermq.consumer.listener import (
@@ -40,6 +48,7 @@ from ordermq.consumer.queue.assigned_queue import (
     Lease,
     NotClaimed,
     QueueCallbacks,
+    QueueState,
     RunningCall,
 )
 from ordermq.consumer.queue.receiver import (
@@ -59,6 +68,78 @@ from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
 _TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
+# A listener that only counts takes 0.2 us, passing a queue on to the next worker some 5 us. But
+# meanwhile other queues wait, and the pool learns nothing of slow calls: hence a millisecond.
+_RUN_MS = 1
+_MOST_MESSAGES_PER_RUN = 256
+
+
+class ConcurrentCalls(Step, Protocol):
+    """Batches of one queue, each claimed, called and settled by itself, until something is to
+    decide: what `ConcurrentDispatcher` does in Python, natively.
+
+    It returns the outcome of a call that does not simply succeed, which stays in progress, and
+    ends there. None: all are settled, or the listener has limited what its last call has done.
+
+    Attributes:
+        assigned: its queue.
+        call: the call in progress; None if there is none, or somebody has taken it.
+        calls: calls begun.
+    """
+
+    @property
+    def assigned(self) -> AssignedQueue: ...
+    @property
+    def call(self) -> RunningCall | None: ...
+    @property
+    def calls(self) -> int: ...
+
+    def take(self, messages: MessageRun) -> ConcurrentContext | None:
+        """Leave the call of these messages to the caller, who settles it; any thread.
+
+        Returns: its context; None if it is not in progress.
+        """
+
+    def let_go(self) -> None:
+        """Have no call in progress: an error has ended the run."""
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return calls and messages that succeeded and ms spent in them since the last time; any
+        thread."""
+
+
+class MakeConcurrentCalls(Protocol):
+    """Makes the native run of a queue."""
+
+    def __call__(
+        self, assigned: AssignedQueue, submit: Callable[[AssignedQueue], None]
+    ) -> ConcurrentCalls:
+        """Make it, on the thread that performs it.
+
+        Args: submit: has the queue served by a further worker.
+        """
+
+
+def native_calls(
+    calls: core.interface.CallPlan | None, is_closed: Callable[[], bool]
+) -> MakeConcurrentCalls | None:
+    """Return what makes native runs; None if the core does not allow them.
+
+    Args: calls: None: native code is not asked for.
+    """
+    if calls is None or core.ConcurrentPlan is None or core.ConcurrentRun is None:
+        return None
+    plan = core.ConcurrentPlan(
+        calls=calls,
+        claim=BatchClaim,
+        running_call=RunningCall,
+        active=QueueState.ACTIVE,
+        draining=QueueState.DRAINING,
+        is_closed=is_closed,
+        most_ms=_RUN_MS,
+        most_messages=_MOST_MESSAGES_PER_RUN,
+    )
+    return partial(core.ConcurrentRun, plan)
 
 
 class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
@@ -96,8 +177,20 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         )
         self._is_broadcasting = is_broadcasting
         # Batches with listeners. Two may want to settle one: the worker whose listener returned,
-        # and the watch that has waited long enough. Whoever pops it does; pop is atomic.
+        # and the watch that has waited long enough. Whoever pops it does; pop is atomic. Native
+        # runs have their calls themselves, and `take` does the same.
         self._running: dict[MessageRun, tuple[RunningCall, ConcurrentContext]] = {}
+        self._runs: set[ConcurrentCalls] = set()
+        calls = CallPlan(
+            client.clock,
+            config.consume_message_batch_max_size,
+            recorder.enabled,
+            self._other_success,
+            self._record_start if recorder.enabled else None,
+        )
+        native = native_plan(config.consume_path, calls, ConcurrentContext)
+        self._make_run = native_calls(native, lambda: self._is_closed)
+        statistics.gather_with(self._count_runs)
 
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
@@ -112,7 +205,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         return limits_by_fill_and_span(config)
 
     def _running_calls(self, assigned: Sequence[AssignedQueue]) -> list[RunningCall]:
-        return [call for call, _ in self._running.copy().values()]
+        calls = [call for call, _ in self._running.copy().values()]
+        return calls + [call for run in tuple(self._runs) if (call := run.call) is not None]
 
     async def consume_directly(
         self, batch: MessageBatch, assigned: AssignedQueue | None
@@ -127,9 +221,41 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             ConcurrentContext(alone, claim, run, run[0].reconsume_times)
         )
 
-    # A run: one batch.
+    # A run: one batch, or, natively, one after the other.
 
     def _consume(self, assigned: AssignedQueue) -> Steps:
+        make_run = self._make_run
+        # Whatever is in a retry topic has failed before, and each batch counts its attempts.
+        if make_run is None or assigned.queue.topic.startswith(RETRY_PREFIX):
+            return self._in_python(assigned)
+        return self._natively(assigned, make_run)
+
+    def _natively(self, assigned: AssignedQueue, make_run: MakeConcurrentCalls) -> Steps:
+        run = make_run(assigned, self._pool.submit)
+        self._runs.add(run)
+        try:
+            called = yield run
+            call = run.call
+            if call is not None and (context := run.take(call.messages)) is not None:
+                self._settle(call, context, called)
+            # else all is settled, or the watch was first
+        finally:
+            run.let_go()
+            self._runs.discard(run)
+            self._count(run)
+        if run.calls:
+            self._pool.goes_on(run.calls)  # only to report them
+
+    def _count_runs(self) -> None:
+        for run in tuple(self._runs):
+            self._count(run)
+
+    def _count(self, run: ConcurrentCalls) -> None:
+        batches, messages, spent_ms = run.take_counts()
+        if batches:
+            self._statistics.consumed(run.assigned.queue, messages, 0, batches, spent_ms)
+
+    def _in_python(self, assigned: AssignedQueue) -> Steps:
         now_ms = self._clock.now_ms()
         claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
         if isinstance(claim, NotClaimed):
@@ -194,15 +320,22 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         """Send back a batch whose listener has not returned for `consume_timeout_ms`."""
         # The listener is not stopped, so a slow message can be consumed twice at once (rmq#1600).
         # Without this a hung one would hold the queue's commit for ever.
-        found = self._running.pop(call.messages, None)
-        if found is None:
+        context = self._take(call.messages)
+        if context is None:
             return  # it has just returned
-        _, context = found
         self._statistics.add("timed_out", len(call.messages))
         if self._recorder.enabled:
             verdict = verdict_of(Settlement.RETRY, 0)
             self._record_end(context, verdict, detail="TIME_OUT")
         self._finish_soon(call, context, 0, _TIMED_OUT_DELAY_LEVEL)
+
+    def _take(self, messages: MessageRun) -> ConcurrentContext | None:
+        if (found := self._running.pop(messages, None)) is not None:
+            return found[1]
+        for run in tuple(self._runs):
+            if (context := run.take(messages)) is not None:
+                return context
+        return None
 
     def _finish_soon(
         self, call: RunningCall, context: ConcurrentContext, done: int, delay_level: int

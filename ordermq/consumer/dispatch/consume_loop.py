@@ -12,8 +12,8 @@ dispatchers do differently and yields the steps that wait:
 A thread performs the steps for plain listeners and a task performs them for `async def` ones, so
 both follow the same rules. Per message only the middle three run, of an orderly claim all of them
 inside one `BatchCalls`. Native code can be that step (`consume_path`), or one for all of these,
-claim after claim (`ClaimRun` in orderly.py, `LaneCalls` in key_ordered.py): it returns the first
-outcome of a call that does not simply succeed.
+claim after claim (`ClaimRun` in orderly.py, `LaneCalls` in key_ordered.py, `ConcurrentCalls` in
+concurrent.py): it returns the first outcome of a call that does not simply succeed.
 
 An exception of the listener is caught in `ListenerCalls`, `_judge` makes a `Verdict` of it, and the
 dispatcher asks `failure_policy.py` what follows.
@@ -214,13 +214,18 @@ class MakeClaimCalls(Protocol):
         """
 
 
-def native_plan(path: ConsumePathKind, plan: CallPlan) -> core.interface.CallPlan | None:
-    """Return the plan for native calls; None if they are not asked for, or the core has none."""
+def native_plan(
+    path: ConsumePathKind, plan: CallPlan, context: type[ConsumeContext] = ConsumeContext
+) -> core.interface.CallPlan | None:
+    """Return the plan for native calls; None if they are not asked for, or the core has none.
+
+    Args: context: class of the contexts.
+    """
     if path is ConsumePathKind.PYTHON or core.CallPlan is None:
         return None
     return core.CallPlan(
         run=MessageRun,
-        context=ConsumeContext,
+        context=context,
         size=plan.size,
         clock_ms=plan.clock.now_ms,
         clock_id=system_clock_id(plan.clock),

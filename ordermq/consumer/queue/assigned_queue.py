@@ -375,8 +375,8 @@ class AssignedQueue(QueueFields):
     def begin_batch(self, limit: int, now_ms: int) -> BatchClaim | NotClaimed:
         """Claim the next messages for a listener; the only way to start a batch.
 
-        `OrderlyRun` of ext/cython/consume_loop.pyx does the same where nothing but a claim follows,
-        and calls this where something else does.
+        `OrderlyRun` and `ConcurrentRun` of ext/cython do the same where nothing but a claim
+        follows, and call this where something else does.
 
         Args:
             limit: maximum number of messages, >= 1.
@@ -614,7 +614,10 @@ class AssignedQueue(QueueFields):
     # Worker of a concurrent group: many claims at once, finished in any order.
 
     def finish(self, claim: BatchClaim, offsets: Collection[int]) -> None:
-        """Settle a claim: these of its offsets are done; the others stay out until `requeue`."""
+        """Settle a claim: these of its offsets are done; the others stay out until `requeue`.
+
+        `ConcurrentRun` of ext/cython/concurrent_run.pyx does the same where all of them are.
+        """
         with self._lock:
             if claim.generation == self._generation:
                 watermark = self.process_queue.remove(offsets)

@@ -199,7 +199,7 @@ class ConsumerStatistics:
         self._queues: dict[MessageQueue, QueueCounts] = {}
         self._observers: tuple[DurationObserver, ...] = ()
         self._assigned: Callable[[], Sequence[AssignedQueue]] = lambda: ()
-        self._gather: Callable[[], object] = lambda: None
+        self._gatherers: tuple[Callable[[], object], ...] = ()
 
     def __repr__(self) -> str:
         counted = " ".join(f"{name}={count}" for name, count in self.as_dict().items() if count)
@@ -210,8 +210,12 @@ class ConsumerStatistics:
         self._assigned = assigned
 
     def gather_with(self, gather: Callable[[], object]) -> None:
-        """Call `gather` before each reading: it adds what others have counted meanwhile."""
-        self._gather = gather
+        """Call `gather`, too, before each reading: it adds what others have counted meanwhile."""
+        self._gatherers += (gather,)
+
+    def _gather(self) -> None:
+        for gather in self._gatherers:
+            gather()
 
     def behind(self) -> dict[MessageQueue, int]:
         """Return how many messages of each held queue are not done, as of its last pull."""
@@ -295,6 +299,7 @@ class ConsumerStatistics:
 
     def of_queues(self) -> dict[MessageQueue, QueueCounts]:
         """Return a copy of the totals of each queue that has some."""
+        self._gather()
         with self._lock:
             return {queue: replace(counts) for queue, counts in self._queues.items()}
 

@@ -8,7 +8,15 @@ from typing import Any
 class CallContext:
     """See interface.CallContext."""
 
-    __slots__ = ("_assigned", "attempt", "claim", "messages", "suspend_ms")
+    __slots__ = (
+        "_ack_index",
+        "_assigned",
+        "_delay_level",
+        "attempt",
+        "claim",
+        "messages",
+        "suspend_ms",
+    )
 
     def __init__(self, assigned: Any, claim: Any, messages: Any, attempt: int) -> None:
         self._assigned = assigned
@@ -16,6 +24,8 @@ class CallContext:
         self.messages = messages
         self.attempt = attempt
         self.suspend_ms = -1
+        self._ack_index: Any = None
+        self._delay_level: Any = 0
 
 
 class Claim:

@@ -1,0 +1,614 @@
+"""Both loops of concurrent groups, call by call: the native one does what the one in Python does
+(docs/internals/architecture.md#calls)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq import core
+from ordermq.client.user_code import OwnThreads
+from ordermq.clock import ManualClock
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.dispatch import concurrent
+from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
+from ordermq.consumer.dispatch.worker_pool import WorkerPool
+from ordermq.consumer.listener import ConcurrentContext
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    Lease,
+    Pause,
+    QueueCallbacks,
+    RunningCall,
+)
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.events import NoHistory, Recorder
+from ordermq.model.message import MessageRun, MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import RETRY_PREFIX
+from ordermq.model.status import ConsumeResult
+
+from .batches import QUEUE, batch
+from .test_consume_paths import RAISED, RESULTS
+from .test_lane_paths import Remembered
+
+PATHS = ["python", "native"]
+DEADLINE_S = 20
+START_MS = 1_000
+LEASE_END_MS = 50_000
+COUNT = 60
+# What one call of the listener does besides returning.
+MILD = ["more", "slow", "finish", "room", "watch", "direct"]
+HARSH = ["pause", "seek", "revoke", "lose", "discard", "late", *RAISED]
+LIMITS = ["all", "ack none", "ack one", "ack text", "dead letter"]
+calls = st.tuples(
+    st.one_of(st.none(), st.sampled_from(MILD), st.sampled_from(HARSH + LIMITS)),
+    st.sampled_from([*["none"] * 12, *RESULTS]),
+)
+nested_calls = st.one_of(calls, calls, st.tuples(st.just("beside"), st.just("none")))
+between = st.sampled_from([
+    "resume", "seek_back", "regain", "more", "room", "later", "finish", "direct",
+])  # fmt: skip
+NOTHING: Iterator[tuple[str | None, str]] = iter(())
+
+
+class Instant(ManualClock):
+    """A clock on which a sleep takes no time of the test."""
+
+    async def sleep_ms(self, delay_ms: int) -> None:
+        self.advance(max(delay_ms, 0))
+
+
+class Batches:
+    """A queue and a dispatcher; what workers would do beside a call is done inside of it.
+
+    Args:
+        per_run: messages after which a native run claims no more; those in Python have one batch.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        per_run: int = 1,
+        *,
+        is_recorded: bool = False,
+        queue: MessageQueue = QUEUE,
+        **config: Any,
+    ) -> None:
+        self.clock = Instant(START_MS)
+        self.seen: list[Any] = []
+        history: Recorder = Remembered(self.seen) if is_recorded else NoHistory()
+        self.submitted: list[AssignedQueue] = []
+        self.failed: list[tuple[RunningCall, ConcurrentContext, int, int]] = []
+        self.depth = 0
+        self.end = COUNT
+        self.is_idle_told = False
+        self.reported = 0
+        self.statistics = ConsumerStatistics(self.clock)
+        self.assigned = AssignedQueue(
+            queue,
+            "G",
+            Lease(7, LEASE_END_MS, True),
+            0,
+            QueueCallbacks(
+                self._told("lost"), self._told("drained"), self._told("room"), self._tell_idle
+            ),
+        )
+        self.statistics.follow(lambda: [self.assigned])
+        settings = ConsumeConfig(consume_path=path, send_back_retry_ms=10, **config)
+        with mock.patch.object(concurrent, "_MOST_MESSAGES_PER_RUN", per_run):
+            self.service = ConcurrentDispatcher(
+                cast(Any, SimpleNamespace(clock=self.clock, runtime=None)),
+                "G",
+                settings,
+                lambda messages, context: None,
+                EventRecorder(history, "G"),
+                self.statistics,
+                OwnThreads(),
+                False,
+            )
+        is_native = path == "native" and core.ConcurrentRun is not None
+        assert (self.service._make_run is not None) == is_native
+        service: Any = self.service
+        service._pool = SimpleNamespace(
+            submit=self.submitted.append, goes_on=self._goes_on, awaited=None
+        )
+        service._finish_soon = self._finish_soon
+        service._send_back = self._send_back
+        if self.assigned.accept(0, batch(range(COUNT)), COUNT):
+            self.submitted.append(self.assigned)
+
+    def _told(self, name: str) -> Callable[..., None]:
+        return lambda *about: self.seen.append((name, *map(str, about[1:])))
+
+    def _tell_idle(self) -> None:
+        self.is_idle_told = True
+
+    def _goes_on(self, reported: int) -> bool:
+        self.reported += reported
+        return False
+
+    def _finish_soon(
+        self, call: RunningCall, context: ConcurrentContext, done: int, delay_level: int
+    ) -> None:
+        self.seen.append(("failed", call.messages.offsets(), done, delay_level, call.since_ms))
+        self.failed.append((call, context, done, delay_level))
+
+    async def _send_back(self, messages: Sequence[MessageView], delay_level: int) -> list[int]:
+        # Every third message is not stored again.
+        return [each.queue_offset for each in messages if each.queue_offset % 3 == 0]
+
+    def follow(self, script: Iterator[tuple[str | None, str]]) -> None:
+        """Serve the queue once, if it was submitted, with a listener that follows a script."""
+
+        def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> object:
+            assigned = self.assigned
+            self.seen.append((
+                [message.queue_offset for message in messages], context.attempt,
+                context.suspend_ms, context.ack_index, context.delay_level, context.is_revoked(),
+                context.claim.lease.epoch, assigned.done_offset, assigned.is_running,
+                self.running(), assigned.last_claim_ms, self.statistics["messages_done"],
+                self.statistics["batches"],
+            ))  # fmt: skip
+            deed, result = next(script, (None, "none"))
+            if deed is not None:
+                self.do(deed, context, script)
+            return RESULTS[result]
+
+        if not self.submitted:
+            return
+        steps = self.service._consume(self.submitted.pop(0))
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(step.perform(listen, cast(Any, None), cast(Any, None)))
+        except StopIteration:
+            pass
+        self.look()
+
+    def drain(self, script: Iterator[tuple[str | None, str]]) -> None:
+        """Serve the queue as long as it is submitted."""
+        while self.submitted:
+            self.follow(script)
+
+    def do(
+        self,
+        deed: str,
+        context: ConcurrentContext | None,
+        script: Iterator[tuple[str | None, str]] = NOTHING,
+    ) -> None:
+        assigned, clock = self.assigned, self.clock
+        if deed in RAISED:
+            raise RAISED[deed]("a test's own failure")
+        if deed == "beside" and self.depth < 4:
+            self.depth += 1  # another worker, while this call runs
+            self.follow(script)
+            self.depth -= 1
+        elif deed in LIMITS and context is not None:
+            ends: dict[str, Any] = {"all": 99, "ack none": -1, "ack one": 0, "ack text": "1"}
+            context.ack_index = ends.get(deed, -1)
+            context.delay_level = -1 if deed == "dead letter" else 4
+        elif deed == "watch":
+            found = self.service._running_calls([])
+            for call in sorted(found, key=lambda each: each.messages.first_offset):
+                self.service._on_slow(call)
+        elif deed == "finish":
+            while self.failed:
+                with pytest.raises(StopIteration):
+                    self.service._finish(*self.failed.pop(0)).send(None)
+        elif deed == "pause":
+            assigned.pause()
+        elif deed == "seek":
+            assigned.pause(Pause.SEEK)
+        elif deed == "seek_back":
+            if assigned.reposition(assigned.generation, assigned.done_offset // 2):
+                self.end = assigned.done_offset
+            self._submit_if(assigned.resume(Pause.SEEK))
+        elif deed == "revoke":
+            self.seen.append(assigned.revoke())
+        elif deed == "lose":
+            assigned.lose_lease("a test says so")
+        elif deed == "discard":
+            assigned.discard()
+        elif deed == "more":
+            offsets = range(self.end, self.end + 5)
+            self._submit_if(assigned.accept(assigned.generation, batch(offsets), self.end + 5))
+            self.end = max(self.end, assigned.next_pull_offset)
+        elif deed == "slow":
+            clock.advance(2)
+        elif deed == "late":
+            clock.advance(LEASE_END_MS)
+        elif deed == "resume":
+            self._submit_if(assigned.resume())
+        elif deed == "regain":
+            self.end = assigned.committed_offset
+            lease = Lease(8, clock.now_ms() + LEASE_END_MS, True)
+            self.seen.append(assigned.regain(lease, self.end))
+        elif deed == "room":
+            self.seen.append(assigned.wait_for_room(COUNT - 4))
+        elif deed == "later":
+            clock.advance(61_000)
+        elif deed == "direct" and assigned.lease is not None:
+            lease = Lease(assigned.lease.epoch, clock.now_ms() + 2 * LEASE_END_MS, True)
+            self.seen.append(assigned.renew(assigned.generation, lease))
+
+    def _submit_if(self, is_asked: bool) -> None:
+        if is_asked:
+            self.submitted.append(self.assigned)
+
+    def look(self) -> None:
+        self.seen.append((*self.state(), len(self.submitted), self.is_idle_told, self.reported))
+        self.is_idle_told = False
+
+    def running(self) -> list[tuple[list[int], int, int]]:
+        found = self.service._running_calls([])
+        return sorted((call.messages.offsets(), call.since_ms, call.thread) for call in found)
+
+    def state(self) -> tuple[Any, ...]:
+        assigned, queue = self.assigned, self.assigned.process_queue
+        queue._check()
+        return (
+            assigned.state, assigned.lease and assigned.lease.epoch, assigned.generation,
+            assigned.done_offset, assigned.is_running, assigned.is_paused,
+            assigned.should_end_claim, dict(assigned.attempts), assigned.last_claim_ms,
+            assigned.internal_errors, queue.pending_count, queue.consuming_count,
+            queue.is_dispatched, self.running(), len(self.failed),
+            self.statistics.as_dict(), self.statistics.of_queues(), self.statistics.rates("T"),
+        )  # fmt: skip
+
+
+@given(
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+    st.lists(
+        st.tuples(st.lists(nested_calls, min_size=2, max_size=16), st.lists(between, max_size=3)),
+        min_size=2,
+        max_size=6,
+    ),
+)
+def test_both_loops_do_the_same_batch_by_batch(
+    size: int,
+    is_strict: bool,
+    is_recorded: bool,
+    rounds: list[tuple[list[tuple[str | None, str]], list[str]]],
+) -> None:
+    told = []
+    for path in PATHS:
+        batches = Batches(
+            path,
+            is_recorded=is_recorded,
+            consume_message_batch_max_size=size,
+            strict_results=is_strict,
+        )
+        for script, deeds in rounds:
+            left = iter(script)
+            for _ in range(len(script) + 1):
+                batches.follow(left)
+            for deed in deeds:
+                batches.do(deed, None)
+            batches.look()
+        batches.do("finish", None)
+        told.append(batches.seen)
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("per_run", [1, 256])
+@pytest.mark.parametrize("deed", [*MILD, *HARSH, *LIMITS, None])
+def test_both_loops_do_the_same_after_each_deed(deed: str | None, per_run: int) -> None:
+    """Of each kind one, in a call between two others, with every result."""
+    for result in RESULTS:
+        told = []
+        for path in PATHS:
+            batches = Batches(path, per_run, consume_message_batch_max_size=2)
+            batches.look = lambda: None  # type: ignore[method-assign]  # runs differ
+            batches.do("room", None)
+            batches.drain(iter([(None, "none"), (deed, result), (None, "none")]))
+            batches.seen.append(batches.state())
+            for behind in ("resume", "seek_back", "regain", "more", "finish"):
+                batches.do(behind, None)
+                batches.drain(iter(()))
+                batches.seen += [behind, batches.state()]
+            told.append(batches.seen)
+        assert told[0] == told[1], result
+
+
+@given(
+    st.integers(1, 70),
+    st.booleans(),
+    st.lists(
+        st.tuples(st.lists(calls, min_size=2, max_size=16), st.lists(between, max_size=3)),
+        min_size=2,
+        max_size=6,
+    ),
+)
+def test_a_native_run_of_many_batches_makes_the_calls_of_as_many_runs(
+    size: int,
+    is_strict: bool,
+    rounds: list[tuple[list[tuple[str | None, str]], list[str]]],
+) -> None:
+    told = []
+    for path in PATHS:
+        batches = Batches(path, 256, consume_message_batch_max_size=size, strict_results=is_strict)
+        batches.look = lambda: None  # type: ignore[method-assign]  # of which there are fewer
+        for script, deeds in rounds:
+            batches.drain(iter(script))
+            batches.seen.append(batches.state())
+            for deed in deeds:
+                batches.do(deed, None)
+        batches.do("finish", None)
+        batches.drain(iter(()))
+        batches.seen += [batches.state(), batches.reported]
+        told.append(batches.seen)
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_call_that_the_watch_has_sent_back_is_not_settled_again(path: str) -> None:
+    batches = Batches(path, 256, consume_message_batch_max_size=20)
+    batches.drain(iter([(None, "none"), ("watch", "none"), (None, "none")]))
+    assert batches.assigned.done_offset == 20
+    assert batches.statistics["messages_done"] == 40
+    assert batches.statistics["timed_out"] == 20
+    assert len(batches.failed) == 1
+    batches.do("finish", None)
+    batches.drain(iter(()))
+    assert batches.assigned.done_offset == COUNT
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("result", ["none", "nonsense"])
+def test_the_watch_finds_the_calls_of_every_thread(path: str, result: str) -> None:
+    batches = Batches(path, 256)
+    service: Any = batches.service
+    threads: set[int] = set()
+    entered, let_go = threading.Barrier(4), threading.Event()
+
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> object:
+        if len(threads) < 3 and threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            entered.wait(DEADLINE_S)
+            assert let_go.wait(DEADLINE_S)
+            return RESULTS[result]
+        return None
+
+    service._listener = listen
+    pool: WorkerPool[AssignedQueue] = WorkerPool(
+        3, service._run, "test", lambda check: threading.Thread(target=check).start(), OwnThreads
+    )
+    service._pool = pool
+    pool.submit(batches.submitted.pop())
+    entered.wait(DEADLINE_S)
+    found = batches.service._running_calls([])
+    assert {call.thread for call in found} == threads
+    assert sorted(call.messages.offsets() for call in found) == [[0], [1], [2]]
+    for call in found:
+        batches.service._on_slow(call)
+    assert batches.service._running_calls([]) == []
+    let_go.set()
+    assert pool.close(DEADLINE_S)
+    assert batches.statistics["timed_out"] == 3
+    assert batches.statistics["listener_errors"] == 0
+    assert len(batches.failed) == 3
+    batches.do("finish", None)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_broken_run_has_no_call_in_progress(path: str) -> None:
+    batches = Batches(path, 256)
+    service: Any = batches.service
+
+    def refuse(assigned: AssignedQueue) -> None:
+        raise TypeError("a defect")
+
+    def perform() -> None:
+        batches.follow(iter([(None, "none"), ("more", "none")]))
+
+    service._pool.submit = refuse
+    with pytest.raises(TypeError, match="a defect"):
+        perform()
+    assert batches.service._running_calls([]) == []
+    assert not batches.service._runs
+    assert batches.statistics["messages_done"] == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_a_broken_run_has_done_before_is_counted(path: str) -> None:
+    batches = Batches(path, 256)
+
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
+        if messages[0].queue_offset == 5:
+            cast(Any, batches.assigned)._room_below = "a defect"
+
+    service: Any = batches.service
+    service._listener = listen
+    while batches.submitted and not batches.assigned.internal_errors:
+        service._run(batches.submitted.pop())
+    assert batches.assigned.lease is None
+    assert batches.service._running_calls([]) == []
+    assert batches.statistics["internal_errors"] == 1
+    assert batches.statistics["messages_done"] == 6
+
+
+def test_counts_are_read_while_a_native_run_goes_on() -> None:
+    batches = Batches("native", 256)
+    counted: list[tuple[int, int]] = []
+
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
+        of_queue = batches.statistics.of_queues().get(QUEUE)
+        counted.append((
+            batches.statistics["messages_done"], of_queue.messages_done if of_queue else 0,
+        ))  # fmt: skip
+
+    service: Any = batches.service
+    service._listener = listen
+    while batches.submitted:
+        service._run(batches.submitted.pop())
+    assert counted == [(done, done) for done in range(COUNT)]
+    assert batches.statistics["batches"] == COUNT
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_run_has_one_batch_and_a_native_one_those_of_a_millisecond(path: str) -> None:
+    batches = Batches(path, 256)
+    batches.follow(iter([(None, "none")] * 3 + [("slow", "none")]))
+    served = [row[0][0] for row in batches.seen if isinstance(row[0], list)]
+    assert served == ([0] if batches.service._make_run is None else [0, 1, 2, 3])
+    assert batches.submitted == [batches.assigned], "for the next worker"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_retry_topic_counts_the_attempts_of_other_members(path: str) -> None:
+    queue = MessageQueue(f"{RETRY_PREFIX}G", QUEUE.broker_name, QUEUE.queue_id)
+    batches = Batches(path, 256, queue=queue)
+    attempts: list[int] = []
+    with mock.patch.object(MessageView, "reconsume_times", 4):
+        batches.assigned.attempts[1] = 2
+        service: Any = batches.service
+        service._listener = lambda messages, context: attempts.append(context.attempt)
+        while batches.submitted:
+            service._run(batches.submitted.pop())
+    assert attempts == [4, 6] + [4] * (COUNT - 2)
+
+
+class Tasks(Batches):
+    """The same with an `async def` listener: each request is served by a task."""
+
+    def serve(self, listener: Callable[..., Any]) -> None:
+        async def serve() -> None:
+            service: Any = self.service
+            service._listener = listener
+            tasks: list[asyncio.Task[None]] = []
+
+            def submit(assigned: AssignedQueue) -> None:
+                run = service._run_async(assigned, asyncio.Event())
+                tasks.append(asyncio.get_running_loop().create_task(run))
+
+            service._pool.submit = submit
+            for assigned in self.submitted:
+                submit(assigned)
+            self.submitted.clear()
+            async with asyncio.timeout(DEADLINE_S):
+                while tasks:
+                    await tasks.pop(0)
+            service._pool.submit = self.submitted.append
+
+        asyncio.run(serve())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_async_listener_is_awaited_and_what_fails_is_sent_back(path: str) -> None:
+    tasks, done = Tasks(path, 256, consume_message_batch_max_size=3), list[int]()
+
+    async def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> object:
+        first = messages[0].queue_offset
+        if first % 2:
+            await asyncio.sleep(0)
+        if first == 9 and context.attempt == 0:
+            raise ValueError("a test's own failure")
+        if first == 30:
+            context.ack_index = 0
+        done.extend(message.queue_offset for message in messages)
+        return ConsumeResult.SUSPEND if first == 12 and not context.attempt else None
+
+    tasks.serve(listen)
+    failed = sorted(row[1:3] for row in tasks.seen if row[0] == "failed")
+    assert failed == [([9, 10, 11], 0), ([12, 13, 14], 0), ([30, 31, 32], 1)]
+    tasks.do("finish", None)
+    tasks.serve(listen)
+    assert set(done) == set(range(COUNT)) - {10, 11}, "these are stored again"
+    assert tasks.assigned.done_offset == COUNT
+    assert tasks.statistics["listener_errors"] == 1
+    assert not tasks.failed
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_async_call_that_ends_behind_a_close_is_not_settled(path: str) -> None:
+    tasks = Tasks(path, 256)
+
+    async def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
+        tasks.service._is_closed |= messages[0].queue_offset == 7
+
+    tasks.serve(listen)
+    assert tasks.assigned.is_running
+    assert tasks.assigned.done_offset == 7
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_many_threads_and_failures_lose_nothing(path: str) -> None:
+    """Listeners fail at random while another thread fills, and a third is the watch."""
+    count, chance = 4_000, random.Random(5)
+    batches = Batches(path, 256, consume_message_batch_max_size=3)
+    service: Any = batches.service
+    service._send_back = _all_stored
+    done: set[int] = set()
+    finished = threading.Lock()
+    ended = threading.Event()
+
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> object:
+        offsets = [message.queue_offset for message in messages]
+        with finished:
+            luck = chance.random()
+            done.update(offsets)
+        if luck < 0.05:
+            raise ValueError("a test's own failure")
+        if luck < 0.1:
+            context.ack_index = 0
+        return ConsumeResult.SUSPEND if 0.1 < luck < 0.15 else None
+
+    def finish_soon(call: RunningCall, context: ConcurrentContext, *about: Any) -> None:
+        with pytest.raises(StopIteration):
+            service._finish(call, context, *about).send(None)
+
+    service._finish_soon = finish_soon
+    service._listener = listen
+    pool: WorkerPool[AssignedQueue] = WorkerPool(
+        4, service._run, "test", lambda check: threading.Thread(target=check).start(), OwnThreads
+    )
+    service._pool = pool
+    batches.assigned._on_idle = lambda: (
+        ended.set() if batches.assigned.done_offset == count else None
+    )
+
+    def watch() -> None:
+        while not ended.is_set():
+            for call in service._running_calls([]):
+                service._on_slow(call)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    pool.submit(batches.submitted.pop())
+    for first in range(COUNT, count, 20):
+        if batches.assigned.accept(0, batch(range(first, first + 20)), first + 20):
+            pool.submit(batches.assigned)
+    assert ended.wait(DEADLINE_S), batches.assigned.done_offset
+    watching.join(DEADLINE_S)
+    assert pool.close(DEADLINE_S)
+    assert done == set(range(count))
+    assert not batches.assigned.is_running
+    assert batches.assigned.process_queue.message_count == 0
+    assert batches.service._running_calls([]) == []
+
+
+async def _all_stored(messages: Sequence[MessageView], delay_level: int) -> list[int]:
+    return []
+
+
+def test_what_a_native_run_is_asked_for_is_checked() -> None:
+    batches = Batches("native", 256)
+    if batches.service._make_run is None:
+        return  # another core
+    run = batches.service._make_run(batches.assigned, batches.submitted.append)
+    assert run.call is None
+    assert run.take(MessageRun([(batch([0]), 0, 1)])) is None
+    with pytest.raises(TypeError):
+        batches.service._make_run(cast(Any, None), batches.submitted.append)
