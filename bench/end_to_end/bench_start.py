@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 from pathlib import Path
@@ -21,7 +22,6 @@ from ordermq import Message, Producer
 
 PROGRAM = "bench.end_to_end.ordermq_start"
 TOPIC = "start"
-WIDEST = "from ordermq import Producer, PushConsumer, LitePullConsumer"
 
 
 def measure(runs: int) -> dict[str, Any]:
@@ -64,6 +64,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     asked = parser.parse_args()
+    # Else every import compiles again what an installed package has in its __pycache__.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     result = measure(asked.runs)
     print(json.dumps(result))
     result["command"] = command_line("bench.end_to_end.bench_start")

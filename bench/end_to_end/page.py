@@ -302,9 +302,15 @@ def send_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     rows = []
     for way, found in result["rows"].items():
-        java = found["Java client"]
+        java = found.get("Java client")
         for name, row in found.items():
             if name == "Java client":
+                continue
+            if java is None:
+                rows.append([
+                    way, name, f"{row['messages_per_second']:,}", "failed", "",
+                    f"{row['cpu_us_per_message']:.1f}", "", "",
+                ])  # fmt: skip
                 continue
             ratio = result["ratios"][way][name]
             rows.append([

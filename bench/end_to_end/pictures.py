@@ -52,7 +52,8 @@ def embedded(result: dict[str, Any]) -> Figure:
 
 def beside_peers(result: dict[str, Any]) -> Figure:
     """Draw throughput and CPU of each client that catches up from a RocketMQ broker."""
-    figure, both = pyplot.subplots(1, 2, figsize=(9, 3.3), layout="constrained", sharey=True)
+    height = 0.6 + 0.3 * len(result["rows"])
+    figure, both = pyplot.subplots(1, 2, figsize=(9, height), layout="constrained", sharey=True)
     rows = sorted(result["rows"].items(), key=lambda item: -item[1]["messages_per_second"])
     bars_of(both[0], {n: row["messages_per_second"] / 1000 for n, row in rows}, "%.0f k")
     bars_of(both[1], {n: row["cpu_us_per_message"] for n, row in rows}, "%.2f")
@@ -69,7 +70,8 @@ def beside_peers(result: dict[str, Any]) -> Figure:
 def sends(result: dict[str, Any]) -> Figure:
     """Draw ordered sends, one panel per mode: their throughputs differ a hundredfold."""
     ways = result["rows"]
-    figure, panels = pyplot.subplots(len(ways), 1, figsize=(7, 4.8), layout="constrained")
+    size = (7, 1.6 * len(ways))
+    figure, panels = pyplot.subplots(len(ways), 1, figsize=size, layout="constrained")
     for axes, (way, clients) in zip(panels, ways.items(), strict=True):
         bars_of(
             axes, {n: row["messages_per_second"] / 1000 for n, row in clients.items()}, "%.1f k"
