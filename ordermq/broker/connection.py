@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from ordermq import core, forking
@@ -39,7 +39,8 @@ class BrokerConnection(asyncio.Protocol):
     Requests of a client that does not read its replies are not read either.
 
     Args:
-        handle: handles one request; it replies now, later, or not at all.
+        handle: handles one or more requests from a position on, and returns how many; it replies
+            now, later, or not at all.
         opened, closed: called when this connection was made and when it is lost.
     """
 
@@ -48,7 +49,7 @@ class BrokerConnection(asyncio.Protocol):
         config: BrokerConfig,
         limits: ConnectionLimits,
         statistics: BrokerStatistics,
-        handle: Callable[[BrokerConnection, Command], None],
+        handle: Callable[[BrokerConnection, Sequence[Command], int], int],
         opened: Callable[[BrokerConnection], None],
         closed: Callable[[BrokerConnection], None],
     ) -> None:
@@ -168,12 +169,11 @@ class BrokerConnection(asyncio.Protocol):
         """Handle received requests until the transport's buffer is full."""
         commands, done = self._backlog, 0
         self._is_working = True
-        for command in commands:
+        while done < len(commands):
             # A handler's reply may fill the buffer, and its request may close the connection.
             if self._is_paused or self._transport is None or self._transport.is_closing():
                 break
-            done += 1
-            self._handle(self, command)
+            done += self._handle(self, commands, done)
         self._is_working = False
         self._backlog = commands[done:]
         self.flush()

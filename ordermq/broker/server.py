@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from ordermq.broker.connection import BrokerConnection, RequestRefused
@@ -21,6 +22,7 @@ from ordermq.broker.processors import (
     send,
     topics,
 )
+from ordermq.broker.processors.send_runs import SendRuns, no_run, send_run
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.clock import Clock
@@ -69,6 +71,7 @@ class BrokerServer:
         self.supervisor = Supervisor(clock, log, self._count_internal_error)
         guarded = GuardedRecorder(history, self._count_history_error)
         self._context = BrokerContext(store, config, clock, guarded, statistics, self._answer_held)
+        self._send_runs: SendRuns = no_run if config.accounts else send_run
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.
@@ -163,7 +166,18 @@ class BrokerServer:
         for group in self._context.groups.disconnect(connection):
             group.notify_members()
 
-    def _handle(self, connection: BrokerConnection, request: Command) -> None:
+    def _handle(
+        self, connection: BrokerConnection, requests: Sequence[Command], position: int
+    ) -> int:
+        """Handle the request at a position, or a run of sends that begins there."""
+        count = self._send_runs(self._context, connection, requests, position)
+        if count:
+            self._statistics.requests += count
+            return count
+        self._handle_one(connection, requests[position])
+        return 1
+
+    def _handle_one(self, connection: BrokerConnection, request: Command) -> None:
         if request.is_response:
             connection.settle(request)
             return
