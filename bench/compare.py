@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from bench import workloads
 from bench.end_to_end.bench_catch_up import TOPIC, fill
-from bench.end_to_end.bench_hand_off import move, moves_of, row_of
+from bench.end_to_end.bench_hand_off import group_moves, row_of
 from bench.end_to_end.bench_latency import KEYS, make, summary
 from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.end_to_end.bench_send import OURS, WAYS
@@ -108,7 +108,7 @@ def hand_off(package: Path | None, run: str) -> Figures:
         broker_process(Path(folder), package=package) as (_, address),
         traffic(address),
     ):
-        row = row_of([moves_of(move(address, Path(folder), f"movers-{run}", way))])
+        row = row_of([group_moves(address, Path(folder), f"movers-{run}", way)])
     if row["duplicates"]:
         raise SystemExit(f"hand-off: {row['duplicates']} messages were consumed twice")
     return {f"{kind} ms": row[kind]["median_ms"] for kind in ("join", "leave")}

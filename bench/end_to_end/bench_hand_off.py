@@ -29,6 +29,7 @@ from bench.peers.java_classes import missing
 
 SETTLE_S = 1.0  # of traffic between two moves
 LISTENERS_MS = (0, 20)
+ATTEMPTS = 3  # at a group: on a busy machine Java's member may give up at its start
 
 
 def moves(histories: list[Path]) -> tuple[dict[str, list[float]], int]:
@@ -63,27 +64,49 @@ def moves(histories: list[Path]) -> tuple[dict[str, list[float]], int]:
 
 def move(address: str, folder: Path, name: str, way: dict[str, Any]) -> list[Path]:
     """Let a third member join and leave `rounds` times; return the histories of all members."""
-    histories: list[Path] = []
+    members: list[Member] = []
 
     def member(kind: str) -> Member:
-        histories.append(folder / f"{kind}-{name}.jsonl")
-        program, package = way["program"], way.get("package")
-        return Member(address, histories[-1], way["listener_ms"], program, name, package)
+        history, package = folder / f"{kind}-{name}.jsonl", way.get("package")
+        one = Member(address, history, way["listener_ms"], way["program"], name, package)
+        members.append(one)
+        return one
 
-    residents = [member("resident-0")]
-    residents[0].wait_for_queues(workloads.HAND_OFF_QUEUES)
-    residents.append(member("resident-1"))
-    residents[1].wait_for_queues(workloads.HAND_OFF_QUEUES // 2)
-    for number in range(way["rounds"]):
+    try:
+        residents = [member("resident-0")]
+        residents[0].wait_for_queues(workloads.HAND_OFF_QUEUES)
+        residents.append(member("resident-1"))
+        residents[1].wait_for_queues(workloads.HAND_OFF_QUEUES // 2)
+        for number in range(way["rounds"]):
+            time.sleep(SETTLE_S)
+            guest = member(f"guest-{number}")
+            guest.wait_for_queues(workloads.HAND_OFF_QUEUES // 3)
+            time.sleep(SETTLE_S)
+            guest.leave()
         time.sleep(SETTLE_S)
-        guest = member(f"guest-{number}")
-        guest.wait_for_queues(workloads.HAND_OFF_QUEUES // 3)
-        time.sleep(SETTLE_S)
-        guest.leave()
-    time.sleep(SETTLE_S)
-    for resident in residents:
-        resident.leave()
-    return histories
+        for resident in residents:
+            resident.leave()
+    except BaseException:
+        for one in members:  # nobody else would end them
+            one.kill()
+        raise
+    return [one.history for one in members]
+
+
+def group_moves(address: str, folder: Path, name: str, way: dict[str, Any]) -> Moves:
+    """Return the moves of a group; of another one if a member of the first gave up.
+
+    Raises: SystemExit: so did one of each group.
+    """
+    attempt = 0
+    while True:
+        try:
+            return moves_of(move(address, folder, f"{name}-{attempt}", way))
+        except SystemExit as reason:
+            attempt += 1
+            if attempt == ATTEMPTS:
+                raise
+            print(f"group {name} is measured again: {reason}", flush=True)
 
 
 class Moves(NamedTuple):
@@ -133,7 +156,7 @@ def measure_embedded(rounds: int) -> list[dict[str, Any]]:
             broker_process(Path(folder)) as (_, address),
             traffic(address),
         ):
-            found = moves_of(move(address, Path(folder), "movers", way))
+            found = group_moves(address, Path(folder), "movers", way)
         rows.append(row_of([found]) | {"listener_ms": listener_ms})
         print(json.dumps(rows[-1]), flush=True)
     return rows
@@ -149,7 +172,7 @@ def measure_rocketmq(version: str, rounds: int, alternations: int) -> list[dict[
                 for client, program in programs.items():
                     way = {"rounds": rounds, "listener_ms": listener_ms, "program": program}
                     name = f"{client.split()[0]}-{listener_ms}-{turn}"
-                    measured = moves_of(move(address, Path(folder), name, way))
+                    measured = group_moves(address, Path(folder), name, way)
                     found[client, listener_ms].append(measured)
                     print(f"{name:14} {json.dumps(row_of([measured]))}", flush=True)
     return [

@@ -6,12 +6,18 @@ import json
 import socket
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from bench.core.call_cost import split
-from bench.end_to_end import bench_processes, bench_produce, bench_queues, bench_start
+from bench.end_to_end import (
+    bench_hand_off,
+    bench_processes,
+    bench_produce,
+    bench_queues,
+    bench_start,
+)
 from bench.end_to_end.bench_hand_off import Moves, row_of
 from bench.end_to_end.lock_requests import counted, file_of, most_per_second
 from bench.end_to_end.ordermq_latency import stamp_of
@@ -150,6 +156,36 @@ def test_the_most_lock_requests_of_any_member_are_shown() -> None:
     })  # fmt: skip
     assert "| ordermq | 0 ms | join | 4 | 20 | 30 | 1 | 7 |" in text
     assert "| Java client | 0 ms | join | 2 | 20 | 30 | 0 |  |" in text
+
+
+class DeafMember:
+    """A member that never gets a queue."""
+
+    made: ClassVar[list[DeafMember]] = []
+
+    def __init__(self, *work: Any) -> None:
+        self.group = work[4]
+        self.killed = False
+        self.made.append(self)
+
+    def wait_for_queues(self, count: int) -> None:
+        raise SystemExit(f"no {count} queues within 30 s")
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def test_a_group_that_gave_up_is_ended_and_another_one_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench_hand_off, "Member", DeafMember)
+    monkeypatch.setattr(DeafMember, "made", [])
+    way = {"rounds": 1, "listener_ms": 0, "program": []}
+    with pytest.raises(SystemExit, match="no 8 queues"):
+        bench_hand_off.group_moves("broker", tmp_path, "movers", way)
+    groups = [member.group for member in DeafMember.made]
+    assert groups == ["movers-0", "movers-1", "movers-2"]
+    assert all(member.killed for member in DeafMember.made)
 
 
 def test_bare_sqlite_writes_every_row_in_commits_of_the_given_size(tmp_path: Path) -> None:
