@@ -36,7 +36,7 @@ cimport libordermq as omq
 
 from array import array as _array
 from itertools import chain as _chain
-from random import SystemRandom as _SystemRandom
+from os import urandom as _urandom
 from types import NoneType
 
 from ordermq import errors as _errors

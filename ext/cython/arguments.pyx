@@ -39,6 +39,11 @@ cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident()
 
 
+cdef uint64_t random_seed() except? 0:
+    """Return a seed of the system's: a sender must not guess it and choose keys that collide."""
+    return int.from_bytes(_urandom(8), "little")
+
+
 cdef extern from *:
     """
     /* Make kind.__new__(kind, *arguments) without looking __new__ up, per message of a batch. */

@@ -1,6 +1,3 @@
-cdef object _window_seed = _SystemRandom().getrandbits
-
-
 @cython.final
 cdef class IdWindow:
     """The ids of a queue's newest messages; see core/interface.py."""
@@ -13,7 +10,7 @@ cdef class IdWindow:
         if not 1 <= size <= INT32_MAX:
             raise _status.failure(_status.OUT_OF_RANGE, f"id window of {size} offsets")
         self._size = size
-        self._window = omq.omq_id_window_new(self._size, _window_seed(64))
+        self._window = omq.omq_id_window_new(self._size, random_seed())
         if self._window is NULL:
             raise MemoryError("no memory for an id window")
 

@@ -2,10 +2,6 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 
-# From the system, so that a sender cannot guess it and choose keys that collide.
-cdef object _random_seed = _SystemRandom().getrandbits
-
-
 cdef int read_key(object key, omq.omq_key *name) except -1:
     """Point at a key's bytes, which live as long as the key does."""
     cdef Py_ssize_t size
@@ -51,7 +47,7 @@ cdef class LaneMap:
         self.max_ahead = max_ahead
         self._messages = {}
         self._map = omq.omq_lane_map_new(
-            self.max_in_flight, self.max_ahead, keyless == "barrier", _random_seed(64)
+            self.max_in_flight, self.max_ahead, keyless == "barrier", random_seed()
         )
         if self._map is NULL:
             raise MemoryError(f"{name}: no memory for a lane map")
