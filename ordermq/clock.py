@@ -9,26 +9,10 @@ import threading
 import time
 from typing import Protocol
 
-from ordermq.errors import ConfigError
-
 # CLOCK_BOOTTIME also counts while the host sleeps, so a lease ages during a suspend
 # (docs/internals/semantics.md#process-queue); where it is missing, the monotonic clock is the
 # nearest thing.
 CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-_YEAR_1973_MS = 100_000_000_000  # as seconds, the year 5138: no number can mean both
-
-
-def require_wall_ms(name: str, value: int) -> None:
-    """Raise ConfigError if a time in ms since 1970 was given in seconds; 0 stands for none."""
-    if not -(1 << 63) <= value < 1 << 63:
-        raise ConfigError(f"{name}={value}: expected ms since 1970, within 64 bits")
-    if 0 < value < _YEAR_1973_MS:
-        raise ConfigError(
-            f"{name}={value}: expected ms since 1970, and this looks like seconds: write "
-            f"{value * 1_000}"
-        )
 
 
 class Clock(Protocol):

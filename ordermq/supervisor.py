@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ordermq.clock import Clock
+from ordermq.value import Value
 
 # The first pause is shorter than any lease: one error must not cost the locks of a member.
 FIRST_PAUSE_MS = 100
@@ -22,8 +23,8 @@ _REPORT_INTERVAL_MS = 30_000
 Round = Callable[[], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True)
-class LoopHealth:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LoopHealth(Value):
     """A loop that has failed at least once.
 
     Args:
@@ -39,14 +40,14 @@ class LoopHealth:
     last_error: str
 
 
-@dataclass(slots=True, eq=False)
 class _Loop:
-    name: str
-    longest_pause_ms: int
-    errors: int = 0
-    errors_in_a_row: int = 0
-    failing_since_ms: int = 0
-    last_error: str = ""
+    def __init__(self, name: str, longest_pause_ms: int) -> None:
+        self.name = name
+        self.longest_pause_ms = longest_pause_ms
+        self.errors = 0
+        self.errors_in_a_row = 0
+        self.failing_since_ms = 0
+        self.last_error = ""
 
     @property
     def pause_ms(self) -> int:

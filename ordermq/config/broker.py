@@ -15,6 +15,7 @@ from ordermq.config.checks import (
     require_server_name,
 )
 from ordermq.errors import ConfigError
+from ordermq.value import Value
 
 
 class Durability(StrEnum):
@@ -24,8 +25,8 @@ class Durability(StrEnum):
     OS = "os"  # with the operating system: survives kill -9, not a power failure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BrokerConfig(Value):
     """The embedded broker."""
 
     # Name of the broker in routes and message queues; up to 100 letters, digits and any of . _ | -

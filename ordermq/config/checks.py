@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from ordermq.errors import ConfigError
+from ordermq.value import Value
 
 DAY_MS = 86_400_000
 _Path = TypeVar("_Path", bound=StrEnum)
@@ -149,7 +150,7 @@ def _is_host(host: str) -> bool:
     return host.isprintable()
 
 
-class Flat:
+class Flat(Value):
     """Base of configurations whose groups of settings may also be given flat."""
 
     __slots__ = ()

@@ -22,7 +22,7 @@ _FLAGS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ClientConfig(Flat):
     """Group and name servers of a client, where its constructor is not given them."""
 

@@ -8,12 +8,19 @@ from enum import StrEnum
 from typing import Any
 
 from ordermq.callables import require_plain
-from ordermq.clock import require_wall_ms
-from ordermq.config.checks import DAY_MS, path_from, require_choice, require_flags, require_range
+from ordermq.config.checks import (
+    DAY_MS,
+    path_from,
+    require_choice,
+    require_flags,
+    require_range,
+)
 from ordermq.config.client import ClientConfig
 from ordermq.config.remoting import RemotingConfig
 from ordermq.config.trace import TraceConfig
 from ordermq.errors import ConfigError
+from ordermq.value import Value
+from ordermq.wall_time import require_wall_ms
 
 
 class MessageModel(StrEnum):
@@ -81,8 +88,8 @@ class Keyless(StrEnum):
     BARRIER = "barrier"  # each waits for all earlier messages and blocks all later ones
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PullConfig(Value):
     """Flow control of the pull loop, per queue (docs/internals/semantics.md#pull-loop)."""
 
     # Messages per pull request. 1..1024.
@@ -155,8 +162,8 @@ class PullConfig:
         return replace(self, **changed) if changed else self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LeaseConfig(Value):
     """Queue leases (docs/internals/semantics.md#leases-and-renewal,
     docs/internals/semantics.md#fencing).
 
@@ -195,8 +202,8 @@ class LeaseConfig:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ConsumeConfig(Value):
     """Listener calls: orderly (docs/internals/semantics.md#orderly-consumption), by key
     (docs/internals/semantics.md#key-lanes) and concurrent
     (docs/internals/semantics.md#concurrent-consumption).
@@ -266,8 +273,8 @@ class ConsumeConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebalanceConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RebalanceConfig(Value):
     """Allocation of queues to the members (docs/internals/semantics.md#rebalance)."""
 
     # Strategy: "avg", "avg_by_circle", "consistent_hash", or a function.
@@ -296,7 +303,7 @@ class RebalanceConfig:
         require_wall_ms("RebalanceConfig.consume_timestamp_ms", self.consume_timestamp_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerConfig(ClientConfig):
     """All settings of a push consumer, in groups."""
 

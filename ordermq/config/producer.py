@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ordermq.config.checks import DAY_MS, path_from, require_choice, require_flags, require_range
+from ordermq.config.checks import (
+    DAY_MS,
+    path_from,
+    require_choice,
+    require_flags,
+    require_range,
+)
 from ordermq.config.client import ClientConfig
 from ordermq.config.remoting import RemotingConfig
 from ordermq.config.trace import TraceConfig
+from ordermq.value import Value
 
 
 class CompressionType(StrEnum):
@@ -33,8 +40,8 @@ def _send_path() -> SendPathKind:
     return path_from(SEND_PATH_VARIABLE, SendPathKind.NATIVE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SendConfig(Value):
     """Sending (docs/internals/semantics.md#ordered-sends)."""
 
     # Time for the response to one attempt. 1 ms..1 day.
@@ -82,8 +89,8 @@ class SendConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TransactionConfig(Value):
     """Transaction checks by brokers (docs/internals/protocol.md#sending)."""
 
     # Threads that call the listener's `check`. 1..1000.
@@ -95,7 +102,7 @@ class TransactionConfig:
         require_range(self, check_thread_count=(1, 1_000), check_request_hold_max=(1, 1_000_000))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ProducerConfig(ClientConfig):
     """All settings of a producer, in groups."""
 

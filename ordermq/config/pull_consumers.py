@@ -12,10 +12,11 @@ from ordermq.config.client import ClientConfig
 from ordermq.config.consumer import LeaseConfig, MessageModel, PullConfig, RebalanceConfig
 from ordermq.config.remoting import RemotingConfig
 from ordermq.errors import ConfigError
+from ordermq.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectPullConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DirectPullConfig(Value):
     """Single pulls of the classic pull consumer (docs/internals/protocol.md#pulling).
 
     The defaults are Java's.
@@ -46,7 +47,7 @@ class DirectPullConfig:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PullConsumerConfig(ClientConfig):
     """All settings of a classic pull consumer, in groups."""
 
@@ -54,8 +55,8 @@ class PullConsumerConfig(ClientConfig):
     direct: DirectPullConfig = field(default_factory=DirectPullConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LitePullConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class LitePullConfig(Value):
     """Polling, buffering and commits of a lite pull consumer
     (docs/internals/protocol.md#pulling).
     """
@@ -130,7 +131,7 @@ class LitePullConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LitePullConsumerConfig(ClientConfig):
     """All settings of a lite pull consumer, in groups."""
 

@@ -63,7 +63,7 @@ def _require_credentials(config: RemotingConfig) -> None:
         raise ConfigError("RemotingConfig.security_token needs access_key and secret_key, too")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RemotingConfig(Flat):
     """Connections and requests (docs/internals/protocol.md#time-outs)."""
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
 from ordermq.client.user_code import OwnThreads, UserCode
-from ordermq.clock import Clock, SystemClock, require_wall_ms
+from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import LitePullConsumerConfig, MessageModel
 from ordermq.consumer.group.group_consumer import GroupConsumer
@@ -44,6 +44,7 @@ from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
+from ordermq.wall_time import require_wall_ms
 
 if TYPE_CHECKING:
     from ordermq.config.settings import LitePullConsumerSettings

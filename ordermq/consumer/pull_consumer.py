@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.session import ClientSession, new_client_id
-from ordermq.clock import Clock, SystemClock, require_wall_ms
+from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running
 from ordermq.config import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
@@ -24,6 +24,7 @@ from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_g
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
+from ordermq.wall_time import require_wall_ms
 
 if TYPE_CHECKING:
     from ordermq.config.settings import PullConsumerSettings

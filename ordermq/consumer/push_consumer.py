@@ -19,14 +19,10 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import SIGNAL_CHECK_S
 from ordermq.client.session import new_client_id
 from ordermq.client.user_code import OwnThreads, UserCode
-from ordermq.clock import Clock, SystemClock, require_wall_ms
+from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumerConfig, MessageModel
-from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, policy_for
-from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
-from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
-from ordermq.consumer.dispatch.transactional_listener import transactional
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
@@ -59,10 +55,13 @@ from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
+from ordermq.wall_time import require_wall_ms
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
     from ordermq.config.settings import ConsumerSettings
+    from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
+    from ordermq.consumer.dispatch.orderly import OrderedDispatcher
 
 _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
@@ -338,6 +337,8 @@ class PushConsumer(GroupConsumer):
         store = self._offset_store
         if not isinstance(store, TransactionalStore):
             return listener
+        from ordermq.consumer.dispatch.transactional_listener import transactional
+
         group = with_namespace(self.config.remoting.namespace, self.group)
         is_strict = self.config.consume.strict_results
         return transactional(listener, store, group, is_strict=is_strict)
@@ -448,10 +449,13 @@ class PushConsumer(GroupConsumer):
 
     def _make_dispatcher(
         self, parts: ReceiverParts
-    ) -> ConcurrentDispatcher | KeyOrderedDispatcher | OrderlyDispatcher:
+    ) -> ConcurrentDispatcher | OrderedDispatcher[Any]:
+        # Each is loaded where it is chosen: a consumer has one of them.
         client, offsets, recorder, statistics, user_code = parts
         consume = self.config.consume
         if self._listener is None:
+            from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
+
             return ConcurrentDispatcher(
                 client,
                 self.group,
@@ -462,7 +466,15 @@ class PushConsumer(GroupConsumer):
                 user_code,
                 is_broadcasting=self._is_broadcasting,
             )
-        kind = KeyOrderedDispatcher if consume.order_by_key else OrderlyDispatcher
+        kind: type[OrderedDispatcher[Any]]
+        if consume.order_by_key:
+            from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
+
+            kind = KeyOrderedDispatcher
+        else:
+            from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
+
+            kind = OrderlyDispatcher
         return kind(
             client,
             self.group,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import orjson
 
 from ordermq import core
-from ordermq.clock import require_wall_ms
 from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
 from ordermq.errors import ConfigError, DecodeError, ProtocolError, StateError
 from ordermq.model import properties as props
 from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
+from ordermq.wall_time import require_wall_ms
 
 if TYPE_CHECKING:
     from typing import TypedDict

@@ -25,6 +25,8 @@ RANKS = (
         "loggers",
         "private_files",
         "supervisor",
+        "value",
+        "wall_time",
     },
     {"core"},
     {"model"},

@@ -33,6 +33,7 @@ from ordermq.model import properties as props
 from ordermq.model.message import MessageView
 from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 MAX_RECONSUME_TIMES = 16  # where nobody says otherwise, as in Java's concurrent groups
@@ -40,15 +41,15 @@ _FIRST_RETRY_LEVEL = 3  # attempt n waits at delay level 3 + n as in Java: 10 s,
 _MIN_PAUSE_MS, _MAX_PAUSE_MS = 10, 30_000
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Retry(Value):
     """Retry without end, at the head of the queue: order before progress. The default."""
 
     max_attempts: ClassVar[int] = 0  # never: so that every policy has a limit to ask for
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeadLetter(Value):
     """Move the message to the group's dead-letter topic, durably, then continue.
 
     Args:
@@ -61,8 +62,8 @@ class DeadLetter:
         _require_limit(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Stop(Value):
     """Stop the queue, keep its lock, and log an ERROR; `resume()` continues.
 
     Args:
@@ -75,8 +76,8 @@ class Stop:
         _require_limit(self)
 
 
-@dataclass(frozen=True, slots=True)
-class ParkKey:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ParkKey(Value):
     """Hold the key's messages back until `consumer.unpark`; other keys continue
     (docs/internals/semantics.md#failure-policies).
 

@@ -8,7 +8,6 @@ function of one's own: what every member must compute alike is the only rule.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from ordermq.callables import require_plain_result
 from ordermq.config import Allocation, AllocationStrategy
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.value import Value
 
 _VIRTUAL_NODES = 10  # of each member on the ring; Java's default
 
@@ -64,12 +64,14 @@ def allocate_by_consistent_hash(
 
 def _ring_hash(key: str) -> int:
     # As in Java, byte for byte: a mixed group must compute one ring.
+    import hashlib  # here, as few allocate by a ring
+
     digest = hashlib.md5(key.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Configured(Value):
     """These queues to this member, whatever the others have.
 
     A queue that does not exist, or is in no member's list, is nobody's. The group's retry
@@ -87,8 +89,8 @@ class Configured:
         return [queue for queue in queues if queue in self.queues]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineRoom:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MachineRoom(Value):
     """Only queues of brokers in these rooms, `room@name` their names; shared by all members."""
 
     rooms: frozenset[str]
@@ -113,8 +115,8 @@ class MachineRoom:
         return len(parts) == 2 and parts[0] in self.rooms
 
 
-@dataclass(frozen=True, slots=True)
-class MachineRoomNearby:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MachineRoomNearby(Value):
     """Each room's queues to the members of that room; those of rooms without members to all.
 
     Args:

@@ -35,7 +35,6 @@ from ordermq.consumer.group.queue_locks import Locks, NoLocks, QueueLocks
 from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
-from ordermq.consumer.offsets.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.offsets.lock_epochs import LocalEpochs, StoredEpochs
 from ordermq.consumer.offsets.offset_committer import (
     BrokerOffsets,
@@ -43,7 +42,6 @@ from ordermq.consumer.offsets.offset_committer import (
     OffsetStorage,
 )
 from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
-from ordermq.consumer.offsets.store_offsets import StoreOffsets
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, HeldQueue, Lag
@@ -60,6 +58,8 @@ from ordermq.supervisor import every
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
+    from ordermq.consumer.offsets.local_offsets import OffsetFile
+    from ordermq.consumer.offsets.store_offsets import StoreOffsets
     from ordermq.health import ConsumerHealth
 
 _log = logging.getLogger("ordermq.consumer")
@@ -76,7 +76,7 @@ QueueCallback = Callable[[MessageQueue], object]
 TopicCallback = Callable[[str, list[MessageQueue]], object]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class MemberIdentity:
     """The identity of a member to its brokers: no other member of this process may have the same.
 
@@ -138,7 +138,7 @@ class ReceiverParts(NamedTuple):
     user_code: UserCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MemberSettings:
     """Everything that differs between the members of one consumer and another.
 
@@ -226,8 +226,12 @@ class GroupMember(ProcessBound):
         # Opened before it joins; None where there is nothing to open.
         self._store: StoreOffsets | None = None
         if offset_file is not None:
+            from ordermq.consumer.offsets.local_offsets import LocalOffsets
+
             storage = LocalOffsets(offset_file)
         elif settings.offset_store is not None:
+            from ordermq.consumer.offsets.store_offsets import StoreOffsets
+
             full_name = wrapped(settings.remoting.namespace, group)
             storage = self._store = StoreOffsets(
                 settings.offset_store, at_broker, full_name, self._recorder
@@ -332,6 +336,8 @@ class GroupMember(ProcessBound):
         )
 
     def _open_offsets(self) -> OffsetFile:
+        from ordermq.consumer.offsets.local_offsets import OffsetFile  # of few: broadcasting
+
         settings = self._settings
         folder = Path(settings.local_offset_store_dir).expanduser()
         return OffsetFile(folder / settings.client_id / settings.group / "offsets.json")

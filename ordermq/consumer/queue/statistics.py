@@ -20,6 +20,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
 from ordermq.events import EventType, GuardedRecorder, Member, Recorder
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 
@@ -30,7 +31,7 @@ _MINUTE = 6  # steps
 _HOUR = 360
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Step:
     """Counts of one topic within ten seconds."""
 
@@ -44,8 +45,8 @@ class Step:
     call_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRates:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TopicRates(Value):
     """Throughput of a topic: Java's ConsumeStatus, averaged over the last minute.
 
     Args:
@@ -96,8 +97,8 @@ class Lag(NamedTuple):
     is_current: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldQueue:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class HeldQueue(Value):
     """One queue at this moment, while this member holds it.
 
     Args:
