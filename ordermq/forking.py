@@ -12,7 +12,6 @@ no call asks for the process it runs in.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import inspect
 import os
@@ -94,6 +93,10 @@ def closes(descriptor: int) -> None:
 
 
 def _before() -> None:
+    if _bound:
+        # For the child, and in the parent: there another thread may hold the lock of an import,
+        # which nobody gives back in the child.
+        import ctypes  # noqa: F401
     _fork_turn.acquire()
     for thing in list(_bound):
         thing._before_fork()
@@ -134,6 +137,8 @@ def _keep_for_ever(thing: ProcessBound) -> None:
     # A reference that nobody gives back, not even the end of the interpreter. Finalizers would
     # touch what is shared with the parent: a loop that is closed removes the parent's sockets
     # from the parent's epoll, and an SQLite connection writes its log back and deletes it.
+    import ctypes  # `_before` has loaded it; most processes never fork
+
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 

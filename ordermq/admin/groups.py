@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
@@ -160,7 +160,7 @@ class Groups:
             subscriptions[name] = dict(told.subscriptions)
             for queue in reported.keys() & progress.keys():
                 holdings[queue] = (name, reported[queue])
-                progress[queue] = replace(progress[queue], consumed=reported[queue].done)
+                progress[queue] = progress[queue]._replace(consumed=reported[queue].done)
         return GroupState(
             group,
             tuple(members[name] for name in sorted(members)),

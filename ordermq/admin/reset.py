@@ -29,7 +29,7 @@ from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import QueueHolding
 from ordermq.remoting.codes import ResponseCode
-from ordermq.remoting.headers import ResetOffsetHeader
+from ordermq.remoting.rare_headers import ResetOffsetHeader
 
 _log = logging.getLogger("ordermq.client")
 _END_MS = -1  # as a timestamp of a reset: after the newest message

@@ -25,7 +25,7 @@ from ordermq.model.names import (
 )
 from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, QueueData, QueueEnds, TopicRoute
 from ordermq.remoting.codes import ResponseCode
-from ordermq.remoting.headers import CreateTopicHeader
+from ordermq.remoting.rare_headers import CreateTopicHeader
 
 # Every broker of RocketMQ has this group from the start; the pulls of `peek` only name it.
 TOOLS_GROUP = "TOOLS_CONSUMER"

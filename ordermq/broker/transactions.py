@@ -26,7 +26,7 @@ from ordermq.model.names import HALF_TOPIC, UNDECIDED_TOPIC
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
-from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
+from ordermq.remoting.rare_headers import CheckTransactionHeader, EndTransactionHeader
 
 log = logging.getLogger("ordermq.broker")
 

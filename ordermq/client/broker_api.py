@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
@@ -47,8 +47,6 @@ from ordermq.remoting.codes import OFFSET_RESET, RequestCode, ResponseCode
 from ordermq.remoting.command import Command, SendFrames, next_opaque
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import (
-    CreateTopicHeader,
-    EndTransactionHeader,
     GroupHeader,
     Header,
     LockExtHeader,
@@ -57,9 +55,6 @@ from ordermq.remoting.headers import (
     PullReplyHeader,
     QueryOffsetHeader,
     QueueHeader,
-    RecallHeader,
-    RecallReplyHeader,
-    ResetOffsetHeader,
     SearchOffsetHeader,
     SendBackHeader,
     SendHeader,
@@ -69,6 +64,14 @@ from ordermq.remoting.headers import (
     UpdateOffsetHeader,
 )
 from ordermq.remoting.response_futures import ResponseFuture
+
+if TYPE_CHECKING:
+    from ordermq.remoting.rare_headers import (
+        CreateTopicHeader,
+        EndTransactionHeader,
+        RecallHeader,
+        ResetOffsetHeader,
+    )
 
 # The broker gives the member it asks 10 s; less here would report a slow member as a lost one.
 _RELAY_TIMEOUT_MS = 10_000
@@ -101,8 +104,7 @@ MAX_PAST_END = 1 << 20
 _QUEUE_ID_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 12, 20, 28  # in a record
 
 
-@dataclass(frozen=True, slots=True)
-class LockGrant:
+class LockGrant(NamedTuple):
     """Answer to a lock request.
 
     Args:
@@ -282,6 +284,8 @@ class BrokerApi:
 
         Raises: BrokerError: too late, no such message, or the broker does not support it.
         """
+        from ordermq.remoting.rare_headers import RecallReplyHeader  # of few, as `header`
+
         command = Command.request(RequestCode.RECALL_MESSAGE, header.to_ext())
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(answer, "broker did not recall the message", address)
@@ -536,7 +540,7 @@ class BrokerApi:
         """Register at the broker; return the broker's version. Registered once this returns."""
         # Requests of one connection are handled in order: a pull sent after this one meets the
         # subscription that it needs.
-        heartbeat = replace(heartbeat, unit_mode=self._config.unit_mode)
+        heartbeat = heartbeat._replace(unit_mode=self._config.unit_mode)
         command = Command.request(RequestCode.HEART_BEAT, body=heartbeat.to_body())
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)

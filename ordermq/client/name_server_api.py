@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ordermq.client.connections import Connections
 from ordermq.clock import Clock
@@ -24,8 +23,7 @@ from ordermq.remoting.race import staggered
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply(Generic[_T]):
+class _Reply(NamedTuple, Generic[_T]):
     """The outcome of asking one name server."""
 
     address: str
@@ -254,10 +252,10 @@ class NameServerApi:
             for address in broker.addresses.values()
         )
         brokers = (
-            replace(broker, addresses={n: translate(a) for n, a in broker.addresses.items()})
+            broker._replace(addresses={n: translate(a) for n, a in broker.addresses.items()})
             for broker in route.brokers
         )
-        return replace(route, brokers=tuple(brokers))
+        return route._replace(brokers=tuple(brokers))
 
     @staticmethod
     def _check(address: str, answer: Command, topic: str | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
 
 from ordermq.clock import Clock
 from ordermq.errors import BrokerError
@@ -16,15 +15,15 @@ _SUMMARY_INTERVAL_MS = 30_000
 _FORGET_MS = 2 * _SUMMARY_INTERVAL_MS
 
 
-@dataclass(slots=True)
 class _Outage:
     """Failures of one address since its last response, or refusals of one kind of request."""
 
-    began_ms: int
-    reported_ms: int
-    failed_ms: int
-    failures: int = 0
-    unreported: Counter[str] = field(default_factory=Counter)
+    def __init__(self, began_ms: int, reported_ms: int) -> None:
+        self.began_ms = began_ms
+        self.reported_ms = reported_ms
+        self.failed_ms = began_ms
+        self.failures = 0
+        self.unreported: Counter[str] = Counter()
 
 
 class Outages:
@@ -56,7 +55,7 @@ class Outages:
             # A broker that answers now and then begins an outage each time. The interval is
             # kept across those, or a flapping broker would log a WARNING for each flap.
             reported_ms = self._last_report_ms.get(key, now_ms - _SUMMARY_INTERVAL_MS)
-            outage = self.ongoing[key] = _Outage(now_ms, reported_ms, now_ms)
+            outage = self.ongoing[key] = _Outage(now_ms, reported_ms)
         outage.failed_ms = now_ms
         outage.failures += 1
         outage.unreported[action] += 1

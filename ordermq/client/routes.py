@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 from ordermq.client.name_server_api import NameServerApi
@@ -84,8 +83,8 @@ def without_malformed_addresses(route: TopicRoute) -> tuple[TopicRoute, list[str
             for number, text in broker.addresses.items()
             if number not in kept
         ]
-        brokers.append(replace(broker, addresses=kept))
-    return (replace(route, brokers=tuple(brokers)) if malformed else route), malformed
+        brokers.append(broker._replace(addresses=kept))
+    return (route._replace(brokers=tuple(brokers)) if malformed else route), malformed
 
 
 def _is_address(text: str) -> bool:
@@ -112,13 +111,15 @@ class RouteEvents(Protocol):
         """Handle an address that no broker has any more."""
 
 
-@dataclass(slots=True)
 class _Broker:
     """A broker as the last route told it."""
 
-    addresses: Mapping[int, str]
-    master: str | None  # the last one, also while the route has slaves only
-    away_since_ms: int | None = None  # in no route since then
+    def __init__(
+        self, addresses: Mapping[int, str], master: str | None, away_since_ms: int | None
+    ) -> None:
+        self.addresses = addresses
+        self.master = master  # the last one, also while the route has slaves only
+        self.away_since_ms = away_since_ms  # in no route since then
 
 
 class Routes:

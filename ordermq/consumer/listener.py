@@ -263,8 +263,7 @@ class Settlement(Enum):
     ROLLBACK = auto()  # manual commit: everything uncommitted is redelivered after a pause
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The meaning of a listener's result for its batch.
 
     Args:
@@ -497,7 +496,7 @@ def decoding(listener: _AnyListener, codec: Codec) -> Any:
     return call_async if is_async(listener) else call_plain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Around:
     """The steps of a wrapped call."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ordermq.errors import ConfigError
 from ordermq.model.hashing import string_hash
@@ -32,8 +32,7 @@ def split_tags(topic: str, expression: str | None) -> tuple[str, ...]:
     return () if EVERYTHING in tags else tags
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(NamedTuple):
     """Topic and filter expression; `version` grows whenever the subscription changes.
 
     The broker filters by `tag_hashes`, which may collide, and the client again by `tags`. An SQL

@@ -160,7 +160,7 @@ def _delayed(messages: Sequence[Message], with_own: Sequence[Message]) -> list[i
     return [at for at, message in enumerate(messages) if message.is_delayed]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SendRequest:
     """The messages of one call, for one queue, where they lie back to back."""
 

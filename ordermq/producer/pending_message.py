@@ -12,7 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class Requirement(Protocol):
         """
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PendingMessage:
     """A message waiting for its receipt, or several that stay together (`send_batch`)."""
 
@@ -55,7 +55,7 @@ class PendingMessage:
     is_alone: bool  # shares no request: it is delayed, half of a transaction, or a request
     # Called once, with `receipts` or `error` set: on the I/O thread, or on the caller's if no
     # queue could be chosen.
-    on_done: Callable[[PendingMessage], None] = field(repr=False)
+    on_done: Callable[[PendingMessage], None]
     sys_flag: int = 0  # bits besides those of compression
     fallbacks_left: int = 0  # how many more other brokers may be tried
     is_watched: bool = False  # hooks want the header of the broker's answer

@@ -25,7 +25,6 @@ from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
-from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks
@@ -51,7 +50,6 @@ from ordermq.producer.request_reply import (
 from ordermq.producer.send_protocol import SendProtocol
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import RecallHeader
 from ordermq.remoting.reading import can_share_reads
 
 if TYPE_CHECKING:
@@ -689,6 +687,10 @@ class Producer(Starting):
             BrokerError: too late, no such message, or the broker does not support it.
             RouteError: no broker has the topic.
         """
+        # Of few: most recall nothing.
+        from ordermq.model.recall_handle import RecallHandle
+        from ordermq.remoting.rare_headers import RecallHeader
+
         client = self._live()
         handle = RecallHandle.of_text(recall_handle)
         if unwrapped(self.config.remoting.namespace, handle.topic) != topic:

@@ -8,11 +8,9 @@ producers of one ordered topic must use the same.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from ordermq.callables import require_plain, require_plain_result
 from ordermq.client.routes import Routes, are_brokers_away, publish_queues
@@ -50,6 +48,8 @@ def go_index(key: ShardingKey, count: int) -> int:
 
 def sha256_index(key: ShardingKey, count: int) -> int:
     """Return the index of the 5.x Python client: SHA-256 as one big number."""
+    import hashlib  # here, for it loads OpenSSL's hashes and few choose them
+
     return int.from_bytes(hashlib.sha256(str(key).encode()).digest(), "big") % count
 
 
@@ -334,8 +334,7 @@ class QueueRouting:
         return TopicRoute(
             template.brokers,
             tuple(
-                replace(
-                    data,
+                data._replace(
                     read_queue_nums=min(data.read_queue_nums, most),
                     write_queue_nums=min(data.write_queue_nums, most),
                 )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ordermq import core
 from ordermq.client.session import ClientSession
@@ -36,8 +37,11 @@ from ordermq.producer.send_protocol import SendProtocol
 from ordermq.remoting.bodies import TopicRoute
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import PushReplyHeader, SendReplyHeader
+from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
+
+if TYPE_CHECKING:
+    from ordermq.remoting.rare_headers import PushReplyHeader
 
 _log = logging.getLogger("ordermq.producer")
 _REGISTRATION_S = 0.5  # longer than a live broker takes, shorter than a caller notices
@@ -226,6 +230,8 @@ class Requests:
 
     def take_reply(self, address: str, command: Command) -> Command:
         """Hand a reply that a broker pushed to its request; return the answer for the broker."""
+        from ordermq.remoting.rare_headers import PushReplyHeader  # of few: most get no replies
+
         try:
             header = PushReplyHeader.from_ext(command.ext)
             found = props.decode(header.properties or "")

@@ -31,7 +31,7 @@ from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
+from ordermq.remoting.rare_headers import CheckTransactionHeader, EndTransactionHeader
 
 if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings

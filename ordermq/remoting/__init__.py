@@ -4,7 +4,7 @@
 |---|---|
 | codes of requests, responses and languages | codes.py |
 | one request or response, as bytes and back: frames, JSON and binary headers | command.py |
-| named fields of each request and response | headers.py |
+| named fields of each request and response | headers.py, rare_headers.py |
 | JSON bodies | bodies.py |
 | an open connection, also written by other threads | connection.py |
 | opening sockets: host names, several addresses | dialer.py |

@@ -1,4 +1,4 @@
-"""JSON bodies of requests and answers, as dataclasses (docs/internals/protocol.md#commands).
+"""JSON bodies of requests and answers, as named tuples (docs/internals/protocol.md#commands).
 
 `*_from_body` reads bytes from the network and raises `ProtocolError` for anything malformed;
 `*_to_body` writes them. First what clients and brokers exchange all the time, then what admin
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -143,8 +142,7 @@ def queue_from_json(value: object, what: str) -> MessageQueue:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerData:
+class BrokerData(NamedTuple):
     """One broker of a route; addresses by broker id, 0 is the master."""
 
     broker_name: str
@@ -157,8 +155,7 @@ class BrokerData:
         return self.addresses.get(0)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueData:
+class QueueData(NamedTuple):
     """Number of queues of a topic at one broker, and the permissions on them."""
 
     broker_name: str
@@ -168,8 +165,7 @@ class QueueData:
     topic_sys_flag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRoute:
+class TopicRoute(NamedTuple):
     """Answer of GET_ROUTEINFO_BY_TOPIC."""
 
     brokers: tuple[BrokerData, ...]
@@ -233,8 +229,7 @@ class TopicRoute:
         return orjson.dumps(value)
 
 
-@dataclass(frozen=True, slots=True)
-class LockBatch:
+class LockBatch(NamedTuple):
     """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
     group: str
@@ -275,8 +270,7 @@ def locked_queues_from_body(body: bytes) -> list[MessageQueue]:
     return [queue_from_json(item, what) for item in found]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerData:
+class ConsumerData(NamedTuple):
     """One consumer group of a heartbeat."""
 
     group: str
@@ -287,13 +281,12 @@ class ConsumerData:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """Body of HEART_BEAT: the client id, its consumer groups and its producer groups."""
 
     client_id: str
     consumers: tuple[ConsumerData, ...] = ()
-    producer_groups: tuple[str, ...] = field(default=())
+    producer_groups: tuple[str, ...] = ()
     unit_mode: bool = False
 
     @classmethod
@@ -414,8 +407,7 @@ def request_mode_from_body(body: bytes) -> str | None:
     return _member(rows[0], "mode", str, what) if rows else None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
+class QueueProgress(NamedTuple):
     """Progress of a group on one queue, as its broker knows it.
 
     Args:
@@ -441,8 +433,7 @@ class QueueProgress:
         return max(self.end - self.done, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMember:
+class GroupMember(NamedTuple):
     """Live member of a group, as its broker lists it."""
 
     client_id: str
@@ -450,24 +441,21 @@ class GroupMember:
     language: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSubscriptions:
+class MemberSubscriptions(NamedTuple):
     """A member's subscriptions by topic, and its listener's kind; None if it does not tell."""
 
     subscriptions: Mapping[str, str]
     is_orderly: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConnections:
+class GroupConnections(NamedTuple):
     """Live members of a group and the topics they subscribe to."""
 
     members: tuple[GroupMember, ...]
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueHolding:
+class QueueHolding(NamedTuple):
     """A member's own report on one of its queues.
 
     Args:
@@ -486,8 +474,7 @@ class QueueHolding:
     resets: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLock:
+class HeldLock(NamedTuple):
     """Live queue lock of the embedded broker."""
 
     queue: MessageQueue
@@ -496,8 +483,7 @@ class HeldLock:
     left_ms: int  # until it expires, unless it is renewed
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEnds:
+class QueueEnds(NamedTuple):
     """Stored messages of one queue.
 
     Args:

@@ -15,7 +15,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ordermq import forking
 from ordermq.clock import Clock
@@ -35,7 +35,6 @@ from ordermq.remoting.command import (
     make_binary,
 )
 from ordermq.remoting.dialer import Dialer, SocketAddress
-from ordermq.remoting.namespaces import Namespaces
 from ordermq.remoting.reading import (
     WRONG_PORT,
     AnswerWaiter,
@@ -45,12 +44,15 @@ from ordermq.remoting.reading import (
     wait_for_event,
 )
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
-from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import (
     SHUTDOWN_TIMEOUT_S,
     describe_tls_error,
     hint_for_silence,
 )
+
+if TYPE_CHECKING:
+    from ordermq.remoting.namespaces import Namespaces
+    from ordermq.remoting.signing import Credentials
 
 _log = logging.getLogger("ordermq.remoting")
 _FRAME_MS = 30_000  # the longest a pull takes; a frame that is incomplete longer never completes
@@ -112,6 +114,26 @@ class _AsyncioResponse(ResponseFuture):
             self.future.set_exception(error)
 
 
+# Both are loaded where they are configured: few are, and their patterns and hashes take longer to
+# load than the rest of a connection.
+def _namespaces_of(config: RemotingConfig) -> Namespaces | None:
+    """Return the configured namespaces, None if names are sent unchanged."""
+    if not config.namespace and not config.namespace_v2:
+        return None
+    from ordermq.remoting.namespaces import Namespaces
+
+    return Namespaces(config.namespace, config.namespace_v2)
+
+
+def _credentials_of(config: RemotingConfig) -> Credentials | None:
+    """Return the configured account, None if requests are not signed."""
+    if not config.access_key:
+        return None
+    from ordermq.remoting.signing import Credentials
+
+    return Credentials(config.access_key, config.secret_key, config.security_token)
+
+
 class Connection(asyncio.Protocol):
     """One TCP connection to a broker or name server.
 
@@ -133,8 +155,8 @@ class Connection(asyncio.Protocol):
         self._clock = clock
         self._events = events
         self._is_binary = config.serialize_type is SerializeType.ROCKETMQ
-        self._namespaces = Namespaces.of(config)
-        self._credentials = Credentials.of(config)
+        self._namespaces = _namespaces_of(config)
+        self._credentials = _credentials_of(config)
         self.namespace = config.namespace
         # True if requests are renamed, signed or written in binary form on their way: frames must
         # then come from `frame` and cannot be made from a template (`PullFrames`).

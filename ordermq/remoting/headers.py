@@ -3,7 +3,7 @@
 
 Each class lists its fields once, with their names on the wire; `to_ext` and `from_ext` are
 generated from them. Booleans are sent as `true` and `false`, numbers in decimal, missing values
-not at all.
+not at all. Those of requests that few programs make are in rare_headers.py.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, NoReturn, Self
 from ordermq.errors import ProtocolError
 
 
-def _ext(name: str, **options: Any) -> Any:
+def ext_field(name: str, **options: Any) -> Any:
     return field(metadata={"ext": name}, **options)
 
 
 class Header:
-    """Base of all headers; subclasses are dataclasses of `_ext` fields."""
+    """Base of all headers; subclasses are dataclasses of `ext_field` fields."""
 
     # Here, and not made for each of two dozen classes: that was half of the time to import them.
     def __eq__(self, other: object) -> bool:
@@ -123,7 +123,7 @@ class RouteHeader(Header):
 
     topic: str
     # Else the answer may have unquoted broker ids, which is not JSON.
-    accept_standard_json: bool | None = _ext("acceptStandardJsonOnly", default=None)
+    accept_standard_json: bool | None = ext_field("acceptStandardJsonOnly", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -134,80 +134,25 @@ class TopicHeader(Header):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class CreateTopicHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC 17; RocketMQ 4 requires all but `attributes`."""
-
-    topic: str
-    read_queue_nums: int = _ext("readQueueNums")
-    write_queue_nums: int = _ext("writeQueueNums")
-    perm: int = _ext("perm")
-    default_topic: str = _ext("defaultTopic", default="TBW102")
-    filter_type: str = _ext("topicFilterType", default="SINGLE_TAG")
-    topic_sys_flag: int = _ext("topicSysFlag", default=0)
-    order: bool = False
-    attributes: str | None = None  # since 5.0: `+name=value` of each, joined with commas
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class ResetOffsetHeader(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET 222.
-
-    The embedded broker takes `offset` and `queue_id`. RocketMQ's resets by time alone, and every
-    queue, unless its useServerSideResetOffset is on.
-    """
-
-    topic: str
-    group: str
-    timestamp_ms: int = _ext("timestamp")  # -1: the end
-    is_forced: bool = _ext("isForce", default=True)  # else no queue moves forward
-    queue_id: int | None = _ext("queueId", default=None)
-    offset: int | None = None
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class SendHeader(Header):
     """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320: names shortened to one letter."""
 
     # In the order of use, not of the letters: c and d have defaults.
-    producer_group: str = _ext("a")
-    topic: str = _ext("b")
-    queue_id: int = _ext("e")
-    sys_flag: int = _ext("f", default=0)  # a message's: other bits than those of a pull
-    born_timestamp_ms: int = _ext("g", default=0)
-    flag: int = _ext("h", default=0)
+    producer_group: str = ext_field("a")
+    topic: str = ext_field("b")
+    queue_id: int = ext_field("e")
+    sys_flag: int = ext_field("f", default=0)  # a message's: other bits than those of a pull
+    born_timestamp_ms: int = ext_field("g", default=0)
+    flag: int = ext_field("h", default=0)
     # An unknown topic is created like this one, with the smaller of both numbers of queues.
-    default_topic: str = _ext("c", default="TBW102")
-    default_topic_queue_nums: int = _ext("d", default=4)
-    properties: str = _ext("i", default="")
-    reconsume_times: int = _ext("j", default=0)
-    unit_mode: bool | None = _ext("k", default=None)
-    max_reconsume_times: int | None = _ext("l", default=None)
-    batch: bool | None = _ext("m", default=None)
-    broker_name: str | None = _ext("n", default=None)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class LongSendHeader(Header):
-    """SEND_MESSAGE 10: the fields of 310 under their long names."""
-
-    producer_group: str = _ext("producerGroup")
-    topic: str = _ext("topic")
-    queue_id: int = _ext("queueId")
-    sys_flag: int = _ext("sysFlag", default=0)
-    born_timestamp_ms: int = _ext("bornTimestamp", default=0)
-    flag: int = _ext("flag", default=0)
-    default_topic: str = _ext("defaultTopic", default="TBW102")
-    default_topic_queue_nums: int = _ext("defaultTopicQueueNums", default=4)
-    properties: str = _ext("properties", default="")
-    reconsume_times: int = _ext("reconsumeTimes", default=0)
-    unit_mode: bool | None = _ext("unitMode", default=None)
-    max_reconsume_times: int | None = _ext("maxReconsumeTimes", default=None)
-    batch: bool | None = _ext("batch", default=None)
-    broker_name: str | None = _ext("bname", default=None)
-
-    def short(self) -> SendHeader:
-        """Return the same fields as a `SendHeader`."""
-        return SendHeader(**{part.name: getattr(self, part.name) for part in fields(self)})
+    default_topic: str = ext_field("c", default="TBW102")
+    default_topic_queue_nums: int = ext_field("d", default=4)
+    properties: str = ext_field("i", default="")
+    reconsume_times: int = ext_field("j", default=0)
+    unit_mode: bool | None = ext_field("k", default=None)
+    max_reconsume_times: int | None = ext_field("l", default=None)
+    batch: bool | None = ext_field("m", default=None)
+    broker_name: str | None = ext_field("n", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -215,55 +160,34 @@ class SendReplyHeader(Header):
     """Response to a send; the ids of a batch are joined with commas."""
 
     # The first three are required: Java's client fails on a response without fields.
-    message_id: str = _ext("msgId")
-    queue_id: int = _ext("queueId")
-    queue_offset: int = _ext("queueOffset")  # of the first message of a batch
-    transaction_id: str | None = _ext("transactionId", default=None)
-    region: str | None = _ext("MSG_REGION", default=None)
-    trace_on: str | None = _ext("TRACE_ON", default=None)
-    recall_handle: str | None = _ext("recallHandle", default=None)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class PushReplyHeader(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT 326, sent by a broker to the client that made a request."""
-
-    producer_group: str = _ext("producerGroup")  # of the replying producer
-    topic: str = _ext("topic")
-    queue_id: int = _ext("queueId")
-    sys_flag: int = _ext("sysFlag", default=0)
-    born_timestamp_ms: int = _ext("bornTimestamp", default=0)
-    store_timestamp_ms: int = _ext("storeTimestamp", default=0)
-    flag: int = _ext("flag", default=0)
-    born_host: str | None = _ext("bornHost", default=None)
-    store_host: str | None = _ext("storeHost", default=None)
-    default_topic: str = _ext("defaultTopic", default="TBW102")
-    default_topic_queue_nums: int = _ext("defaultTopicQueueNums", default=4)
-    properties: str | None = _ext("properties", default=None)
-    reconsume_times: int = _ext("reconsumeTimes", default=0)
-    unit_mode: bool | None = _ext("unitMode", default=None)
-    broker_name: str | None = _ext("bname", default=None)
+    message_id: str = ext_field("msgId")
+    queue_id: int = ext_field("queueId")
+    queue_offset: int = ext_field("queueOffset")  # of the first message of a batch
+    transaction_id: str | None = ext_field("transactionId", default=None)
+    region: str | None = ext_field("MSG_REGION", default=None)
+    trace_on: str | None = ext_field("TRACE_ON", default=None)
+    recall_handle: str | None = ext_field("recallHandle", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class PullHeader(Header):
     """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
 
-    group: str = _ext("consumerGroup")
-    topic: str = _ext("topic")
-    queue_id: int = _ext("queueId")
-    queue_offset: int = _ext("queueOffset")
-    max_messages: int = _ext("maxMsgNums")
-    sys_flag: int = _ext("sysFlag")  # a PullFlag: other bits than those of a message
+    group: str = ext_field("consumerGroup")
+    topic: str = ext_field("topic")
+    queue_id: int = ext_field("queueId")
+    queue_offset: int = ext_field("queueOffset")
+    max_messages: int = ext_field("maxMsgNums")
+    sys_flag: int = ext_field("sysFlag")  # a PullFlag: other bits than those of a message
     # Java's consumers commit with a pull. Ours never do: the response does not acknowledge it.
-    commit_offset: int = _ext("commitOffset", default=0)
-    suspend_timeout_ms: int = _ext("suspendTimeoutMillis", default=0)
+    commit_offset: int = ext_field("commitOffset", default=0)
+    suspend_timeout_ms: int = ext_field("suspendTimeoutMillis", default=0)
     subscription: str | None = None
     # A broker that has an older subscription than this answers 25: heartbeat first, then pull.
-    subscription_version: int = _ext("subVersion", default=0)
-    expression_type: str | None = _ext("expressionType", default=None)
-    max_bytes: int | None = _ext("maxMsgBytes", default=None)  # RocketMQ's broker ignores it
-    broker_name: str | None = _ext("bname", default=None)
+    subscription_version: int = ext_field("subVersion", default=0)
+    expression_type: str | None = ext_field("expressionType", default=None)
+    max_bytes: int | None = ext_field("maxMsgBytes", default=None)  # RocketMQ's broker ignores it
+    broker_name: str | None = ext_field("bname", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -271,60 +195,61 @@ class PullReplyHeader(Header):
     """Response to a pull with code 0, 19, 20 or 21."""
 
     # After the last message the broker looked at, whether it matched or not.
-    next_begin_offset: int = _ext("nextBeginOffset")
-    min_offset: int = _ext("minOffset")
-    max_offset: int = _ext("maxOffset")
-    suggested_broker_id: int = _ext("suggestWhichBrokerId", default=0)
+    next_begin_offset: int = ext_field("nextBeginOffset")
+    min_offset: int = ext_field("minOffset")
+    max_offset: int = ext_field("maxOffset")
+    suggested_broker_id: int = ext_field("suggestWhichBrokerId", default=0)
     # Of a static topic of RocketMQ 5: what its records' offsets lack.
-    offset_delta: int | None = _ext("offsetDelta", default=None)
+    offset_delta: int | None = ext_field("offsetDelta", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class QueryOffsetHeader(Header):
     """QUERY_CONSUMER_OFFSET 14."""
 
-    group: str = _ext("consumerGroup")
-    topic: str = _ext("topic")
-    queue_id: int = _ext("queueId")
+    group: str = ext_field("consumerGroup")
+    topic: str = ext_field("topic")
+    queue_id: int = ext_field("queueId")
     # RocketMQ's broker answers 0 instead of "not found" anyway, while the queue's first message is
     # in memory (rmq#9083).
-    set_zero_if_not_found: bool | None = _ext("setZeroIfNotFound", default=None)
-    broker_name: str | None = _ext("bname", default=None)
+    set_zero_if_not_found: bool | None = ext_field("setZeroIfNotFound", default=None)
+    broker_name: str | None = ext_field("bname", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class UpdateOffsetHeader(Header):
     """UPDATE_CONSUMER_OFFSET 15; the `omq` fields are extensions that make it conditional."""
 
-    group: str = _ext("consumerGroup")
-    topic: str = _ext("topic")
-    queue_id: int = _ext("queueId")
-    commit_offset: int = _ext("commitOffset")  # may be lower than the stored one: resets do that
-    broker_name: str | None = _ext("bname", default=None)
-    epoch: int | None = _ext("omqEpoch", default=None)
-    client_id: str | None = _ext("omqClientId", default=None)
-    reset: bool | None = _ext("omqReset", default=None)
+    group: str = ext_field("consumerGroup")
+    topic: str = ext_field("topic")
+    queue_id: int = ext_field("queueId")
+    # May be lower than the stored one: resets do that.
+    commit_offset: int = ext_field("commitOffset")
+    broker_name: str | None = ext_field("bname", default=None)
+    epoch: int | None = ext_field("omqEpoch", default=None)
+    client_id: str | None = ext_field("omqClientId", default=None)
+    reset: bool | None = ext_field("omqReset", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class QueueHeader(Header):
     """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
 
-    topic: str = _ext("topic")
-    queue_id: int = _ext("queueId")
+    topic: str = ext_field("topic")
+    queue_id: int = ext_field("queueId")
     committed: bool | None = None
-    broker_name: str | None = _ext("bname", default=None)
+    broker_name: str | None = ext_field("bname", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP 29."""
 
-    topic: str = _ext("topic")
-    queue_id: int = _ext("queueId")
-    timestamp_ms: int = _ext("timestamp")
-    boundary: str | None = _ext("boundaryType", default=None)
-    broker_name: str | None = _ext("bname", default=None)
+    topic: str = ext_field("topic")
+    queue_id: int = ext_field("queueId")
+    timestamp_ms: int = ext_field("timestamp")
+    boundary: str | None = ext_field("boundaryType", default=None)
+    broker_name: str | None = ext_field("bname", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -338,75 +263,30 @@ class OffsetReplyHeader(Header):
 class GroupHeader(Header):
     """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, and others of one group."""
 
-    group: str = _ext("consumerGroup")
+    group: str = ext_field("consumerGroup")
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class UnregisterHeader(Header):
     """UNREGISTER_CLIENT 35."""
 
-    client_id: str = _ext("clientID")
-    producer_group: str | None = _ext("producerGroup", default=None)
-    consumer_group: str | None = _ext("consumerGroup", default=None)
+    client_id: str = ext_field("clientID")
+    producer_group: str | None = ext_field("producerGroup", default=None)
+    consumer_group: str | None = ext_field("consumerGroup", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK 36."""
 
-    physical_offset: int = _ext("offset")
-    group: str = _ext("group")
-    delay_level: int = _ext("delayLevel")  # 0: the broker chooses; below 0: dead letter
-    origin_message_id: str | None = _ext("originMsgId", default=None)
-    origin_topic: str | None = _ext("originTopic", default=None)
-    unit_mode: bool | None = _ext("unitMode", default=None)
-    max_reconsume_times: int | None = _ext("maxReconsumeTimes", default=None)
-    broker_name: str | None = _ext("bname", default=None)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class RecallHeader(Header):
-    """RECALL_MESSAGE 370, since 5.3.2."""
-
-    topic: str
-    recall_handle: str = _ext("recallHandle")
-    producer_group: str | None = _ext("producerGroup", default=None)
-    broker_name: str | None = _ext("bname", default=None)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class RecallReplyHeader(Header):
-    """Response to a recall."""
-
-    message_id: str = _ext("msgId")
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class EndTransactionHeader(Header):
-    """END_TRANSACTION 37."""
-
-    producer_group: str = _ext("producerGroup")
-    half_offset: int = _ext("tranStateTableOffset")  # in the queue of half messages
-    physical_offset: int = _ext("commitLogOffset")  # of the half message
-    commit_or_rollback: int = _ext("commitOrRollback")  # a TransactionFlag
-    message_id: str = _ext("msgId")
-    topic: str | None = _ext("topic", default=None)  # since 5.0
-    is_from_check: bool | None = _ext("fromTransactionCheck", default=None)
-    transaction_id: str | None = _ext("transactionId", default=None)
-    broker_name: str | None = _ext("bname", default=None)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class CheckTransactionHeader(Header):
-    """CHECK_TRANSACTION_STATE 39, sent by a broker to a producer; the body is a stored record."""
-
-    half_offset: int = _ext("tranStateTableOffset")
-    physical_offset: int = _ext("commitLogOffset")
-    message_id: str | None = _ext("msgId", default=None)
-    transaction_id: str | None = _ext("transactionId", default=None)
-    offset_message_id: str | None = _ext("offsetMsgId", default=None)
-    topic: str | None = _ext("topic", default=None)  # the topic of half messages
-    broker_name: str | None = _ext("bname", default=None)
+    physical_offset: int = ext_field("offset")
+    group: str = ext_field("group")
+    delay_level: int = ext_field("delayLevel")  # 0: the broker chooses; below 0: dead letter
+    origin_message_id: str | None = ext_field("originMsgId", default=None)
+    origin_topic: str | None = ext_field("originTopic", default=None)
+    unit_mode: bool | None = ext_field("unitMode", default=None)
+    max_reconsume_times: int | None = ext_field("maxReconsumeTimes", default=None)
+    broker_name: str | None = ext_field("bname", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -417,9 +297,9 @@ class LockExtHeader(Header):
     request it holds one epoch per queue, joined with commas in the order of the body's queues.
     """
 
-    epochs: str | None = _ext("omqEpochs", default=None)
-    lease_ms: int | None = _ext("omqLeaseMs", default=None)
-    broker_id: str | None = _ext("omqBrokerId", default=None)
+    epochs: str | None = ext_field("omqEpochs", default=None)
+    lease_ms: int | None = ext_field("omqLeaseMs", default=None)
+    broker_id: str | None = ext_field("omqBrokerId", default=None)
 
     def epoch_list(self) -> list[int]:
         """Return `epochs` as numbers.

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ordermq.config import RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.names import MAX_TOPIC_LENGTH, is_system_name, unwrapped, wrapped
 from ordermq.remoting.codes import RequestCode
@@ -59,13 +58,6 @@ class Namespaces:
 
     name: str
     v2: str
-
-    @classmethod
-    def of(cls, config: RemotingConfig) -> Namespaces | None:
-        """Return the configured namespaces, None if names are sent unchanged."""
-        if not config.namespace and not config.namespace_v2:
-            return None
-        return cls(config.namespace, config.namespace_v2)
 
     def wrap_request(self, command: Command) -> None:
         """Add the namespace to a request, before it is signed.

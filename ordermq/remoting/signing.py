@@ -9,7 +9,6 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ordermq.config import RemotingConfig
 from ordermq.remoting.command import Command
 
 ACCESS_KEY = "AccessKey"
@@ -32,13 +31,6 @@ class Credentials:
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str = field(default="", repr=False)
-
-    @classmethod
-    def of(cls, config: RemotingConfig) -> Credentials | None:
-        """Return the configured account, None if requests are not signed."""
-        if not config.access_key:
-            return None
-        return cls(config.access_key, config.secret_key, config.security_token)
 
     def sign(self, command: Command) -> None:
         """Add the account and the signature to a request; change nothing in it afterwards."""

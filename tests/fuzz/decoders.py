@@ -46,7 +46,7 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
     from ordermq.model.recall_handle import RecallHandle
     from ordermq.model.stored_message import StoredMessage
     from ordermq.producer import request_reply, transactions
-    from ordermq.remoting import bodies, headers, trace
+    from ordermq.remoting import bodies, headers, rare_headers, trace
     from ordermq.remoting.codes import PullFlag, RequestCode
     from ordermq.remoting.command import Command, Framer, PullFrames, decode_json, encode
     from ordermq.remoting.connection import Connection
@@ -93,7 +93,7 @@ def frames(data: bytes) -> None:
 
 HEADERS = tuple(
     kind
-    for kind in vars(headers).values()
+    for kind in (vars(headers) | vars(rare_headers)).values()
     if isinstance(kind, type) and issubclass(kind, headers.Header) and kind is not headers.Header
 )
 
@@ -212,7 +212,7 @@ CALLS: tuple[Callable[[BrokerApi], Coroutine[Any, Any, object]], ...] = (
     lambda api: api.member_report(ADDRESS, "g", "me"),
     lambda api: api.member_subscriptions(ADDRESS, "g", "me"),
     lambda api: api.held_locks(ADDRESS, "g", [QUEUE]),
-    lambda api: api.recall(ADDRESS, headers.RecallHeader("TopicTest", "h"), 1),
+    lambda api: api.recall(ADDRESS, rare_headers.RecallHeader("TopicTest", "h"), 1),
 )
 
 
@@ -243,10 +243,10 @@ def requests(data: bytes) -> None:
     except ProtocolError:
         return
     with suppress(ProtocolError):
-        check = headers.CheckTransactionHeader.from_ext(request.ext)
+        check = rare_headers.CheckTransactionHeader.from_ext(request.ext)
         _assert_readable(transactions._view(request.body, check, "ns"))
     with suppress(ProtocolError):
-        pushed = headers.PushReplyHeader.from_ext(request.ext)
+        pushed = rare_headers.PushReplyHeader.from_ext(request.ext)
         replies = request_reply.Requests.__new__(request_reply.Requests)
         replies._namespace = ""
         _assert_readable(replies._view(pushed, request.body))

@@ -14,7 +14,8 @@ from ordermq.broker.processors.fast_path import read_send_header
 from ordermq.model import properties as props
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import LongSendHeader, PushReplyHeader, SendHeader, SendReplyHeader
+from ordermq.remoting.headers import SendHeader, SendReplyHeader
+from ordermq.remoting.rare_headers import LongSendHeader, PushReplyHeader
 from ordermq.remoting.signing import SIGNED_BY
 
 _NOT_STORED = "0"  # the message id of a reply: as in RocketMQ, replies are never stored

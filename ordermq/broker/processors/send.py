@@ -33,14 +33,12 @@ from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import (
+from ordermq.remoting.headers import SendBackHeader, SendHeader, SendReplyHeader
+from ordermq.remoting.rare_headers import (
     EndTransactionHeader,
     LongSendHeader,
     RecallHeader,
     RecallReplyHeader,
-    SendBackHeader,
-    SendHeader,
-    SendReplyHeader,
 )
 
 log = logging.getLogger("ordermq.broker")

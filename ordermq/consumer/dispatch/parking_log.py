@@ -8,7 +8,7 @@ unpark the key. Queue 0 of the source queue's own broker holds all records about
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
@@ -24,8 +24,7 @@ _GROUP, _SOURCE, _OFFSET = "omqGroup", "omqSource", "omqOffset"
 _DONE, _ASKED = "omqUnparked", "omqUnpark"
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedName:
+class ParkedName(NamedTuple):
     """A parked key of a group, on one queue.
 
     Args:
@@ -37,7 +36,6 @@ class ParkedName:
     key: bytes
 
 
-@dataclass(slots=True)
 class ParkingLog:
     """Present content of a log.
 
@@ -46,8 +44,9 @@ class ParkingLog:
         asked: keys that a tool asked to unpark, and that are parked still.
     """
 
-    messages: dict[ParkedName, list[MessageView]] = field(default_factory=dict)
-    asked: set[ParkedName] = field(default_factory=set)
+    def __init__(self) -> None:
+        self.messages: dict[ParkedName, list[MessageView]] = {}
+        self.asked: set[ParkedName] = set()
 
     def add(self, record: MessageView) -> ParkedName | None:
         """Take over the next record of the log; return the key it is about."""

@@ -7,8 +7,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ordermq.client.broker_api import LockGrant
 from ordermq.client.session import ClientSession
@@ -26,8 +25,7 @@ _log = logging.getLogger("ordermq.consumer")
 _NOT_RENEWED = "it could not be renewed in time"
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTimes:
+class LeaseTimes(NamedTuple):
     """Times of a lease: its life, the margin before its end, and the renewal interval."""
 
     duration_ms: int
@@ -379,7 +377,7 @@ class QueueLocks:
             renewed = self._times.lease(epoch, sent_ms)
             if not epoch:
                 # RocketMQ's brokers send none: their grant while the lease is valid renews it.
-                renewed = replace(lease, deadline_ms=renewed.deadline_ms)
+                renewed = lease._replace(deadline_ms=renewed.deadline_ms)
             if item.renew(generation, renewed):
                 self._record_grant(item.queue, renewed.epoch, sent_ms)
             else:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled
@@ -64,8 +64,7 @@ class WarnOnce:
         self._problems[subject] = problem
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The queues to give up and to ask for."""
 
     revoke: list[MessageQueue]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Protocol
 
 from ordermq.client.session import ClientSession
@@ -84,8 +83,7 @@ class LocalEpochs:
         return {
             queue: lease
             if lease.is_fenced
-            else replace(
-                lease,
+            else lease._replace(
                 epoch=self._numbers.next(queue, 0),
                 token_problem="this broker has no lock epochs and store_epochs=False: leave it "
                 "True to store them",
@@ -167,7 +165,7 @@ class StoredEpochs:
             now = await self._storage.read(place)
             self._require_valid(queue, lease)
             if now == epoch:
-                return replace(lease, epoch=epoch)
+                return lease._replace(epoch=epoch)
         return None
 
     def _require_valid(self, queue: MessageQueue, lease: Lease) -> None:
@@ -192,7 +190,7 @@ class StoredEpochs:
         problem = (
             f"its epoch could not be stored: {reason}. Let the group commit offsets on this broker"
         )
-        return replace(lease, epoch=self._numbers.next(queue, 0), token_problem=problem)
+        return lease._replace(epoch=self._numbers.next(queue, 0), token_problem=problem)
 
     async def _keep(self, queue: MessageQueue, lease: Lease) -> bool:
         is_stored = not lease.is_fenced and not lease.token_problem

@@ -31,7 +31,6 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -57,8 +56,7 @@ class Pause(Enum):
     DIRECT = auto()  # until a message consumed directly has ended
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to consume a queue: an epoch, and a deadline on the monotonic clock.
 
     Args:

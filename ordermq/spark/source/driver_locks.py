@@ -16,7 +16,6 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi, LockGrant
@@ -320,7 +319,7 @@ class DriverLocks(ProcessBound):
                 self._lose(queue, "the broker was away, and another member may have held it")
             else:
                 self._unconfirmed.discard(queue)
-                self._held[queue] = replace(before, deadline_ms=now.deadline_ms)
+                self._held[queue] = before._replace(deadline_ms=now.deadline_ms)
 
     def _not_renewed(self) -> str:
         return f"it could not be renewed for {self._times.duration_ms} ms"

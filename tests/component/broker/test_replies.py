@@ -6,7 +6,8 @@ from ordermq.clock import ManualClock
 from ordermq.model import properties as props
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command, encode
-from ordermq.remoting.headers import LongSendHeader, PushReplyHeader, SendHeader
+from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.rare_headers import LongSendHeader, PushReplyHeader
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, records
 

@@ -14,7 +14,8 @@ from ordermq.config import BrokerConfig
 from ordermq.model.names import dead_letter_topic, retry_topic
 from ordermq.remoting.codes import RequestCode, TransactionFlag
 from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
-from ordermq.remoting.headers import EndTransactionHeader, SendHeader
+from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.rare_headers import EndTransactionHeader
 from tests.component.broker.broker_process import BrokerProcess
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, batch_body, records

@@ -14,7 +14,8 @@ from ordermq.config import BrokerConfig
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import ONEWAY_FLAG, Command, Serialization, encode
-from ordermq.remoting.headers import LongSendHeader, SendHeader
+from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.rare_headers import LongSendHeader
 from tests.component.broker.wire_client import WireClient, batch_body, records
 
 

@@ -17,7 +17,7 @@ from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import ONEWAY_FLAG, Command
-from ordermq.remoting.headers import EndTransactionHeader
+from ordermq.remoting.rare_headers import EndTransactionHeader
 from tests.component.broker.broker_process import BrokerProcess
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, records

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -475,4 +474,4 @@ def test_an_owner_that_stood_still_behind_its_write_does_not_begin() -> None:
 
 def test_a_renewed_lease_keeps_its_epoch() -> None:
     lease = begun(Host({}))
-    assert replace(lease, deadline_ms=lease.deadline_ms + 1).fence_epoch(QUEUE) == lease.epoch
+    assert lease._replace(deadline_ms=lease.deadline_ms + 1).fence_epoch(QUEUE) == lease.epoch

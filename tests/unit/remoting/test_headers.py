@@ -8,22 +8,23 @@ import inspect
 import pytest
 
 from ordermq.errors import ProtocolError
-from ordermq.remoting import headers
+from ordermq.remoting import headers, rare_headers
 from ordermq.remoting.headers import (
     Header,
     LockExtHeader,
-    LongSendHeader,
     PullHeader,
     PullReplyHeader,
     RouteHeader,
     SendHeader,
     UpdateOffsetHeader,
 )
+from ordermq.remoting.rare_headers import LongSendHeader
 
 CLASSES = [
     kind
-    for _, kind in inspect.getmembers(headers, inspect.isclass)
-    if issubclass(kind, Header) and kind is not Header
+    for home in (headers, rare_headers)
+    for _, kind in inspect.getmembers(home, inspect.isclass)
+    if issubclass(kind, Header) and kind is not Header and kind.__module__ == home.__name__
 ]
 SAMPLES = {"str": "text", "int": -7, "bool": True}
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -28,10 +27,8 @@ NAMES = {
 }
 
 
-def namespaces(**settings: Any) -> Namespaces:
-    found = Namespaces.of(RemotingConfig(**settings))
-    assert found is not None
-    return found
+def namespaces(namespace: str = "", namespace_v2: str = "") -> Namespaces:
+    return Namespaces(namespace, namespace_v2)
 
 
 SHOP = namespaces(namespace="shop")
@@ -50,10 +47,6 @@ def test_names_are_wrapped_once_and_unwrapped(plain: str, whole: str) -> None:
 )
 def test_system_names_are_in_no_namespace(name: str) -> None:
     assert wrapped("shop", name) == name
-
-
-def test_without_a_namespace_nothing_is_changed() -> None:
-    assert Namespaces.of(RemotingConfig()) is None
 
 
 def test_headers_are_wrapped_and_the_brokers_requests_unwrapped() -> None:
