@@ -38,8 +38,10 @@ def send_run(
     context: BrokerContext, connection: BrokerConnection, requests: Sequence[Command], at: int
 ) -> int:
     """Store the plain sends from `at` on, up to the first request that is none."""
-    if requests[at].code != RequestCode.SEND_MESSAGE_V2:
-        return 0
+    # Two at least: one that comes alone costs less without what a run needs.
+    for one in (at, at + 1):
+        if one == len(requests) or requests[one].code != RequestCode.SEND_MESSAGE_V2:
+            return 0
     run = _Run(context, connection)
     for number in range(at, len(requests)):
         if not run.add(requests[number]):
