@@ -1,10 +1,10 @@
 """Measure many queues: python -m bench.spark.queues --before CHECKOUT [--queues N ...].
 
-CPU-seconds of the whole process tree of a Spark program (not of the broker) that reads a topic, in
-a batch and in a stream of micro-batches: this checkout alternated with an earlier one, which has a
-.venv of its own (git worktree add --detach CHECKOUT COMMIT; EXTRAS=dev,spark-test
-CHECKOUT/ci/venv.sh). Each has its program with a warm session, and reads the same topics of the
-same broker. Writes bench/results/spark_queues.json.
+CPU-seconds of the whole process tree of a Spark program (not of the broker) that reads a topic in
+a batch: this checkout alternated with an earlier one, which has a .venv of its own (git worktree
+add --detach CHECKOUT COMMIT; EXTRAS=dev,spark-test CHECKOUT/ci/venv.sh). Each has its program with
+a warm session, and reads the same topics of the same broker. Writes
+bench/results/spark_queues.json.
 
 --idle measures an idle stream instead, and the time until it sees a new message, on the embedded
 broker and on RocketMQ. Writes bench/results/spark_idle.json.
@@ -21,7 +21,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,8 @@ from ordermq.remoting.command import Command
 
 ROWS = {4: 512_000, 64: 128_000, 1_000: 100_000}
 ROUNDS = {4: 5, 64: 3, 1_000: 1}  # a task per queue takes its time
-STREAMED = 64  # queues of the topic that is read by a stream, too
-MICRO_BATCHES = 2
+# A busy machine takes longer than 15 s to start a Python process.
+PATIENCE = "--conf spark.python.authenticate.socketTimeout=300s pyspark-shell"
 BEFORE, NOW = "before", "now"
 IDLE_QUEUES = 1_000
 IDLE_S = 15.0
@@ -74,7 +73,7 @@ class Program:
         self._process = subprocess.Popen(
             # The program is of this checkout, and all that it imports of the other one.
             [checkout / ".venv/bin/python", "-P", Path(__file__).with_name("read_process.py")],
-            env=os.environ | {"PYTHONPATH": str(checkout)},
+            env=os.environ | {"PYTHONPATH": str(checkout), "PYSPARK_SUBMIT_ARGS": PATIENCE},
             cwd=checkout,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -82,11 +81,11 @@ class Program:
         )
         self._line()
 
-    def read(self, way: str, options: dict[str, str]) -> dict[str, float]:
+    def read(self, options: dict[str, str]) -> dict[str, float]:
         """Read once; return the rows, and the seconds and CPU-seconds that it took."""
         assert self._process.stdin is not None
         before = tree_cpu_seconds(self._process.pid)
-        self._process.stdin.write(json.dumps({"way": way, "options": options}) + "\n")
+        self._process.stdin.write(json.dumps(options) + "\n")
         self._process.stdin.flush()
         found: dict[str, float] = json.loads(self._line())
         return found | {"cpu_seconds": tree_cpu_seconds(self._process.pid) - before}
@@ -103,16 +102,16 @@ class Program:
 
 
 def measure_reads(
-    programs: dict[str, Program], way: str, options: dict[str, str], queues: int, warm_up: int
+    programs: dict[str, Program], options: dict[str, str], queues: int, warm_up: int
 ) -> dict[str, Any]:
     """Read by turns; return the medians of each program, and of the rounds' ratios."""
     passes: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
     for number in range(warm_up + ROUNDS[queues]):
         for name, program in programs.items():
-            found = program.read(way, options)
+            found = program.read(options)
             assert found["rows"] == ROWS[queues], found
             print(
-                f"{queues} queues, {way}, {name}: {found['cpu_seconds']:.2f} CPU-s, "
+                f"{queues} queues, {name}: {found['cpu_seconds']:.2f} CPU-s, "
                 f"{found['seconds']:.2f} s",
                 flush=True,
             )
@@ -143,18 +142,14 @@ def measure_cost(before: Path, all_queues: list[int]) -> None:
             options = {"name_servers": address, "topic": f"orders{queues}"}
             fill(address, options["topic"], queues, ROWS[queues])
             warm_up = int(not found)  # of JVM and workers
-            row = {"batch": measure_reads(programs, "batch", options, queues, warm_up)}
-            if queues == STREAMED:
-                options["max_rows"] = str(ROWS[queues] // MICRO_BATCHES)
-                row["stream"] = measure_reads(programs, "stream", options, queues, 0)
-            found[str(queues)] = row
+            found[str(queues)] = measure_reads(programs, options, queues, warm_up)
             print(queues, found[str(queues)], flush=True)
-    result = {
-        "command": "python -m bench.spark.queues --before CHECKOUT",
-        "workload": {"micro_batches": MICRO_BATCHES, "commit_before": commit_of(before)},
-        "queues": found,
-    }
-    print(save("spark_queues", result))
+            result = {
+                "command": "python -m bench.spark.queues --before CHECKOUT",
+                "workload": {"commit_before": commit_of(before)},
+                "queues": found,
+            }
+            print(save("spark_queues", result), flush=True)  # the rest may take an hour
 
 
 def commit_of(checkout: Path) -> str:
@@ -185,14 +180,14 @@ def measure_idle(
         after = tree.source_cpu_seconds(), tree.cpu_seconds(), cpu_seconds(broker_pid or 0)
         source, whole, broker = (100 * (b - a) / IDLE_S for a, b in zip(before, after, strict=True))
         sent = list(news(address, topic, seen))
-        told = {each["batchId"]: known_at(each) for each in query.recentProgress}
+        waits = [seen[number] - at for number, at in enumerate(sent)]
     finally:
         query.stop()
     row: dict[str, Any] = {
         "driver_percent_of_a_core": round(source, 1),
         "tree_percent_of_a_core": round(whole, 1),
-        "until_known_ms": spread([told[number] - at for number, at in enumerate(sent)]),
-        "until_the_batch_runs_ms": spread([seen[number] - at for number, at in enumerate(sent)]),
+        "until_the_batch_runs_ms": round(statistics.median(waits) * 1e3),
+        "slowest_ms": round(max(waits) * 1e3),
     }
     if broker_pid is not None:
         row["broker_percent_of_a_core"] = round(broker, 1)
@@ -209,19 +204,6 @@ def news(address: str, topic: str, seen: dict[int, float]) -> Iterator[float]:
             while len(seen) <= number:
                 time.sleep(0.001)
             time.sleep(QUIET_S)
-
-
-def known_at(progress: Any) -> float:
-    """Return when the source had told Spark of the batch's end."""
-    began = datetime.fromisoformat(progress["timestamp"]).timestamp()
-    return float(began + progress["durationMs"].get("latestOffset", 0) / 1e3)
-
-
-def spread(seconds: list[float]) -> dict[str, int]:
-    return {
-        "median": round(statistics.median(seconds) * 1e3),
-        "slowest": round(max(seconds) * 1e3),
-    }
 
 
 def measure_idles() -> None:

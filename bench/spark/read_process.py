@@ -1,15 +1,12 @@
-"""A program that reads topics with Spark, as often as it is told to; its standard input has a JSON
-line per read. It runs in the environment of any checkout of ordermq: see queues.py.
+"""A program that reads topics with Spark, as often as it is told to; its standard input has the
+options of a read per line. It runs in the environment of any checkout of ordermq: see queues.py.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
-from pathlib import Path
-from typing import Any
 
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
@@ -26,30 +23,12 @@ def read_batch(spark: SparkSession, options: dict[str, str]) -> int:
     return int(seen.get["rows"])
 
 
-def read_stream(spark: SparkSession, options: dict[str, str]) -> int:
-    """Read what the topic has in micro-batches; return the number of rows."""
-    with tempfile.TemporaryDirectory() as folder:
-        query = (
-            spark.readStream.format("ordermq")
-            .options(**options, starting_offsets="earliest")
-            .load()
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(Path(folder) / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return sum(progress["numInputRows"] for progress in query.recentProgress)
-
-
 def main() -> None:
     spark = session()
-    ways = {"batch": read_batch, "stream": read_stream}
     print("ready", flush=True)
     for line in sys.stdin:
-        asked: dict[str, Any] = json.loads(line)
         began = time.perf_counter()
-        rows = ways[asked["way"]](spark, asked["options"])
+        rows = read_batch(spark, json.loads(line))
         print(json.dumps({"rows": rows, "seconds": time.perf_counter() - began}), flush=True)
     spark.stop()
 
