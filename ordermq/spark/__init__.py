@@ -109,6 +109,13 @@ def register(spark: SparkSession) -> None:
     from ordermq.spark.versions import FORMAT, require
 
     require(FORMAT)
+    from pyspark.errors import AnalysisException
+
     from pyspark_ordermq import DefaultSource
 
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses a format that it has found by itself. Later ones replace it.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -45,6 +45,7 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
     # On the newest Spark, other tests of the short leg do the same.
     "test_versions": (
         "test_a_batch_goes_through_a_stage_and_a_column_function_into_another_topic",
+        "test_a_session_that_has_found_the_format_by_itself_lets_it_be_registered",
         "test_max_rows_limits_each_batch_of_a_running_query_also_after_a_failed_one",
         "test_a_stream_is_written_to_a_topic",
         "test_runs_with_available_now_read_all_there_is_or_max_rows",

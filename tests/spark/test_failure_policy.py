@@ -165,7 +165,7 @@ def test_a_stage_by_another_key_sends_failing_rows_to_the_dead_letter_topic(
         if n * 5 % 7 == plane and (queue > 1 or n >= 37)
     ]
     assert len(rows) == 400 - len(parked)
-    assert Counter(row.body for row in letters(spark, broker)) == Counter(
+    assert Counter(bytes(row.body) for row in letters(spark, broker)) == Counter(
         f"{queue}-{n}".encode() for queue, n in parked
     )
 

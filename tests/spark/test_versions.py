@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
+import ordermq.spark
 from ordermq import Producer
 from ordermq.spark import apply_in_order, ordered_udf
 from ordermq.spark.versions import ARROW_UDF, BATCHES_OF_AVAILABLE_NOW, PUSHDOWN, Feature, is_before
@@ -56,6 +57,16 @@ def test_a_batch_goes_through_a_stage_and_a_column_function_into_another_topic(
     found = spark.read.format("ordermq").options(**target).load().collect()
     assert numbers(found) == [2 * n for n in range(200)]
     assert_in_order(sorted(found, key=lambda row: (row.queue_id, row.offset)))
+
+
+def test_a_session_that_has_found_the_format_by_itself_lets_it_be_registered(
+    spark: Any, options: dict[str, str], producer: Producer
+) -> None:
+    send(producer, 10)
+    source = spark.read.format("ordermq").options(**options)
+    for _ in range(2):
+        assert source.load().count() == 10
+        ordermq.spark.register(spark)
 
 
 def test_max_rows_limits_each_batch_of_a_running_query_also_after_a_failed_one(
