@@ -3,6 +3,12 @@
 
 Every call holds the GIL, except long calls on columns: releasing it costs as much as a small call.
 Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs the GIL.
+
+Python objects beside a C object, and C objects without a mutex, are guarded by the GIL and, on an
+interpreter without one, by the critical section of their owner, which is nothing elsewhere. Both
+let others in only where Python code runs, so one argument serves for both. What an object is made
+from is not guarded: one thread makes it, and others see it afterwards. docs/versions.md says what
+has been tested.
 """
 
 cimport cython

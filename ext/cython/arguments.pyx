@@ -54,9 +54,35 @@ cdef extern from *:
     object bare_instance "omq_bare_instance"(type kind, tuple arguments)
 
 
+cdef extern from *:
+    """
+    /* A flag that any thread may set, and that stays set. On the usual build, plain memory. */
+    static CYTHON_INLINE int omq_flag(const int *flag) {
+        return __atomic_load_n(flag, __ATOMIC_RELAXED);
+    }
+    static CYTHON_INLINE void omq_set_flag(int *flag) {
+        __atomic_store_n(flag, 1, __ATOMIC_RELAXED);
+    }
+    /* Is there no GIL on this build? A constant: the other way is not compiled. */
+    #ifdef Py_GIL_DISABLED
+    #define OMQ_IS_FREE_THREADED 1
+    #else
+    #define OMQ_IS_FREE_THREADED 0
+    #endif
+    """
+    bint omq_flag(const int *flag)
+    void omq_set_flag(int *flag)
+    bint IS_FREE_THREADED "OMQ_IS_FREE_THREADED"
+
+
 cdef enum:
     GIL_RELEASE_MIN = 4096  # messages: some 10 us of work against the 30 ns of a release
     SMALL = 64  # messages or queues that a call keeps on the stack
+
+
+cdef object failure(object status, str what):
+    """Return the error of a status of C."""
+    return _status.failure(status, what)
 
 
 cdef inline int64_t clamped(object value) except? -1:
@@ -93,7 +119,7 @@ cdef inline uint64_t epoch_of(object epoch) except? 0:
 cdef size_t at_least_one(object n, object owner, str operation) except 0:
     cdef int64_t limit = clamped(n)
     if limit < 1:
-        raise _status.failure(_status.OUT_OF_RANGE, f"{owner}: {operation} of {n}")
+        raise failure(_status.OUT_OF_RANGE, f"{owner}: {operation} of {n}")
     return <size_t>limit
 
 

@@ -22,8 +22,23 @@ cdef class CallContext:
 cdef class QueueFields:
     """Fields of a queue that are used at each call; see core/interface.py."""
 
-    cdef public object calling
+    cdef object _calling
     cdef public bint should_end_claim
+
+    # In a critical section: the worker replaces it while other threads read it.
+    @property
+    def calling(self):
+        with cython.critical_section(self):
+            return self._calling
+
+    @calling.setter
+    def calling(self, run):
+        self._set_calling(run)
+
+    @cython.critical_section
+    cdef int _set_calling(self, object run) except -1:
+        self._calling = run
+        return 0
 
 
 cdef class Claim:
@@ -159,7 +174,7 @@ cdef class BatchCalls:
         context.messages = run
         context.attempt = self._attempts.get(run.first_offset, 0) if self._attempts else 0
         context.suspend_ms = -1
-        self._assigned.calling = run
+        self._assigned._set_calling(run)
         if self._plan._on_start is not None:
             self._plan._on_start(context)
         self._called = run._length

@@ -37,6 +37,7 @@ cdef class FrameStream:
         PyMem_Free(self._bytes)
 
     @property
+    @cython.critical_section
     def buffered_bytes(self):
         return self._end - self._first
 
@@ -55,8 +56,9 @@ cdef class FrameStream:
             return False
         return waited[0].revents != 0
 
+    @cython.critical_section
     def receive(self, int descriptor):
-        # With the interpreter lock: it takes only what is there already.
+        # With the interpreter lock, if there is one: it takes only what is there already.
         self._make_room(RECEIVED_AT_ONCE)
         cdef ssize_t got = recv(
             descriptor, self._bytes + self._end, self._capacity - self._end, MSG_DONTWAIT
@@ -69,12 +71,14 @@ cdef class FrameStream:
             PyErr_SetFromErrno(OSError)
         return got
 
+    @cython.critical_section
     def add(self, bytes data not None):
         cdef size_t size = PyBytes_GET_SIZE(data)
         self._make_room(size)
         memmove(self._bytes + self._end, PyBytes_AS_STRING(data), size)
         self._end += size
 
+    @cython.critical_section
     def frame(self):
         cdef const uint8_t *at = self._bytes + self._first
         cdef size_t have = self._end - self._first
@@ -100,12 +104,14 @@ cdef class FrameStream:
             ),
         )
 
+    @cython.critical_section
     def drop(self):
         self._first += self._frame_size
         self._frame_size = 0
         if self._first == self._end:
             self._first = self._end = 0
 
+    @cython.critical_section
     def rest(self):
         return PyBytes_FromStringAndSize(
             <const char *>self._bytes + self._first, self._end - self._first

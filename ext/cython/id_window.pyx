@@ -2,13 +2,14 @@
 cdef class IdWindow:
     """The ids of a queue's newest messages; see core/interface.py."""
 
-    # Owned; freed in __dealloc__. The GIL is its lock: the C window has none.
+    # Owned; freed in __dealloc__. The C window has no lock: the GIL is it, and without a GIL the
+    # critical section of this object.
     cdef omq.omq_id_window *_window
     cdef uint32_t _size
 
     def __cinit__(self, size):
         if not 1 <= size <= INT32_MAX:
-            raise _status.failure(_status.OUT_OF_RANGE, f"id window of {size} offsets")
+            raise failure(_status.OUT_OF_RANGE, f"id window of {size} offsets")
         self._size = size
         self._window = omq.omq_id_window_new(self._size, random_seed())
         if self._window is NULL:
@@ -19,13 +20,17 @@ cdef class IdWindow:
 
     def drop_copies(self, MessageIndex index not None, end=INT64_MAX):
         cdef size_t dropped
-        cdef omq.omq_status status = omq.omq_id_window_drop_copies(
-            self._window, index._bytes(), clamped(end), &index._rows, &dropped
-        )
+        cdef int64_t before = clamped(end)
+        cdef omq.omq_status status
+        with cython.critical_section(self, index):
+            status = omq.omq_id_window_drop_copies(
+                self._window, index._bytes(), before, &index._rows, &dropped
+            )
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"drop_copies of {len(index)} messages")
+            raise failure(status, f"drop_copies of {len(index)} messages")
         return dropped
 
+    @cython.critical_section
     def clear(self):
         omq.omq_id_window_clear(self._window)
 
@@ -33,9 +38,11 @@ cdef class IdWindow:
     def size(self):
         return self._size
 
+    @cython.critical_section
     def __len__(self):
         return omq.omq_id_window_count(self._window)
 
+    @cython.critical_section
     def _check(self):
         cdef const char *broken = omq.omq_id_window_check(self._window)
         if broken is not NULL:

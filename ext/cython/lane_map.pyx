@@ -28,20 +28,21 @@ cdef class LaneMap:
     cdef readonly str name  # "topic@broker/queueId", for errors and repr
     cdef readonly uint32_t max_in_flight
     cdef readonly int64_t max_ahead
-    # offset -> message, in a map of objects. The GIL guards it: no Python code runs between a
-    # native call and the change here that goes with it.
+    # offset -> message, in a map of objects. The GIL guards it, and without a GIL the critical
+    # section of this object: no Python code runs between a native call and the change here that
+    # goes with it.
     cdef dict _messages
 
     def __cinit__(
         self, str name not None="", *, max_in_flight=20, max_ahead=2_000, keyless="barrier"
     ):
         if not (1 <= max_in_flight <= INT32_MAX and 1 <= max_ahead <= INT64_MAX):
-            raise _status.failure(
+            raise failure(
                 _status.OUT_OF_RANGE,
                 f"{name}: max_in_flight={max_in_flight}, max_ahead={max_ahead}",
             )
         if keyless not in ("barrier", "lane"):
-            raise _status.failure(_status.OUT_OF_RANGE, f"{name}: keyless={keyless!r}")
+            raise failure(_status.OUT_OF_RANGE, f"{name}: keyless={keyless!r}")
         self.name = name
         self.max_in_flight = max_in_flight
         self.max_ahead = max_ahead
@@ -92,6 +93,7 @@ cdef class LaneMap:
             if keys is not small:
                 PyMem_Free(keys)
 
+    @cython.critical_section
     cdef size_t _add(
         self, list triples, const int64_t *offsets, const omq.omq_key *keys, size_t count
     ) except? 0:
@@ -104,7 +106,7 @@ cdef class LaneMap:
         for i in range(ignored, ignored + added):  # before raising: without memory a prefix is in
             self._messages[offsets[i]] = <object>PyTuple_GET_ITEM(<tuple>triples[i], 2)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: add")
+            raise failure(status, f"{self.name}: add")
         return added
 
     def add_columns(self, offsets, tokens, keys, key_positions, key_sizes):
@@ -158,7 +160,7 @@ cdef class LaneMap:
                     self._map, offsets, tokens, &keys, count, &ignored, &added
                 )
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: add_columns")
+            raise failure(status, f"{self.name}: add_columns")
         return added
 
     def take(self, n):
@@ -192,6 +194,7 @@ cdef class LaneMap:
             return omq.omq_lane_map_take(self._map, offsets, tokens, limit, taken)
         return omq.omq_lane_map_divert(self._map, key, offsets, tokens, limit, taken)
 
+    @cython.critical_section
     cdef list _objects(self, const omq.omq_key *key, object n, str operation):
         cdef size_t limit = self._limit(n, operation)
         cdef int64_t small[SMALL]
@@ -205,7 +208,7 @@ cdef class LaneMap:
         try:
             status = self._start(key, offsets, NULL, limit, &taken)
             if status != omq.OMQ_OK:
-                raise _status.failure(status, f"{self.name}: {operation}")
+                raise failure(status, f"{self.name}: {operation}")
             # Get all messages before any tuple is made: that may collect garbage, which may run
             # Python code, and another thread may then reset the map, which drops its messages.
             for i in range(taken):
@@ -231,9 +234,10 @@ cdef class LaneMap:
             with nogil:
                 status = self._start(key, offset_column, token_column, limit, &taken)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: {operation}")
+            raise failure(status, f"{self.name}: {operation}")
         return memoryview(offsets)[:taken], memoryview(tokens)[:taken]
 
+    @cython.critical_section
     def done(self, offset):
         cdef int64_t ended = clamped(offset)
         cdef omq.omq_flight flight = omq.omq_lane_map_done(self._map, ended)
@@ -259,7 +263,7 @@ cdef class LaneMap:
         finally:
             PyBuffer_Release(&view)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: done_columns")
+            raise failure(status, f"{self.name}: done_columns")
         return ended
 
     def failed(self, offset):
@@ -271,7 +275,7 @@ cdef class LaneMap:
         read_key(key, &name)
         cdef omq.omq_status status = omq.omq_lane_map_park(self._map, &name, &changed)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: park")
+            raise failure(status, f"{self.name}: park")
         return changed
 
     def unpark(self, key):
@@ -284,13 +288,14 @@ cdef class LaneMap:
         read_key(key, &name)
         return omq.omq_lane_map_is_parked(self._map, &name)
 
+    @cython.critical_section
     def reset(self, next_offset):
         cdef omq.omq_status status = omq.OMQ_OUT_OF_RANGE
         cdef dict dropped = {}
         if 0 <= next_offset <= INT64_MAX:
             status = omq.omq_lane_map_reset(self._map, next_offset)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: reset to {next_offset}")
+            raise failure(status, f"{self.name}: reset to {next_offset}")
         # The messages' finalizers run when `dropped` goes, after the exchange: they may call back.
         dropped, self._messages = self._messages, dropped
 
@@ -340,8 +345,13 @@ cdef class LaneMap:
         return self._state().duplicates_ignored
 
     def _check(self):
-        cdef const char *broken = omq.omq_lane_map_check(self._map)
+        cdef const char *broken
+        cdef omq.omq_lane_map_state state
+        cdef size_t kept
+        with cython.critical_section(self):
+            broken = omq.omq_lane_map_check(self._map)
+            state = self._state()
+            kept = len(self._messages)
         if broken is not NULL:
-            raise AssertionError(f"{self!r}: {broken.decode()}: {self._state()}")
-        kept = len(self._messages)
-        assert kept in (0, self.message_count), f"{self!r}: {kept} objects kept"
+            raise AssertionError(f"{self!r}: {broken.decode()}: {state}")
+        assert kept in (0, state.messages), f"{self!r}: {kept} objects kept"

@@ -176,7 +176,7 @@ cdef class LaneRun:
                 self._lanes._map, offsets, tokens, plan._calls._size, &taken
             )
             if status != omq.OMQ_OK:
-                raise _status.failure(status, f"{self._lanes.name}: take")
+                raise failure(status, f"{self._lanes.name}: take")
             if taken == 0:
                 is_empty[0] = True
                 return None
@@ -264,7 +264,7 @@ cdef class LaneRun:
                         return False
             status = omq.omq_lane_map_done_columns(self._lanes._map, offsets, count, &ended)
             if status != omq.OMQ_OK:
-                raise _status.failure(status, f"{self._lanes.name}: done_columns")
+                raise failure(status, f"{self._lanes.name}: done_columns")
             self._queue._remove(offsets, count)
             omq.omq_lane_map_read(self._lanes._map, &state)
             done = omq.omq_process_queue_done_after(self._queue._queue, state.watermark)
@@ -326,8 +326,18 @@ cdef class _LaneCalls:
     cdef LaneRun _run
     cdef object _listener
     cdef CallContext _context  # of the call under way
-    # The coroutine that a call waits in, else None. Under this name stacks of tasks look for it.
-    cdef readonly object cr_await
+    cdef object _awaited  # the coroutine that a call waits in, else None
+
+    # Under this name stacks of tasks look for it, from other threads.
+    @property
+    def cr_await(self):
+        with cython.critical_section(self):
+            return self._awaited
+
+    @cython.critical_section
+    cdef int _set_awaited(self, object coroutine) except -1:
+        self._awaited = coroutine
+        return 0
 
     def __await__(self):
         return self
@@ -338,11 +348,11 @@ cdef class _LaneCalls:
     def __next__(self):
         cdef PyObject *result = NULL
         cdef object value = None
-        if self.cr_await is None:  # the first step, or behind a hold
+        if self._awaited is None:  # the first step, or behind a hold
             return self._go_on(None, False)
         error = None
         try:
-            if PyIter_Send(self.cr_await, None, &result) == 1:
+            if PyIter_Send(self._awaited, None, &result) == 1:
                 return stolen(result)
             value = stolen(result)
         except KeyboardInterrupt:
@@ -353,12 +363,12 @@ cdef class _LaneCalls:
 
     def throw(self, kind, value=None, traceback=None):
         error = None
-        if self.cr_await is None:  # at a hold, between two calls
+        if self._awaited is None:  # at a hold, between two calls
             raise value if value is not None else kind
         try:
             if value is None and traceback is None:
-                return self.cr_await.throw(kind)
-            return self.cr_await.throw(kind, value, traceback)
+                return self._awaited.throw(kind)
+            return self._awaited.throw(kind, value, traceback)
         except StopIteration as returned:
             value = returned.value
         except KeyboardInterrupt:
@@ -368,12 +378,12 @@ cdef class _LaneCalls:
         return self._returned(value, error)
 
     def close(self):
-        if self.cr_await is not None:
-            self.cr_await.close()
+        if self._awaited is not None:
+            self._awaited.close()
 
     cdef object _returned(self, object value, object error):
         """Go on behind a call that has waited."""
-        self.cr_await = None
+        self._set_awaited(None)
         if error is not None:
             return self._end(self._run._plan._outcome_raised(error))
         return self._go_on(value, True)
@@ -416,14 +426,14 @@ cdef class _LaneCalls:
                     value = plan._awaiting(value)
                     if not PyCoro_CheckExact(value):
                         continue
-                self.cr_await = value
+                self._set_awaited(value)
                 if PyIter_Send(value, None, &result) == 1:
                     return stolen(result)
                 value = stolen(result)
-                self.cr_await = None
+                self._set_awaited(None)
                 continue
             except KeyboardInterrupt:
-                self.cr_await = None
+                self._set_awaited(None)
                 raise
             except BaseException as raised:
                 error = raised

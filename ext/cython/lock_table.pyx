@@ -5,14 +5,15 @@ cdef class LockTable:
     cdef omq.omq_lock_table *_table  # owned; freed in __dealloc__
     cdef readonly int64_t lease_ms
     # Names and the ids that C gives out, one space for groups, queues and owners. The GIL guards
-    # them, and `_readers`: the calls under way that hold ids while Python code may run.
+    # them, and `_readers`: the calls under way that hold ids while Python code may run. Without a
+    # GIL the critical section of this object does; both are given up only where Python code runs.
     cdef dict _ids
     cdef list _names  # by the id's low half
     cdef int _readers
 
     def __cinit__(self, lease_ms=60_000, first_epoch=1):
         if not (0 <= lease_ms <= INT64_MAX and 1 <= first_epoch <= INT64_MAX):
-            raise _status.failure(
+            raise failure(
                 _status.OUT_OF_RANGE, f"lock table: lease_ms={lease_ms}, first_epoch={first_epoch}"
             )
         self.lease_ms = lease_ms
@@ -38,7 +39,7 @@ cdef class LockTable:
             raise TypeError("expected a name, got None")
         status = omq.omq_lock_table_add_id(self._table, &added)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"id of {name!r}")
+            raise failure(status, f"id of {name!r}")
         while len(self._names) <= <Py_ssize_t>(added & UINT32_MAX):
             self._names.append(None)
         # If its hash or equality is Python code, another thread may have named it meanwhile. Then
@@ -56,23 +57,27 @@ cdef class LockTable:
     cdef object _name(self, uint64_t number):
         return self._names[<Py_ssize_t>(number & UINT32_MAX)]
 
+    @cython.critical_section
     def intern(self, name):
         cdef uint64_t number = self._id_of(name)
         cdef omq.omq_status status = omq.omq_lock_table_pin(self._table, number)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"intern of {name!r}")
+            raise failure(status, f"intern of {name!r}")
         return number
 
+    @cython.critical_section
     def release(self, uint64_t number):
         cdef omq.omq_status status = omq.omq_lock_table_unpin(self._table, number)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"release of id {number}")
+            raise failure(status, f"release of id {number}")
 
+    @cython.critical_section
     def name_of(self, uint64_t number):
         if omq.omq_lock_table_known(self._table, &number, 1) == 0:
-            raise _status.failure(_status.UNKNOWN_ID, f"name_of id {number}")
+            raise failure(omq.OMQ_UNKNOWN_ID, f"name_of id {number}")
         return self._name(number)
 
+    @cython.critical_section
     def try_lock(self, str group, queue, str owner, int64_t now_ms):
         cdef uint64_t epoch
         cdef uint64_t queue_id = self._id_of(queue)
@@ -80,9 +85,10 @@ cdef class LockTable:
             self._table, self._id_of(group), &queue_id, 1, self._id_of(owner), now_ms, &epoch
         )
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"try_lock of {queue}")
+            raise failure(status, f"try_lock of {queue}")
         return epoch
 
+    @cython.critical_section
     def try_lock_batch(self, str group, queues, str owner, int64_t now_ms):
         cdef tuple names = tuple(queues)
         cdef size_t count = len(names)
@@ -100,7 +106,7 @@ cdef class LockTable:
                 self._table, self._id_of(group), ids, count, self._id_of(owner), now_ms, epochs
             )
             if status != omq.OMQ_OK:
-                raise _status.failure(status, f"try_lock_batch of group {group}")
+                raise failure(status, f"try_lock_batch of group {group}")
             return [epochs[i] for i in range(count)]
         finally:
             if ids is not small:
@@ -120,9 +126,10 @@ cdef class LockTable:
         finally:
             PyBuffer_Release(&view)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"try_lock_ids of group id {group}")
+            raise failure(status, f"try_lock_ids of group id {group}")
         return memoryview(epochs)
 
+    @cython.critical_section
     def unlock(self, str group, queue, str owner, epoch=0):
         cdef omq.bool unlocked
         cdef uint64_t asked = epoch_of(epoch)
@@ -132,6 +139,7 @@ cdef class LockTable:
         )
         return unlocked
 
+    @cython.critical_section
     def unlock_batch(self, str group, queues, str owner, epochs=None):
         cdef tuple names = tuple(queues)
         cdef tuple wanted = (0,) * len(names) if epochs is None else tuple(epochs)
@@ -155,6 +163,7 @@ cdef class LockTable:
         finally:
             PyMem_Free(ids)
 
+    @cython.critical_section
     def unlock_ids(self, uint64_t group, queues, uint64_t owner, epochs=None):
         cdef Py_buffer view
         cdef Py_buffer asked
@@ -186,27 +195,31 @@ cdef class LockTable:
             omq.omq_lock_table_known(self._table, ids, count) < count
             or omq.omq_lock_table_known(self._table, others, 2) < 2
         ):
-            raise _status.failure(_status.UNKNOWN_ID, f"unlock_ids of group id {group}")
+            raise failure(omq.OMQ_UNKNOWN_ID, f"unlock_ids of group id {group}")
         omq.omq_lock_table_unlock(
             self._table, group, ids, count, owner, asked, <omq.bool *>unlocked.data.as_voidptr
         )
         return memoryview(unlocked)
 
+    @cython.critical_section
     def holder(self, str group, queue):
         cdef omq.omq_lock lock
         if omq.omq_lock_table_holder(self._table, self._find(group), self._find(queue), &lock):
             return (self._name(lock.owner), lock.epoch, lock.granted_ms)
         return None
 
+    @cython.critical_section
     def is_current(self, str group, queue, str owner, epoch, int64_t now_ms):
         return omq.omq_lock_table_is_current(
             self._table, self._find(group), self._find(queue), self._find(owner), epoch_of(epoch),
             now_ms,
         )
 
+    @cython.critical_section
     def is_all_expired(self, str group, int64_t now_ms):
         return omq.omq_lock_table_is_all_expired(self._table, self._find(group), now_ms)
 
+    @cython.critical_section
     def sweep(self, int64_t now_ms):
         cdef size_t count = omq.omq_lock_table_count(self._table)
         cdef omq.omq_lock *locks = <omq.omq_lock *>allocate(count, sizeof(omq.omq_lock))
@@ -214,7 +227,7 @@ cdef class LockTable:
         cdef list swept
         self._readers += 1
         try:
-            # The count read above still bounds it: only holders of the GIL change the table.
+            # The count read above still bounds it: no Python code ran, so no other call was let in.
             count = omq.omq_lock_table_sweep(self._table, now_ms, locks, count)
             swept = [(*self._named(&locks[i])[:3], locks[i].epoch) for i in range(count)]
         finally:
@@ -248,6 +261,7 @@ cdef class LockTable:
                     del self._ids[name]
         return 0
 
+    @cython.critical_section
     def snapshot(self):
         cdef size_t count = omq.omq_lock_table_count(self._table)
         cdef omq.omq_lock *locks = <omq.omq_lock *>allocate(count, sizeof(omq.omq_lock))
@@ -260,6 +274,7 @@ cdef class LockTable:
             self._readers -= 1
             PyMem_Free(locks)
 
+    @cython.critical_section
     def restore(self, entries, next_epoch):
         cdef tuple rows = tuple(entries)
         cdef omq.omq_lock *locks = <omq.omq_lock *>allocate(len(rows), sizeof(omq.omq_lock))
@@ -281,7 +296,7 @@ cdef class LockTable:
             self._readers -= 1
             PyMem_Free(locks)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"restore of {len(rows)} locks")
+            raise failure(status, f"restore of {len(rows)} locks")
 
     @property
     def next_epoch(self):
@@ -290,10 +305,14 @@ cdef class LockTable:
     def __len__(self):
         return omq.omq_lock_table_count(self._table)
 
+    @cython.critical_section
     def _check(self):
         cdef const char *broken = omq.omq_lock_table_check(self._table)
         if broken is not NULL:
             raise AssertionError(f"{broken.decode()}: {len(self)} locks")
-        for name, number in self._ids.items():
-            assert self.name_of(number) == name, name
+        cdef uint64_t number
+        for name, known in self._ids.items():
+            number = known
+            assert omq.omq_lock_table_known(self._table, &number, 1) == 1, name
+            assert self._name(number) == name, name
         assert len(self._ids) == sum(name is not None for name in self._names), self._names

@@ -11,7 +11,7 @@ cdef class MessageIndex:
     cdef readonly int64_t max_decompressed_bytes
     cdef omq.omq_message_rows _rows  # its arrays are owned; freed in __dealloc__
     cdef omq_answer *_answer  # held: has the arrays, if the pull engine made them; else NULL
-    cdef object _view  # a memoryview of the body, once one was asked for
+    cdef object _view  # a memoryview of the body, once one was asked for; None without a GIL
 
     def __cinit__(self):
         self.last_offset = -1
@@ -70,11 +70,17 @@ cdef class MessageIndex:
         return <const uint8_t *>PyBytes_AS_STRING(self.body)
 
     cdef object _slice(self, uint32_t start, uint32_t size):
-        if self._view is None:
-            self._view = PyMemoryView_FromObject(self.body)
-        # A second view of the same bytes, narrowed as a subscript would do it, but without a slice
+        # A view of the same bytes, narrowed as a subscript would do it, but without a slice
         # object and its two numbers, which took a fifth of reading body, tags and keys.
-        part = PyMemoryView_FromObject(self._view)
+        cdef object part
+        if IS_FREE_THREADED:
+            # Of the bytes, not of one view for all: views count those made of them, and up to
+            # CPython 3.14 without an atomic.
+            part = PyMemoryView_FromObject(self.body)
+        else:
+            if self._view is None:
+                self._view = PyMemoryView_FromObject(self.body)
+            part = PyMemoryView_FromObject(self._view)
         cdef Py_buffer *bounds = PyMemoryView_GET_BUFFER(part)
         bounds.buf = <char *>bounds.buf + start
         bounds.len = bounds.shape[0] = size
@@ -194,7 +200,7 @@ cdef object _gathered(
         size, where, <const uint32_t *>sizes.buf, count, begins
     )
     if status != omq.OMQ_OK:
-        raise _status.failure(status, f"gather of {count} pieces")
+        raise failure(status, f"gather of {count} pieces")
     cdef bytes pieces = PyBytes_FromStringAndSize(NULL, begins[count])
     cdef uint8_t *into = <uint8_t *>PyBytes_AS_STRING(pieces)
     cdef const uint8_t *body = index._bytes()
@@ -225,12 +231,17 @@ cdef class _Views:
         return self
 
     def __next__(self):
-        if self._next == self._end:
+        cdef uint32_t row
+        cdef bint is_over
+        with cython.critical_section(self):  # no two threads may take one row, or step over the end
+            row = self._next
+            is_over = row == self._end
+            self._next = row + (not is_over)
+        if is_over:
             raise StopIteration
         cdef MessageView view = <MessageView>bare_instance(self._kind, ())
         view._index = self._index
-        view._row = self._next
-        self._next += 1
+        view._row = row
         return view
 
 
@@ -251,14 +262,14 @@ cdef class MessageView:
 
     cdef MessageIndex _index  # None in one that __new__ alone has made
     cdef uint32_t _row
-    cdef bint _is_text  # its properties are known to be UTF-8
+    cdef int _is_text  # its properties are known to be UTF-8; read and set by any thread
     cdef bytes _decompressed  # the body, once it was asked for
     cdef dict _properties  # all of them, once they were asked for
 
     def __init__(self, MessageIndex index not None, row):
         self._row = row_of(index, row)
         self._index = index
-        self._is_text = False
+        self._is_text = 0
         self._decompressed = None
         self._properties = None
 
@@ -272,13 +283,13 @@ cdef class MessageView:
     cdef const uint8_t *_text(self, omq.omq_message_parts *parts) except NULL:
         """Return the properties' text, checked once to be UTF-8; `parts` has its size."""
         cdef const uint8_t *text = self._locate(parts) + parts.property_at
-        if not self._is_text:
+        if not omq_flag(&self._is_text):
             if not omq.omq_is_utf8(text, parts.property_size):
                 try:
                     text[: parts.property_size].decode()
                 except UnicodeDecodeError as error:
                     raise _status.not_text(error) from None
-            self._is_text = True
+            omq_set_flag(&self._is_text)
         return text
 
     cdef object _property(self, const char *name, size_t size):
@@ -308,11 +319,21 @@ cdef class MessageView:
         self._locate(&parts)
         if not parts.is_compressed:
             return self._index._slice(parts.body_at, parts.body_size)
-        if self._decompressed is None:
-            self._decompressed = _compression.decompress(
+        return memoryview(self._whole_body())
+
+    cdef bytes _whole_body(self):
+        cdef bytes whole
+        with cython.critical_section(self):
+            whole = self._decompressed
+        if whole is None:
+            whole = _compression.decompress(
                 bytes(self.stored_body), self.sys_flag, self._index.max_decompressed_bytes
             )
-        return memoryview(self._decompressed)
+            with cython.critical_section(self):
+                if self._decompressed is None:  # else another thread was quicker
+                    self._decompressed = whole
+                whole = self._decompressed
+        return whole
 
     @property
     def stored_body(self):
@@ -321,6 +342,7 @@ cdef class MessageView:
         return self._index._slice(parts.body_at, parts.body_size)
 
     @property
+    @cython.critical_section
     def properties(self):
         cdef omq.omq_message_parts parts
         cdef const uint8_t *text
@@ -509,7 +531,7 @@ cdef int _index(
         if status == omq.OMQ_MALFORMED:
             raise _status.malformed(fault.fault, fault.record, fault.position)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"index of {size} bytes")
+            raise failure(status, f"index of {size} bytes")
     except BaseException:
         index._rows.count = 0  # no row may be read; __dealloc__ frees the arrays
         raise
@@ -653,16 +675,23 @@ cdef class _Parts:
         return self
 
     def __next__(self):
-        if self._left < self._size and not self._is_last():
-            return self._gathered()
-        if self._left == 0:
+        cdef MessageIndex index
+        cdef uint32_t first
+        cdef Py_ssize_t length
+        with cython.critical_section(self):  # each part goes to one thread
+            if self._left < self._size and not self._is_last():
+                return self._gathered()
+            index = self._index
+            first = self._next
+            length = min(self._left, self._size)
+            self._next += length
+            self._left -= length
+        if length == 0:
             raise StopIteration
         cdef MessageRun run = <MessageRun>bare_instance(<type>self._kind, ())
-        run._index = self._index
-        run._first = self._next
-        run._length = min(self._left, self._size)
-        self._next += run._length
-        self._left -= run._length
+        run._index = index
+        run._first = first
+        run._length = length
         return run
 
     cdef bint _is_last(self):

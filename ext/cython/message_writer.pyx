@@ -31,6 +31,7 @@ cdef class RecordBlock:
         cdef size_t i
         return [self._tags[i] for i in range(self._count)]
 
+    @cython.critical_section
     def rows(self, int64_t queue_offset, int64_t physical_offset):
         cdef list rows = PyList_New(self._count)
         cdef size_t i
@@ -71,7 +72,7 @@ cdef class RecordWriter:
         self._head.store_host = text_of(store_host)
         self._head.queue_id = queue_id
         if omq.omq_record_size(&self._head, 0, 0) == 0:
-            raise _status.failure(_status.OUT_OF_RANGE, f"writer of {topic!r}")
+            raise failure(_status.OUT_OF_RANGE, f"writer of {topic!r}")
 
     def write(
         self, bytes body not None, bytes properties not None, *, int32_t flag, int32_t sys_flag,
@@ -88,7 +89,7 @@ cdef class RecordWriter:
             &head, message.body.size, message.properties.size
         )
         if size == 0:
-            raise _status.failure(
+            raise failure(
                 _status.OUT_OF_RANGE,
                 f"record of a body of {len(body)} and properties of {len(properties)} bytes",
             )
@@ -118,7 +119,7 @@ cdef class RecordWriter:
         if status == omq.OMQ_MALFORMED:
             raise _status.malformed_batch(fault.fault, fault.record, fault.position, size)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"records of a batch of {size} bytes")
+            raise failure(status, f"records of a batch of {size} bytes")
         block._allocate(count, record_bytes)
         if size < GIL_RELEASE_MIN * 64:  # the same bound as for bodies that are indexed
             omq.omq_batch_write(&head, data, count, block._records, block._positions, block._tags)
@@ -157,7 +158,7 @@ def encode_batch(bodies, properties, flags):
     try:
         fill_outgoing(messages, held_bodies, held_properties, held_flags)
         if omq.omq_batch_size(messages, count, &size) != omq.OMQ_OK:
-            raise _status.failure(_status.OUT_OF_RANGE, f"encode_batch of {count} messages")
+            raise failure(_status.OUT_OF_RANGE, f"encode_batch of {count} messages")
         # Written in place: nobody else has seen these bytes yet.
         batch = PyBytes_FromStringAndSize(NULL, size)
         omq.omq_batch_encode(messages, count, <uint8_t *>PyBytes_AS_STRING(batch))
@@ -235,7 +236,7 @@ def ordered_rows(offsets, queue_ids, names, Py_ssize_t first, Py_ssize_t end):
         for i in range(name_count):
             read_texts(held, texts[i], count, "names", &columns[i])
         if not 0 <= first < end <= count:
-            raise _status.failure(
+            raise failure(
                 _status.OUT_OF_RANGE, f"ordered_rows from {first} to {end} of {count}"
             )
         if end - first < GIL_RELEASE_MIN:
@@ -248,7 +249,7 @@ def ordered_rows(offsets, queue_ids, names, Py_ssize_t first, Py_ssize_t end):
     finally:
         PyMem_Free(columns)
     if status != omq.OMQ_OK:
-        raise _status.failure(status, "ordered_rows")
+        raise failure(status, "ordered_rows")
     return found
 
 
@@ -301,7 +302,7 @@ def encode_rows(
             read_property(held, named[i], count, &properties[i])
         messages.columns = properties
         if wanted == 0:
-            raise _status.failure(_status.OUT_OF_RANGE, "encode_rows of no rows")
+            raise failure(_status.OUT_OF_RANGE, "encode_rows of no rows")
         return encoded(&messages, chosen, wanted, max(most_bytes, 0))
     finally:
         PyMem_Free(properties)
@@ -314,7 +315,7 @@ cdef tuple encoded(
     cdef size_t size
     cdef uint8_t *at
     if omq.omq_rows_measure(messages, rows, wanted, most_bytes, &fitting, &size) != omq.OMQ_OK:
-        raise _status.failure(_status.OUT_OF_RANGE, f"encode_rows: row {rows[fitting]}")
+        raise failure(_status.OUT_OF_RANGE, f"encode_rows: row {rows[fitting]}")
     cdef bytes batch = PyBytes_FromStringAndSize(NULL, size)
     at = <uint8_t *>PyBytes_AS_STRING(batch)
     if size < GIL_RELEASE_MIN * 64:  # as bodies that are indexed

@@ -2,7 +2,8 @@
 cdef class OffsetMap:
     """A sorted map of offset -> token; see core/interface.py."""
 
-    # Owned; freed in __dealloc__. The GIL is its lock: the C map has none, and no call releases it.
+    # Owned; freed in __dealloc__. The C map has no lock: the GIL is it, which no call here releases,
+    # and without a GIL the critical section of this object.
     cdef omq.omq_offset_map *_map
 
     def __cinit__(self):
@@ -20,6 +21,7 @@ cdef class OffsetMap:
     def __setitem__(self, offset, token):
         self._put(offset, token)
 
+    @cython.critical_section
     cdef inline bint _put(self, object offset, object token) except -1:
         cdef omq.bool is_new
         cdef int64_t key = clamped(offset)
@@ -28,7 +30,7 @@ cdef class OffsetMap:
         if is_token(token, &value):
             status = omq.omq_offset_map_put(self._map, key, value, &is_new)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"put of offset {offset}")
+            raise failure(status, f"put of offset {offset}")
         return is_new
 
     def put_columns(self, offsets, tokens):
@@ -44,31 +46,34 @@ cdef class OffsetMap:
                     raise ValueError(
                         f"offset map: {offset_view.shape[0]} offsets, {token_view.shape[0]} tokens"
                     )
-                status = omq.omq_offset_map_put_columns(
-                    self._map,
-                    <const int64_t *>offset_view.buf,
-                    <const uint64_t *>token_view.buf,
-                    offset_view.shape[0],
-                    &added,
-                )
+                with cython.critical_section(self):
+                    status = omq.omq_offset_map_put_columns(
+                        self._map,
+                        <const int64_t *>offset_view.buf,
+                        <const uint64_t *>token_view.buf,
+                        offset_view.shape[0],
+                        &added,
+                    )
             finally:
                 PyBuffer_Release(&token_view)
         finally:
             PyBuffer_Release(&offset_view)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, "put_columns")
+            raise failure(status, "put_columns")
         return added
 
     def remove_columns(self, offsets):
         cdef Py_buffer view
         get_column(offsets, &view, b"ql", sizeof(int64_t), "offsets")
         try:
-            return omq.omq_offset_map_remove_columns(
-                self._map, <const int64_t *>view.buf, view.shape[0]
-            )
+            with cython.critical_section(self):
+                return omq.omq_offset_map_remove_columns(
+                    self._map, <const int64_t *>view.buf, view.shape[0]
+                )
         finally:
             PyBuffer_Release(&view)
 
+    @cython.critical_section
     def columns(self, start=0, n=INT64_MAX):
         cdef size_t limit = at_least_one(n, "offset map", "columns")
         # Not more than there are: n is 2**63 - 1 where the caller wants all.
@@ -85,25 +90,30 @@ cdef class OffsetMap:
         )
         return memoryview(offsets)[:copied], memoryview(tokens)[:copied]
 
+    @cython.critical_section
     def get(self, offset):
         cdef uint64_t token
         if omq.omq_offset_map_get(self._map, clamped(offset), &token):
             return token
         return None
 
+    @cython.critical_section
     def __getitem__(self, offset):
         cdef uint64_t token
         if not omq.omq_offset_map_get(self._map, clamped(offset), &token):
             raise KeyError(offset)
         return token
 
+    @cython.critical_section
     def __delitem__(self, offset):
         if not omq.omq_offset_map_remove(self._map, clamped(offset)):
             raise KeyError(offset)
 
+    @cython.critical_section
     def remove(self, offset):
         return omq.omq_offset_map_remove(self._map, clamped(offset))
 
+    @cython.critical_section
     def pop_first(self, n):
         cdef size_t limit = min(
             at_least_one(n, "offset map", "pop_first"), omq.omq_offset_map_count(self._map)
@@ -120,41 +130,52 @@ cdef class OffsetMap:
             if entries is not small:
                 PyMem_Free(entries)
 
+    @cython.critical_section
     def first(self):
         cdef omq.omq_entry entry
         if omq.omq_offset_map_first(self._map, &entry):
             return (entry.offset, entry.token)
         return None
 
+    @cython.critical_section
     def last(self):
         cdef omq.omq_entry entry
         if omq.omq_offset_map_last(self._map, &entry):
             return (entry.offset, entry.token)
         return None
 
+    @cython.critical_section
     def floor(self, offset):
         cdef omq.omq_entry entry
         if omq.omq_offset_map_floor(self._map, clamped(offset), &entry):
             return (entry.offset, entry.token)
         return None
 
+    @cython.critical_section
     def ceiling(self, offset):
         cdef omq.omq_entry entry
         if omq.omq_offset_map_ceiling(self._map, clamped(offset), &entry):
             return (entry.offset, entry.token)
         return None
 
+    @cython.critical_section
     def clear(self):
         omq.omq_offset_map_clear(self._map)
 
+    @cython.critical_section
     def __len__(self):
         return omq.omq_offset_map_count(self._map)
 
+    @cython.critical_section
     def __contains__(self, offset):
         cdef uint64_t token
         return isinstance(offset, int) and omq.omq_offset_map_get(
             self._map, clamped(offset), &token
         )
+
+    @cython.critical_section
+    cdef size_t _read_from(self, int64_t start, int64_t *offsets) except? 0:
+        return omq.omq_offset_map_read(self._map, start, offsets, NULL, SMALL)
 
     def __iter__(self):
         # In portions, each continued behind its last offset: the map may change between two steps.
@@ -163,11 +184,12 @@ cdef class OffsetMap:
         cdef size_t count = SMALL
         cdef size_t i
         while count == SMALL:
-            count = omq.omq_offset_map_read(self._map, start, offsets, NULL, SMALL)
+            count = self._read_from(start, offsets)
             for i in range(count):
                 yield offsets[i]
             start = offsets[count - 1] + 1 if count > 0 else 0
 
+    @cython.critical_section
     def _check(self):
         cdef const char *broken = omq.omq_offset_map_check(self._map)
         if broken is not NULL:

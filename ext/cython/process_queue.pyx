@@ -5,8 +5,9 @@ cdef class ProcessQueue:
     cdef omq.omq_process_queue *_queue  # owned; freed in __dealloc__
     cdef readonly str name  # "topic@broker/queueId", for errors and repr
     # By slot: what put_batch got, or the list of one put; None in a slot that is not in use.
-    # The GIL guards it: no Python code runs between a native call and the change here that goes
-    # with it.
+    # The GIL guards it, and without a GIL the critical section of this object: no Python code runs
+    # between a native call and the change here that goes with it. Either may be given up wherever
+    # Python code runs.
     cdef list _batches
     # Makes the batch of an answer that the pull engine has put, when its messages are first taken;
     # None before the engine fills this queue. Such a batch is in _batches from then on.
@@ -27,9 +28,13 @@ cdef class ProcessQueue:
         return f"ProcessQueue({self.name!r}, messages={self.message_count})"
 
     def put(self, messages, sizes=None):
-        # Lists and tuples are read in place; see walked for what may change them meanwhile.
+        # Lists and tuples are read in place; see walked for what may change them meanwhile. Without
+        # a GIL another thread may, at any time: a list is copied.
         cdef object pairs = messages if type(messages) in (list, tuple) else tuple(messages)
         cdef object lengths = sizes if type(sizes) in (list, tuple, NoneType) else tuple(sizes)
+        if IS_FREE_THREADED:
+            pairs = tuple(pairs)
+            lengths = None if lengths is None else tuple(lengths)
         cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(pairs)
         cdef int64_t small[SMALL]
         cdef uint32_t small_sizes[SMALL]
@@ -74,6 +79,7 @@ cdef class ProcessQueue:
         finally:
             PyBuffer_Release(&offsets)
 
+    @cython.critical_section
     cdef bint _put_index(self, MessageIndex index) except -1:
         cdef uint32_t slot
         cdef omq.bool dispatch
@@ -101,6 +107,7 @@ cdef class ProcessQueue:
             if offsets is not small:
                 PyMem_Free(offsets)
 
+    @cython.critical_section
     cdef bint _put(
         self, object batch, const int64_t *offsets, const uint32_t *sizes, size_t count
     ) except -1:
@@ -126,7 +133,7 @@ cdef class ProcessQueue:
                 self._batches.append(None)
             self._batches[slot] = batch
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: put")
+            raise failure(status, f"{self.name}: put")
         return True
 
     def put_columns(self, offsets, tokens, sizes=None):
@@ -176,9 +183,10 @@ cdef class ProcessQueue:
                     self._queue, offsets, tokens, sizes, count, &dispatch
                 )
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: put_columns")
+            raise failure(status, f"{self.name}: put_columns")
         return dispatch
 
+    @cython.critical_section
     def take(self, n):
         cdef omq.omq_segment small[SMALL]
         cdef omq.omq_segment *segments = small
@@ -216,6 +224,7 @@ cdef class ProcessQueue:
             if segments is not small:
                 PyMem_Free(segments)
 
+    @cython.critical_section
     def take_segments(self, n):
         cdef omq.omq_segment small[SMALL]
         cdef omq.omq_segment *segments = small
@@ -239,6 +248,7 @@ cdef class ProcessQueue:
             if segments is not small:
                 PyMem_Free(segments)
 
+    @cython.critical_section
     cdef MessageRun _take_run(self, size_t limit, object kind):
         """Take up to `limit` messages, at least 1, as a run of this class; None if there is none."""
         cdef omq.omq_segment small[SMALL]
@@ -349,7 +359,7 @@ cdef class ProcessQueue:
             if segments[0] is not small:
                 PyMem_Free(segments[0])
                 segments[0] = small
-            raise _status.failure(status, f"{self.name}: take")
+            raise failure(status, f"{self.name}: take")
         return count
 
     def take_columns(self, n):
@@ -374,9 +384,10 @@ cdef class ProcessQueue:
                     self._queue, offset_column, token_column, limit, &taken
                 )
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: take_columns")
+            raise failure(status, f"{self.name}: take_columns")
         return memoryview(offsets)[:taken], memoryview(tokens)[:taken]
 
+    @cython.critical_section
     def commit(self):
         cdef uint32_t slot
         cdef int64_t next_offset = omq.omq_process_queue_commit(self._queue, &slot)
@@ -404,7 +415,7 @@ cdef class ProcessQueue:
             self._queue, offset, &moved
         )
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: {operation}")
+            raise failure(status, f"{self.name}: {operation}")
         return moved
 
     def rollback(self):
@@ -420,13 +431,14 @@ cdef class ProcessQueue:
             self._queue, <int64_t *>wanted.data.as_longlongs, len(wanted), &moved
         )
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: make_again")
+            raise failure(status, f"{self.name}: make_again")
         return moved
 
     def remove(self, offsets):
         cdef array done = copied_offsets(offsets)
         return self._remove(<int64_t *>done.data.as_longlongs, len(done))
 
+    @cython.critical_section
     cdef int64_t _remove(self, const int64_t *offsets, size_t count) except? -1:
         cdef int64_t watermark
         cdef omq.omq_status status = omq.omq_process_queue_remove(
@@ -434,19 +446,21 @@ cdef class ProcessQueue:
         )
         self._forget()  # also after an error: a prefix was removed
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: remove")
+            raise failure(status, f"{self.name}: remove")
         return watermark
 
+    @cython.critical_section
     def clear(self):
         omq.omq_process_queue_clear(self._queue)
         self._forget()
 
+    @cython.critical_section
     def reset(self, next_offset):
         cdef omq.omq_status status = omq.OMQ_OUT_OF_RANGE
         if 0 <= next_offset <= INT64_MAX:
             status = omq.omq_process_queue_reset(self._queue, next_offset)
         if status != omq.OMQ_OK:
-            raise _status.failure(status, f"{self.name}: reset to {next_offset}")
+            raise failure(status, f"{self.name}: reset to {next_offset}")
         self._forget()
 
     def advance(self, next_pull_offset=None, queue_end=None):

@@ -3,6 +3,8 @@ cdef class PullEngine:
     """The thread that pulls without the interpreter; see core/interface.py."""
 
     cdef omq_pull_engine *_engine  # owned; freed in __dealloc__
+    # The GIL guards this and each stream's _is_active, and without a GIL the critical section of
+    # the engine: nothing is started or stopped while the engine closes or events are collected.
     cdef bint _is_closed
 
     def __cinit__(self, wake_read, wake_write, tell_write, clock_id, max_frame_bytes):
@@ -18,6 +20,7 @@ cdef class PullEngine:
             self.close()
             omq_pull_engine_free(self._engine)
 
+    @cython.critical_section
     def collect(self):
         cdef omq_pull_event event
         cdef list ended = []
@@ -53,8 +56,10 @@ cdef class PullEngine:
     def resume(self):
         omq_pull_engine_resume(self._engine)
 
+    @cython.critical_section
     def close(self):
-        # With the interpreter lock: the thread never asks for it, and ends after its turn.
+        # With the interpreter lock, if there is one: the thread never asks for it, and ends after
+        # its turn.
         if not self._is_closed:
             self._is_closed = True
             omq_pull_engine_close(self._engine)
@@ -69,14 +74,20 @@ cdef class PullConnection:
     cdef readonly object owner
 
     def __cinit__(self, PullEngine engine not None, descriptor, owner):
-        if engine._is_closed:
-            raise _errors.StateError("the pull engine is closed")
+        cdef int socket = descriptor
+        cdef bint is_closed
         self._engine = engine
         self.owner = owner
-        self._connection = omq_pull_connection_new(engine._engine, descriptor, <void *>self)
+        with cython.critical_section(engine):
+            is_closed = engine._is_closed
+            if not is_closed:
+                self._connection = omq_pull_connection_new(engine._engine, socket, <void *>self)
+                if self._connection is not NULL:
+                    Py_INCREF(self)  # until the engine tells of its end
+        if is_closed:
+            raise _errors.StateError("the pull engine is closed")
         if self._connection is NULL:
             raise MemoryError("no memory for a connection")
-        Py_INCREF(self)  # until the engine tells of its end
 
     def __dealloc__(self):
         omq_pull_connection_free(self._connection)
@@ -128,8 +139,11 @@ cdef class PullStream:
         self._connection = connection
         self._queue = queue
         self.owner = owner
-        queue._new_batch = plan.new_batch
-        queue._max_decompressed_bytes = plan.max_decompressed_bytes
+        cdef object new_batch = plan.new_batch
+        cdef int64_t max_decompressed_bytes = plan.max_decompressed_bytes
+        with cython.critical_section(queue):
+            queue._new_batch = new_batch
+            queue._max_decompressed_bytes = max_decompressed_bytes
 
     def __dealloc__(self):
         omq_pull_stream_free(self._stream)
@@ -141,15 +155,21 @@ cdef class PullStream:
         omq_pull_stream_forbid(self._stream)
 
     def start(self):
-        if self._connection._engine._is_closed:
+        cdef PullEngine engine = self._connection._engine
+        cdef bint is_closed
+        with cython.critical_section(engine):
+            is_closed = engine._is_closed
+            if not is_closed:
+                self._is_active = True
+                Py_INCREF(self)  # until the engine tells of its end
+                omq_pull_stream_start(self._stream)
+        if is_closed:
             raise _errors.StateError("the pull engine is closed")
-        self._is_active = True
-        Py_INCREF(self)  # until the engine tells of its end
-        omq_pull_stream_start(self._stream)
 
     def stop(self):
-        if self._is_active:
-            omq_pull_stream_stop(self._stream)
+        with cython.critical_section(self._connection._engine):
+            if self._is_active:
+                omq_pull_stream_stop(self._stream)
 
     def oldest_stored_ms(self):
         cdef int64_t stored_ms

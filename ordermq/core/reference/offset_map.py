@@ -66,10 +66,12 @@ class OffsetMap:
         return self._tokens[offset]
 
     def __delitem__(self, offset: int) -> None:
-        del self._tokens[offset]
+        with self._lock:
+            del self._tokens[offset]
 
     def remove(self, offset: int) -> bool:
-        return self._tokens.pop(offset, None) is not None
+        with self._lock:
+            return self._tokens.pop(offset, None) is not None
 
     def pop_first(self, n: int) -> list[tuple[int, int]]:
         if n < 1:
@@ -95,7 +97,8 @@ class OffsetMap:
             return None if found is None else (found, self._tokens[found])
 
     def clear(self) -> None:
-        self._tokens.clear()
+        with self._lock:
+            self._tokens.clear()
 
     def __len__(self) -> int:
         return len(self._tokens)

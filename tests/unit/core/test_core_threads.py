@@ -1,9 +1,15 @@
+import struct
 import sys
 import threading
 import time
+import zlib
 from array import array
+from contextlib import suppress
 
 import pytest
+
+from ordermq.core import _cython
+from tests.unit.core.stored_records import record
 
 ROUNDS_S = 0.4  # how long each test hammers
 
@@ -334,3 +340,220 @@ def test_an_interned_id_stays_its_name_while_others_sweep(core):
     table._check()
     assert table.sweep(0) == []
     assert len(table) == 0
+
+
+def repeatedly(work):
+    """Return a worker that calls work(step) again and again for ROUNDS_S."""
+
+    def run():
+        deadline = time.monotonic() + ROUNDS_S
+        step = 0
+        while time.monotonic() < deadline:
+            work(step)
+            step += 1
+
+    return run
+
+
+def test_a_batch_is_there_when_its_messages_are_taken(core):
+    queue = core.ProcessQueue()
+    batches = [Batch(start, 8) for start in range(0, 8 * 20_000, 8)]
+    put, taken = [], []
+
+    def put_next(step):
+        if queue.message_count == 0 and len(put) < len(batches):
+            put.append(batches[len(put)])
+            queue.put_batch(put[-1])
+
+    def take_all(step):
+        for batch, first, count in queue.take_segments(24):
+            taken.extend(batch[i] for i in range(first, first + count))
+            queue.commit()
+        if not queue.message_count:
+            time.sleep(0)  # lets the other thread have the core's mutex
+
+    hammer(repeatedly(put_next), repeatedly(take_all))
+    while segments := queue.take_segments(24):
+        for batch, first, count in segments:
+            taken.extend(batch[i] for i in range(first, first + count))
+    assert taken == list(range(8 * len(put)))
+
+
+def test_threads_on_one_offset_map_each_find_what_they_put(core):
+    held = core.OffsetMap()
+    threads = 4
+
+    def own(residue):
+        mine = range(residue, 400 * threads, threads)
+
+        def work(step):
+            if step % 2:
+                held.put_columns(array("q", mine), array("Q", mine))
+            else:
+                for offset in mine:
+                    held[offset] = offset
+            assert [held.get(offset) for offset in mine] == list(mine)
+            offsets, tokens = held.columns()
+            assert offsets.tolist() == tokens.tolist()
+            found = list(held)
+            assert found == sorted(found)
+            assert set(mine) <= set(found)
+            for offset in mine:
+                assert held.remove(offset)
+
+        return repeatedly(work)
+
+    hammer(*(own(residue) for residue in range(threads)))
+    assert len(held) == 0
+    held._check()
+
+
+def test_an_offset_popped_by_one_thread_is_popped_by_no_other(core):
+    held = core.OffsetMap()
+    size, rounds = 200, 40
+    popped = []
+    produced = threading.Event()
+
+    def produce():
+        for number in range(rounds):
+            for offset in range(number * size, (number + 1) * size):
+                held[offset] = offset
+        produced.set()
+
+    def pop():
+        deadline = time.monotonic() + 20
+        while not (produced.is_set() and len(held) == 0):
+            assert time.monotonic() < deadline
+            popped.extend(held.pop_first(100))
+
+    hammer(produce, pop, pop)
+    assert sorted(popped) == [(offset, offset) for offset in range(size * rounds)]
+
+
+def compressed_and_plain(count):
+    """Return a pull body, half of it compressed, and each message's body and tag."""
+    bodies = [b"body %d" % i * 20 for i in range(count)]
+    records = [
+        record(
+            offset=i,
+            body=zlib.compress(body) if i % 2 else body,
+            sys_flag=i % 2,
+            properties=b"TAGS\1tag-%d\2KEYS\1key-%d\2" % (i, i),
+        )
+        for i, body in enumerate(bodies)
+    ]
+    return b"".join(records), [(body, f"tag-{i}") for i, body in enumerate(bodies)]
+
+
+def test_threads_read_the_same_index_and_views(core):
+    pulled, expected = compressed_and_plain(40)
+    start = threading.Barrier(3)
+
+    def read(shared):
+        def run():
+            for index, views in shared:
+                start.wait(20)
+                assert [(bytes(view.body), view.tags) for view in views] == expected
+                assert [view.properties["TAGS"] for view in views] == [t for _, t in expected]
+                again = list(index.views(core.MessageView, 0, len(index)))
+                assert [bytes(view.body) for view in again] == [body for body, _ in expected]
+                # What is kept from the first read is one object, whoever read it first.
+                assert all(view.properties is view.properties for view in views)
+
+        return run
+
+    shared = []
+    for _ in range(60):
+        index = core.MessageIndex(pulled)
+        shared.append((index, list(index.views(core.MessageView, 0, len(index)))))
+    hammer(*[read(shared)] * 3)
+
+
+def test_threads_that_share_an_iterator_get_each_message_once():
+    pulled, _ = compressed_and_plain(300)
+    index = _cython.MessageIndex(pulled)
+    several = _cython.MessageRun([(index, i, 20) for i in range(0, 300, 20)])
+    found = []
+
+    def drain(iterator, offsets_of):
+        def run():
+            for item in iterator:
+                found.extend(offsets_of(item))
+
+        return run
+
+    for _ in range(30):
+        for iterator, offsets_of in [
+            (index.views(_cython.MessageView, 0, 300), lambda view: [view.queue_offset]),
+            (several.cut(_cython.MessageRun, 7), lambda run: run.offsets()),
+        ]:
+            found.clear()
+            hammer(*[drain(iterator, offsets_of)] * 3)
+            assert sorted(found) == list(range(300))
+
+
+def test_a_list_may_change_while_it_is_put(core):
+    pairs = [(i, f"message {i}") for i in range(40)]
+    sizes = [10] * 40
+    taken = []
+
+    def change(step):
+        del pairs[step % 40 :], sizes[step % 40 :]
+        pairs.extend((i, f"message {i}") for i in range(len(pairs), 40))
+        sizes.extend([10] * (40 - len(sizes)))
+
+    def put(step):
+        queue = core.ProcessQueue()
+        # Refused: lists of different lengths, or a change that was noticed.
+        with suppress(ValueError, RuntimeError):
+            queue.put(pairs, sizes)
+        queue._check()
+        found = queue.take(100)
+        assert found == [f"message {i}" for i in range(len(found))]
+        taken.append(len(found))
+
+    hammer(repeatedly(change), repeatedly(put), repeatedly(put))
+    assert any(taken)
+
+
+def test_a_field_is_read_while_another_thread_replaces_it(core):
+    fields = core.QueueFields()
+    fields.calling = None
+
+    def replace(step):
+        fields.calling = [f"run {step}", step]
+        fields.calling = None
+
+    def read(step):
+        run = fields.calling
+        assert run is None or len(run) == 2
+
+    hammer(repeatedly(replace), repeatedly(replace), repeatedly(read), repeatedly(read))
+
+
+def test_frames_added_by_several_threads_stay_whole():
+    stream = _cython.FrameStream(1 << 20)
+    wanted = 3 * 2_000
+    found = []
+
+    def add(mark):
+        def run():
+            header, body = bytes([mark]) * 20, bytes([mark]) * 3_000
+            frame = struct.pack(">iI", len(header) + len(body) + 4, len(header)) + header + body
+            for _ in range(2_000):
+                stream.add(frame)
+
+        return run
+
+    def take():
+        deadline = time.monotonic() + 25
+        while len(found) < wanted:
+            assert time.monotonic() < deadline
+            frame = stream.frame()
+            if frame is not None:
+                found.append((frame[1], frame[2]))
+                stream.drop()
+
+    hammer(add(1), add(2), add(3), take)
+    assert all(set(header) == set(body) and len(body) == 3_000 for header, body in found)
+    assert stream.buffered_bytes == 0
