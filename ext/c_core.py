@@ -25,7 +25,9 @@ ENGINE_HEADERS = found("ext/engine/*.h")
 CYTHON_MODULE = "ext/cython/_cython.pyx"
 CYTHON_DECLARATIONS = "ext/cython/libordermq.pxd"  # made by write_pxd, not in the repository
 CYTHON_PARTS = [name for name in found("ext/cython/*.pyx") if name != CYTHON_MODULE]
-COMPILE_ARGS = ["-O3", "-std=c11", "-pthread"]
+# Many an interpreter asks for debug information in its own flags: that is two thirds of a wheel.
+# The names of functions stay, for profilers and stack traces.
+COMPILE_ARGS = ["-O3", "-std=c11", "-pthread", "-g0"]
 LINK_ARGS = ["-pthread"]
 # Each is used where compiler and linker have it (ext/build_steps.py asks them): canaries on the
 # stack, bounds of copies checked (the better kind first), and tables of addresses that are resolved
