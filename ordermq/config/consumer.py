@@ -148,6 +148,11 @@ class PullConfig(Value):
             if getattr(self, name) == 0:
                 raise ConfigError(f"PullConfig.{name}=0: expected -1 (none) or more than 0")
 
+    @property
+    def has_topic_limits(self) -> bool:
+        """Whether limits of a whole topic are set, which its queues share."""
+        return self.pull_threshold_for_topic != -1 or self.pull_threshold_size_for_topic_mib != -1
+
     def for_one_of(self, queues: int) -> PullConfig:
         """Return the settings of one of `queues` queues: the topic's limits are divided
         (docs/internals/semantics.md#pull-loop).

@@ -669,6 +669,9 @@ class Fetcher:
     def _divide(self, topic: str) -> None:
         """Share the thresholds of a topic among its queues
         (docs/internals/semantics.md#pull-loop)."""
+        # Else each of a thousand queues that leave would be told to all others, for nothing.
+        if not self._config.has_topic_limits:
+            return
         fetchers = [item for queue, item in self._by_queue.items() if queue.topic == topic]
         # At each change of the share: queues that leave give their part to those that stay.
         for fetcher in fetchers:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ordermq.client.broker_api import LockGrant
@@ -244,6 +244,7 @@ class QueueLocks:
         self._losses = 0
         self._losses_at_grant: dict[MessageQueue, int] = {}
         self._left_to_expire: set[MessageQueue] = set()  # an epoch of theirs may still arrive
+        self._drained: dict[str, list[AssignedQueue]] = defaultdict(list)  # to unlock, by broker
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """Ask each broker for the locks of its queues; return what was granted."""
@@ -329,28 +330,36 @@ class QueueLocks:
 
         A failure is logged: the lock then expires at the broker.
         """
-        queue = assigned.queue
-        async with self._request_lock_of[queue.broker_name]:
-            lease = assigned.lease
-            assigned.discard()  # the next renewal leaves it out
-            if lease is not None and queue not in self._left_to_expire:
-                await self._unlock(queue, lease)
-        self._losses_at_grant.pop(queue, None)
+        broker = assigned.queue.broker_name
+        self._drained[broker].append(assigned)
+        async with self._request_lock_of[broker]:
+            # A thousand queues drain together when a consumer closes: those that came while a
+            # request was on its way leave with the next one, whoever sends it.
+            leases: dict[MessageQueue, Lease] = {}
+            for each in self._drained.pop(broker, ()):
+                if each.lease is not None and each.queue not in self._left_to_expire:
+                    leases[each.queue] = each.lease
+                each.discard()  # the next renewal leaves it out
+            if leases:
+                await self._unlock(broker, leases)
+        self._losses_at_grant.pop(assigned.queue, None)
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         # In line with the renewals, as in `release`: one of them may name this queue.
         async with self._request_lock_of[queue.broker_name]:
-            await self._unlock(queue, lease)
+            await self._unlock(queue.broker_name, {queue: lease})
 
-    async def _unlock(self, queue: MessageQueue, lease: Lease) -> None:
-        self._recorder.record(EventType.UNLOCK, queue, lease.epoch)
+    async def _unlock(self, broker: str, leases: Mapping[MessageQueue, Lease]) -> None:
+        for queue, lease in leases.items():
+            self._recorder.record(EventType.UNLOCK, queue, lease.epoch)
         try:
-            address = self._client.routes.master_of(queue.broker_name)
-            await self._client.api.unlock(address, self._group, [queue], [lease.wire_epoch])
+            address = self._client.routes.master_of(broker)
+            epochs = [lease.wire_epoch for lease in leases.values()]
+            await self._client.api.unlock(address, self._group, list(leases), epochs)
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
-            # Not retried: the broker lets the lock expire.
-            self._client.report_failure(queue.broker_name, "unlock", error)
+            # Not retried: the broker lets the locks expire.
+            self._client.report_failure(broker, "unlock", error)
 
     async def _renew(self, assigned: Sequence[AssignedQueue]) -> None:
         by_broker: dict[str, list[AssignedQueue]] = defaultdict(list)

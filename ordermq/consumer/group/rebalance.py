@@ -433,7 +433,8 @@ class Rebalancer:
             self.held.pop(assigned.queue, None)
             self._releases.pop(assigned.queue, None)
             self._on_released(assigned)
-            self.wake()
+            if not self._closing:  # nothing is taken instead, and there may be a thousand
+                self.wake()
 
     def _try_again_in(self, delay_ms: int) -> None:
         self._next_pass_ms = min(self._next_pass_ms, delay_ms)

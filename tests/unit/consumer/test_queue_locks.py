@@ -99,7 +99,7 @@ class Broker:
         self._start_ms = self.clock.now_ms()
         self.times = LeaseTimes.of(LeaseConfig(), lock_ms)
         self.stop_ms = self.times.duration_ms - self.times.margin_ms
-        callbacks = QueueCallbacks(
+        callbacks = self.callbacks = QueueCallbacks(
             lambda _, reason: self.lost.append(reason), lambda _: None, lambda _: None, lambda: None
         )
         lease = self.times.lease(1, self._start_ms)
@@ -262,6 +262,37 @@ def test_a_renewal_that_is_answered_late_releases_nothing_before_the_commit(answ
 
     asyncio.run(work())
     assert done == (["commit", "unlock"] if answer == "late" else [])
+
+
+def test_queues_that_drain_while_an_unlock_is_under_way_leave_with_the_next_one() -> None:
+    broker = Broker(None)
+    lease = broker.times.lease(1, broker.clock.now_ms())
+    queues = [
+        AssignedQueue(QUEUE._replace(queue_id=number), "g", lease, 0, broker.callbacks)
+        for number in range(100)
+    ]
+    requests: list[list[int]] = []
+    answer = asyncio.Event()
+
+    async def unlock(
+        address: str, group: str, wanted: list[MessageQueue], epochs: list[int]
+    ) -> None:
+        requests.append([queue.queue_id for queue in wanted])
+        await answer.wait()
+
+    broker.client.api.unlock = unlock
+
+    async def work() -> None:
+        releases = [asyncio.ensure_future(broker.locks.release(queue)) for queue in queues]
+        await asyncio.sleep(0)
+        queues[7].lose_lease("a test's own")
+        assert [queue.lease is None for queue in queues[:2]] == [True, False]
+        answer.set()
+        await asyncio.gather(*releases)
+
+    asyncio.run(work())
+    assert requests == [[0], [number for number in range(1, 100) if number != 7]]
+    assert all(queue.lease is None for queue in queues)
 
 
 async def stepped(broker: Broker, time_ms: int) -> None:
