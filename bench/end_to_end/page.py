@@ -161,6 +161,10 @@ def latency_section(result: dict[str, Any]) -> str:
         "ratios of each round. Milliseconds from "
         f"{work.get('from', 'the call of send')} to the listener.\n\n"
         + table(["messages/s", "client", *shown.values(), "worst", "CPU us per message"], rows)
+        + "".join(
+            f"\nLeft out: {int(rate):,} messages/s, which a client did not reach ({reason})\n"
+            for rate, reason in result.get("left_out", {}).items()
+        )
         + "\n![Latency by percentile](pictures/latency_rocketmq.png)\n"
         + source_line(result)
     )
