@@ -31,11 +31,7 @@ from bench.machine import ROOT, broker_process, save
 from bench.spark.processes import Tree, cpu_seconds, tree_cpu_seconds
 from bench.spark.session import session
 from bench.spark.sources import ROCKETMQ
-from ordermq import Message, Producer
-from ordermq.client.session import ClientSession
-from ordermq.config import RemotingConfig
-from ordermq.remoting.codes import RequestCode
-from ordermq.remoting.command import Command
+from ordermq import Admin, Message, Producer
 
 ROWS = {4: 512_000, 64: 128_000, 1_000: 100_000}
 ROUNDS = {4: 5, 64: 3, 1_000: 1}  # a task per queue takes its time
@@ -50,14 +46,8 @@ QUIET_S = 1.5  # between them; then the stream waits again
 
 def fill(address: str, topic: str, queues: int, rows: int) -> None:
     """Create a topic and send the same number of messages to every queue, in batches."""
-    ext = {"topic": topic, "defaultTopic": "TBW102", "perm": "6", "topicFilterType": "SINGLE_TAG"}
-    ext |= {"readQueueNums": str(queues), "writeQueueNums": str(queues), "order": "false"}
-    create = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
-    maker = ClientSession(address, RemotingConfig())
-    try:
-        assert maker.call(maker.connections.request(address, create, 3_000)).code == 0
-    finally:
-        maker.close()
+    with Admin(address) as admin:
+        admin.create_topic(topic, queues)
     with Producer("fill", name_servers=address) as producer:
         for queue in producer.queues(topic):
             left = rows // queues
@@ -164,10 +154,10 @@ def measure_idle(
     topic = "idle"
     fill(address, topic, IDLE_QUEUES, IDLE_QUEUES)
     tree = Tree(spark)
-    seen: dict[int, float] = {}
+    seen: list[float] = []
 
     def note(batch: DataFrame, number: int) -> None:
-        seen[number] = time.time()
+        seen.append(time.time())
 
     options = {"name_servers": address, "topic": topic, "starting_offsets": "latest"}
     frame = spark.readStream.format("ordermq").options(**options).load()
@@ -179,8 +169,9 @@ def measure_idle(
         time.sleep(IDLE_S)
         after = tree.source_cpu_seconds(), tree.cpu_seconds(), cpu_seconds(broker_pid or 0)
         source, whole, broker = (100 * (b - a) / IDLE_S for a, b in zip(before, after, strict=True))
+        seen.clear()  # the first batch, of nothing
         sent = list(news(address, topic, seen))
-        waits = [seen[number] - at for number, at in enumerate(sent)]
+        waits = [ran - at for ran, at in zip(seen, sent, strict=True)]
     finally:
         query.stop()
     row: dict[str, Any] = {
@@ -194,7 +185,7 @@ def measure_idle(
     return row
 
 
-def news(address: str, topic: str, seen: dict[int, float]) -> Iterator[float]:
+def news(address: str, topic: str, seen: list[float]) -> Iterator[float]:
     """Send messages, each when the one before is seen; yield when they were stored."""
     with Producer("news", name_servers=address) as producer:
         for number in range(NEWS):
