@@ -150,7 +150,7 @@ class PullConfig(Value):
 
     @property
     def has_topic_limits(self) -> bool:
-        """Whether limits of a whole topic are set, which its queues share."""
+        """True if limits of a whole topic are set, which its queues share."""
         return self.pull_threshold_for_topic != -1 or self.pull_threshold_size_for_topic_mib != -1
 
     def for_one_of(self, queues: int) -> PullConfig:
