@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,25 @@ def broker(
 ) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path / "broker.db", config=broker_config, clock=clock) as running:
         yield running
+
+
+@pytest.fixture
+def stop_writing(broker: EmbeddedBroker) -> Callable[[], None]:
+    """Has the broker's store take no more writes, as when it closes; connections stay."""
+    server, loop = broker._server, broker._loop
+    assert server is not None
+    assert loop is not None
+    stopped = threading.Event()
+
+    def stop_on_the_loop() -> None:
+        server._context.store.stop_writing()
+        stopped.set()
+
+    def stop() -> None:
+        loop.call_soon_threadsafe(stop_on_the_loop)
+        assert stopped.wait(20)
+
+    return stop
 
 
 @pytest.fixture

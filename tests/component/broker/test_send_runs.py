@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -218,20 +218,10 @@ def test_sends_that_could_not_be_stored_are_all_refused_and_can_be_sent_again(
 
 
 def test_sends_that_come_together_while_the_broker_closes_may_be_sent_again(
-    client: WireClient, broker: EmbeddedBroker
+    client: WireClient, stop_writing: Callable[[], None]
 ) -> None:
     client.create_topic("orders", 1)
-    server, loop = broker._server, broker._loop
-    assert server is not None
-    assert loop is not None
-    stopped = threading.Event()
-
-    def stop() -> None:
-        server._context.store.stop_writing()
-        stopped.set()
-
-    loop.call_soon_threadsafe(stop)
-    assert stopped.wait(20)
+    stop_writing()
     sent = [with_id(number) for number in range(3)]
     client.socket.sendall(b"".join(map(encode, sent)))
     for one in sent:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
+from collections.abc import Callable
 
 import pytest
 
@@ -40,20 +40,10 @@ def test_a_record_carries_the_checksum_of_its_body(client: WireClient) -> None:
 
 
 def test_a_broker_that_is_closing_says_that_it_stored_nothing_and_may_be_asked_again(
-    client: WireClient, broker: EmbeddedBroker
+    client: WireClient, stop_writing: Callable[[], None]
 ) -> None:
     assert client.send("orders", b"x").code == 0
-    server, loop = broker._server, broker._loop
-    assert server is not None
-    assert loop is not None
-    stopped = threading.Event()
-
-    def stop() -> None:
-        server._context.store.stop_writing()
-        stopped.set()
-
-    loop.call_soon_threadsafe(stop)
-    assert stopped.wait(20)
+    stop_writing()
     answer = client.send("orders", b"y")
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert answer.remark == "the broker is closing and accepts no more writes"
