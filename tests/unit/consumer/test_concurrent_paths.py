@@ -266,15 +266,17 @@ class Batches:
         )  # fmt: skip
 
 
+def rounds_of(calls: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw scripts of calls, and what is done between one and the next."""
+    script = st.lists(calls, min_size=2, max_size=16)
+    return st.lists(st.tuples(script, st.lists(between, max_size=3)), min_size=2, max_size=6)
+
+
 @given(
     st.integers(1, 4),
     st.booleans(),
     st.booleans(),
-    st.lists(
-        st.tuples(st.lists(nested_calls, min_size=2, max_size=16), st.lists(between, max_size=3)),
-        min_size=2,
-        max_size=6,
-    ),
+    rounds_of(nested_calls),
 )
 def test_both_loops_do_the_same_batch_by_batch(
     size: int,
@@ -325,11 +327,7 @@ def test_both_loops_do_the_same_after_each_deed(deed: str | None, per_run: int) 
 @given(
     st.integers(1, 70),
     st.booleans(),
-    st.lists(
-        st.tuples(st.lists(calls, min_size=2, max_size=16), st.lists(between, max_size=3)),
-        min_size=2,
-        max_size=6,
-    ),
+    rounds_of(calls),
 )
 def test_a_native_run_of_many_batches_makes_the_calls_of_as_many_runs(
     size: int,
