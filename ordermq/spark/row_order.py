@@ -141,6 +141,29 @@ class RowOrigins:
                 self._queues[queue_id] = known
         return known
 
+    def queues_of(self, ends: Sequence[int]) -> list[MessageQueue | None]:
+        """Return the queue of each of the adjacent runs of rows that end there.
+
+        None where its rows are of several queues or their offsets do not rise, and for all runs if
+        the batch is of several topics or brokers.  O(rows), native but for a look-up per run.
+        """
+        if self._has_one_broker is None:
+            self._has_one_broker = self._is_of_one_broker()
+        if not self._has_one_broker:
+            return [None] * len(ends)
+        offsets = np.frombuffer(self.offsets, np.int64)
+        ids = np.frombuffer(self._queue_ids, np.int32)
+        breaks = (offsets[1:] <= offsets[:-1]) | (ids[1:] != ids[:-1])
+        inner = np.asarray(ends[:-1], np.int64)
+        breaks[inner - 1] = False  # between two runs anything may change
+        firsts = np.concatenate((np.zeros(1, np.int64), inner))
+        _, rows, places = np.unique(ids[firsts], return_index=True, return_inverse=True)
+        of_id = [self.queue(int(firsts[at])) for at in rows]
+        queues: list[MessageQueue | None] = [of_id[place] for place in places.tolist()]
+        for run in np.searchsorted(ends, np.flatnonzero(breaks) + 1, side="right").tolist():
+            queues[run] = None
+        return queues
+
     def _is_of_one_broker(self) -> bool:
         # The run finder compares the names of neighbouring rows natively. With offsets that rise
         # and queue ids that are equal, only a change of topic or broker can end its run.

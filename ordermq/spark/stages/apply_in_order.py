@@ -355,7 +355,7 @@ class QueueCaller(Protocol):
 
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
-    ) -> Iterator[list[Any]]:
+    ) -> Iterator[Any]:
         """Call with the rows first .. end - 1; yield the results in the order of the rows."""
 
 
@@ -368,7 +368,7 @@ class _PerKey:
 
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
-    ) -> Iterator[list[Any]]:
+    ) -> Iterator[Any]:
         # The run was checked; grouping within it keeps the order of each key's rows.
         grouped = grouped_by_key(rows.slice(first, end - first), self._by)
         for run in KeyRuns(self._by, MAX_ROWS_OF_A_KEY, OrderCheck("")).of([grouped]):
@@ -390,8 +390,8 @@ def run_queues(
                 continue
             origins = RowOrigins(batch)
             for queue, first, end in check.runs(origins, 0, batch.num_rows):
-                for result in caller.call_queue(batch, queue, origins.offsets, first, end):
-                    yield from collector.add(result)
+                for made in caller.call_queue(batch, queue, origins.offsets, first, end):
+                    yield from collector.add(made)
         yield from collector.rest()
     # Spark closes the generator when it has enough rows; the threads must not outlive the task.
     finally:
@@ -410,8 +410,8 @@ def run_keys(
     if not by_key:
         runs = _joined(runs)
     for run in runs:
-        for result in _call_run(invocation, run):
-            yield from collector.add(result)
+        for made in _call_run(invocation, run):
+            yield from collector.add(made)
     yield from collector.rest()
 
 
@@ -420,13 +420,13 @@ def _joined(runs: Iterator[KeyRun]) -> Iterator[KeyRun]:
     # A call has a price of its own, mostly the conversion to pandas. Small keys share it so.
     collector = BatchCollector()
     for run in runs:
-        for rows in collector.add([run.rows]):
+        for rows in collector.add(run.rows):
             yield KeyRun(None, rows, None, False)
     for rows in collector.rest():
         yield KeyRun(None, rows, None, False)
 
 
-def _call_run(invocation: StageInvocation, run: KeyRun) -> Iterable[list[Any]]:
+def _call_run(invocation: StageInvocation, run: KeyRun) -> Iterable[Any]:
     return invocation.call_key(run.rows, run.queue, run.key, run.is_continued)
 
 
@@ -440,6 +440,5 @@ def run_group(
     found: list[Any] = []
     # The group is in memory already, so its run is not cut into parts.
     for run in KeyRuns(keys, max(table.num_rows, 1), check).of(sorted_rows.to_batches()):
-        for result in _call_run(invocation, run):
-            found += result
+        found += _call_run(invocation, run)
     return pa.Table.from_batches(found, schema=spec.output.schema)

@@ -533,7 +533,7 @@ class _KeyInvocation(_StateInvocation):
 
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
-    ) -> Iterator[list[Any]]:
+    ) -> Iterator[Any]:
         assert self.queue_state is not None
         by = self._states.key
         grouped = grouped_by_key(rows.slice(first, end - first), [by])
@@ -603,8 +603,8 @@ def run_with_state(
         for queue, first, end in check.runs(origins, 0, batch.num_rows):
             part = batch.slice(first, end - first)
             invocation.enter(part, queue, origins.offsets[first], lease_of(batch, first))
-            for result in caller.call_queue(batch, queue, origins.offsets, first, end):
-                yield from collector.add(result)
+            for made in caller.call_queue(batch, queue, origins.offsets, first, end):
+                yield from collector.add(made)
             assert invocation.queue_state is not None
             invocation.queue_state.last_offset = origins.offsets[end - 1]
     invocation.leave()

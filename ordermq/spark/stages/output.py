@@ -156,19 +156,11 @@ class BatchCollector:
         self._held: list[Any] = []
         self._rows = 0
 
-    # Large batches pass as they are: joining would copy them.
-    def add(self, batches: Sequence[Any]) -> list[Any]:
-        """Keep these batches and return those that are large enough."""
-        ready: list[Any] = []
-        for batch in batches:
-            if not self._held and batch.num_rows >= BATCH_ROWS:
-                ready.append(batch)
-                continue
-            self._held.append(batch)
-            self._rows += batch.num_rows
-            if self._rows >= BATCH_ROWS:
-                ready += self.rest()
-        return ready
+    def add(self, batch: Any) -> Sequence[Any]:
+        """Keep a batch; return what is kept, joined, if it is large enough."""
+        self._held.append(batch)
+        self._rows += batch.num_rows
+        return self.rest() if self._rows >= BATCH_ROWS else ()
 
     def rest(self) -> list[Any]:
         """Return the rows that are kept."""

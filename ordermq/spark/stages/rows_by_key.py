@@ -95,19 +95,23 @@ class KeyRuns:
         origins = RowOrigins(batch) if self._check is not None else None
         ends = run_ends(columns)
         firsts = [0, *ends[:-1]]
-        runs = zip(_values_at(columns, firsts), firsts, ends, strict=True)
+        # The usual case, checked together: the rows of a key are of one queue and in order.
+        queues = origins.queues_of(ends) if origins is not None else [None] * len(ends)
+        runs = zip(_values_at(columns, firsts), firsts, ends, queues, strict=True)
         # Only the first run and the last can go on in another batch.
-        yield from self._add(batch, origins, *next(runs))
-        for key, first, end in islice(runs, max(len(ends) - 2, 0)):
+        key, first, end, _ = next(runs)
+        yield from self._add(batch, origins, key, first, end)
+        for key, first, end, queue in islice(runs, max(len(ends) - 2, 0)):
             if self._held or self._is_continued:
                 yield from self._take_held()
                 self._begin(key)
             if end - first < self._max_rows:
-                queue = self._check_whole(origins, first, end)
+                if queue is None and origins is not None:
+                    queue = self._check_whole(origins, first, end)
                 yield KeyRun(key, batch.slice(first, end - first), queue, False)
             else:
                 yield from self._add(batch, origins, key, first, end)
-        for key, first, end in runs:
+        for key, first, end, _ in runs:
             yield from self._add(batch, origins, key, first, end)
 
     def _add(
@@ -126,13 +130,8 @@ class KeyRuns:
             yield from self._take_held()
             self._is_continued = True
 
-    def _check_whole(self, origins: RowOrigins | None, first: int, end: int) -> MessageQueue | None:
+    def _check_whole(self, origins: RowOrigins, first: int, end: int) -> MessageQueue | None:
         """Check the order of a run that lies within a batch; return its queue if it has one."""
-        if origins is None:
-            return None
-        # The usual case: the rows of a key are from one queue, and the core has compared them.
-        if origins.run_end(first, end) == end:
-            return origins.queue(first)
         assert self._check is not None
         self._check.restart()
         queues = {queue for queue, _, _ in self._check.runs(origins, first, end)}
@@ -198,8 +197,8 @@ class ConcurrentKeys:
 
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
-    ) -> Iterator[list[Any]]:
-        """Call with each row of a queue's run; yield the results in the order of the rows."""
+    ) -> Iterator[Any]:
+        """Call with each row of a queue's run; yield the batches of the results in row order."""
         # No limit ahead: the rows are in memory already, unlike those of a consumer's queue.
         lanes = LaneMap(str(queue), max_in_flight=self._max_in_flight, max_ahead=2**62)
         lanes.reset(offsets[first])
@@ -220,7 +219,8 @@ class ConcurrentKeys:
         )
         context = self._invocation.context(queue, lease_of(rows, first))
         results = self._run(lanes, part, offsets[first:end], context)
-        yield from (results[row] for row in sorted(results))
+        for row in sorted(results):
+            yield from results[row]
 
     def _run(
         self, lanes: Any, rows: Any, offsets: memoryview, context: StageContext

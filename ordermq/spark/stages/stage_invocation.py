@@ -248,8 +248,8 @@ class StageInvocation:
 
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
-    ) -> Iterator[list[Any]]:
-        """Call with the rows first .. end - 1 of one queue, in order; yield each call's result."""
+    ) -> Iterator[Any]:
+        """Call with the rows first .. end - 1 of one queue, in order; yield the results' batches."""
         process_queue = PROCESS_QUEUES.get(self.task, queue, offsets[first])
         process_queue.put_columns(offsets[first:end], row_tokens(first, end))
         context = self.context(queue, lease_of(rows, first))
@@ -257,12 +257,12 @@ class StageInvocation:
 
     def call_key(
         self, rows: Any, queue: MessageQueue | None, key: Any, is_continued: bool
-    ) -> Iterable[list[Any]]:
-        """Call with the rows of one key, whatever their queues; return each call's result."""
+    ) -> Iterable[Any]:
+        """Call with the rows of one key, whatever their queues; return the results' batches."""
         context = self._key_context(rows, queue, key, is_continued)
         # The common case, without a process queue: keys are many, and their runs often short.
         if self.failures is None and (self.spec.rows_per_call or rows.num_rows) >= rows.num_rows:
-            return (self.call(rows, context),)
+            return self.call(rows, context)
         process_queue = ProcessQueue(f"key {key!r}")
         # Row numbers serve as offsets: those of several queues do not compare.
         numbers = row_tokens(0, rows.num_rows)
@@ -271,7 +271,7 @@ class StageInvocation:
 
     def _drain(
         self, process_queue: interface.ProcessQueue, rows: Any, count: int, context: StageContext
-    ) -> Iterator[list[Any]]:
+    ) -> Iterator[Any]:
         """Take, call and commit until the queue is empty.
 
         After a failed call, half as many rows are taken, until the failing row is alone.
@@ -306,7 +306,7 @@ class StageInvocation:
                     # Back to whole batches: the next failing row is found by halving again.
                     limit, attempts = most, 0
             process_queue.commit()
-            yield result
+            yield from result
 
     def call(self, rows: Any, context: StageContext) -> list[Any]:
         """Call the function once; return its result as batches of the schema.

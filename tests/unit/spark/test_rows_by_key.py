@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
+from itertools import cycle, groupby, islice, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -69,12 +69,12 @@ def test_grouping_keeps_the_order_within_a_key(keys: list[Any]) -> None:
         assert own == sorted(own)
 
 
-def placed(rows: list[tuple[int, int, int]]) -> Any:
-    """Rows of (key, queue id, offset)."""
+def placed(rows: list[tuple[int, int, int]], brokers: str = "b") -> Any:
+    """Rows of (key, queue id, offset); their brokers by turns."""
     return pa.RecordBatch.from_pydict({
         "key": [key for key, _, _ in rows],
         "topic": ["t"] * len(rows),
-        "broker": ["b"] * len(rows),
+        "broker": list(islice(cycle(brokers), len(rows))),
         "queue_id": pa.array([queue for _, queue, _ in rows], pa.int32()),
         "offset": [offset for _, _, offset in rows],
     })  # fmt: skip
@@ -100,3 +100,36 @@ def test_order_is_checked_within_a_key_that_begins_and_ends_in_a_batch() -> None
         rows = placed([(1, 0, 9), *wrong, (3, 0, 1)])
         with pytest.raises(OrderingError, match=r"offset [56] arrives"):
             list(KeyRuns(["key"], 9, OrderCheck("look")).of([rows]))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), max_size=20),
+    st.none() | st.integers(0, 19),
+    st.sampled_from(("b", "bc")),
+)
+def test_each_run_has_its_queue_or_an_error_as_if_its_rows_were_compared_one_by_one(
+    places: list[tuple[int, int]], moved: int | None, brokers: str
+) -> None:
+    # In order, but for one row at most.
+    rows = [
+        (key, queue_id, 0 if at == moved else at + 1)
+        for at, (key, queue_id) in enumerate(sorted(places, key=lambda place: place[0]))
+    ]
+    batch = placed(rows, brokers)
+    wanted: list[tuple[int, set[tuple[str, int]]]] = []
+    is_in_order = True
+    for key, group in groupby(enumerate(rows), lambda row: row[1][0]):
+        last: dict[tuple[str, int], int] = {}
+        for at, (_, queue_id, offset) in group:
+            queue = brokers[at % len(brokers)], queue_id
+            is_in_order &= offset > last.get(queue, -1)
+            last[queue] = offset
+        wanted.append((key, set(last)))
+    runs = KeyRuns(["key"], 100, OrderCheck("look")).of([batch])
+    if not is_in_order:
+        with pytest.raises(OrderingError, match="out of order"):
+            list(runs)
+        return
+    for run, (key, queues) in zip(runs, wanted, strict=True):
+        found = run.queue and {(run.queue.broker_name, run.queue.queue_id)}
+        assert (run.key, found) == (key, queues if len(queues) == 1 else None)
