@@ -249,7 +249,7 @@ class StageInvocation:
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
     ) -> Iterator[Any]:
-        """Call with the rows first .. end - 1 of one queue, in order; yield the results' batches."""
+        """Call with the rows first .. end - 1 of one queue, in order; yield its results' rows."""
         process_queue = PROCESS_QUEUES.get(self.task, queue, offsets[first])
         process_queue.put_columns(offsets[first:end], row_tokens(first, end))
         context = self.context(queue, lease_of(rows, first))
@@ -258,7 +258,7 @@ class StageInvocation:
     def call_key(
         self, rows: Any, queue: MessageQueue | None, key: Any, is_continued: bool
     ) -> Iterable[Any]:
-        """Call with the rows of one key, whatever their queues; return the results' batches."""
+        """Call with the rows of one key, whatever their queues; return its results' rows."""
         context = self._key_context(rows, queue, key, is_continued)
         # The common case, without a process queue: keys are many, and their runs often short.
         if self.failures is None and (self.spec.rows_per_call or rows.num_rows) >= rows.num_rows:
