@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import ordermq.loggers  # noqa: F401 - before any of them is used
 from ordermq.lazy_imports import lazy_names
+from ordermq.version import VERSION
 
 if TYPE_CHECKING:
     from ordermq import client as client
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from ordermq.producer.queue_selector import QueueSelector, ShardingKey
     from ordermq.producer.transactions import TransactionListener, TransactionProducer
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Admin",

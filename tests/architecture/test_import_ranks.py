@@ -26,6 +26,7 @@ RANKS = (
         "private_files",
         "supervisor",
         "value",
+        "version",
         "wall_time",
     },
     {"core"},

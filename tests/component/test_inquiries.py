@@ -5,14 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from ordermq import ConsumeResult, Message, MessageQueue, Producer, PushConsumer, SendReceipt
+from ordermq import (
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    SendReceipt,
+    __version__,
+)
 from ordermq.broker import EmbeddedBroker
 from ordermq.remoting.bodies import queue_table_from_body, queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -449,3 +460,36 @@ def test_a_reset_moves_a_broadcasting_member_alone(
         ask(consumer, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
         seen.wait_for_count(16)
     assert [offset for _, offset, _, _ in seen.deliveries] == [*range(10), *range(4, 10)]
+
+
+MEMBER = """
+import sys
+from ordermq import PushConsumer
+
+consumer = PushConsumer("g", name_servers=sys.argv[1], consume_from_where="first_offset")
+consumer.subscribe("orders")
+consumer.orderly(lambda messages, context: print(consumer.client_id, flush=True))
+with consumer:
+    input()
+    print(*sorted(sys.modules), flush=True)
+"""
+
+
+def test_an_answer_loads_no_module_that_would_hold_up_locks_and_pulls(
+    broker: EmbeddedBroker, producer: Producer, tool: WireClient
+) -> None:
+    send(producer, 1)
+    command = [sys.executable, "-c", MEMBER, f"127.0.0.1:{broker.port}"]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as member:
+        assert member.stdin is not None
+        assert member.stdout is not None
+        client_id = member.stdout.readline().strip()
+        ext = {"consumerGroup": "g", "clientId": client_id}
+        answer = tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        member.stdin.write("\n")
+        member.stdin.close()
+        loaded = set(member.stdout.read().split())
+    told = queue_table(answer.body)["properties"]["PROP_CLIENT_VERSION"]
+    assert told == f"ordermq {__version__}"
+    # importlib.metadata brings mail and archives along: 40 ms on the I/O thread as a member joins.
+    assert not loaded & {"importlib.metadata", "email", "zipfile", "tempfile", "csv"}

@@ -36,6 +36,7 @@ from ordermq.remoting.bodies import (
 )
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.version import VERSION
 
 _log = logging.getLogger("ordermq.consumer")
 
@@ -119,9 +120,6 @@ class AdminRequests:
         return request.reply(ResponseCode.SUCCESS, body=body)
 
     def _running_info(self, request: Command) -> Command:
-        # Here, because it brings modules of mail and archives along, for a rare request.
-        from importlib.metadata import version
-
         if (topic := request.ext.get(PULL_NOW)) is not None:
             for assigned in self._assigned():
                 if assigned.queue.topic == topic:
@@ -129,7 +127,7 @@ class AdminRequests:
         parts: dict[str, Any] = {
             "mqPopTable": {},
             "properties": {
-                "PROP_CLIENT_VERSION": f"ordermq {version('ordermq')}",
+                "PROP_CLIENT_VERSION": f"ordermq {VERSION}",
                 "PROP_CONSUMEORDERLY": str(self._receiver.is_ordered).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CONSUME_TYPE": CONSUME_TYPES[self._is_polled],
