@@ -183,7 +183,7 @@ class LeaseConfig(Value):
     lock_interval_ms: int = 10_000
     # Stop this long before the end of the lease; at most a fifth of it. 0 ms..1 day.
     lease_margin_ms: int = 2_000
-    # Longest time between requests for a lock another member holds; the first follow after 20 ms,
+    # Longest time between requests for a lock another member holds; the first follow after 5 ms,
     # and a broker may notify the member sooner. 10 ms..1 day.
     lock_retry_ms: int = 200
     # Store the epoch of each lock at brokers that have none of their own, as all of RocketMQ's: two
