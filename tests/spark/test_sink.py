@@ -17,6 +17,7 @@ import ordermq.spark
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import ConfigError
 from ordermq.producer.queue_selector import java_index
+from ordermq.spark.versions import ADMISSION, is_before
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 
@@ -81,10 +82,11 @@ def test_a_batch_that_is_killed_is_written_again_and_read_once(
     spark: SparkSession, target: dict[str, str], tmp_path: Path
 ) -> None:
     mark = tmp_path / "failed"
+    failing = 0 if is_before(ADMISSION) else 1  # older ones read all in the first
 
     def once_failing(rows: Any, context: Any) -> Any:
-        # The second micro-batch fails in its last partition, after others have sent theirs.
-        if context.batch_id == 1 and context.queue.queue_id == 3 and not mark.exists():
+        # A micro-batch fails in its last partition, after others have sent theirs.
+        if context.batch_id == failing and context.queue.queue_id == 3 and not mark.exists():
             mark.touch()
             raise RuntimeError("killed")
         return rows
@@ -112,7 +114,7 @@ def test_a_batch_that_is_killed_is_written_again_and_read_once(
     assert len(rows) > 400, "the killed batch sent nothing: the test shows nothing"
     once = ordermq.spark.drop_repeats(everything).collect()
     assert len(once) == 400
-    assert len({row.body for row in once}) == 400
+    assert len({bytes(row.body) for row in once}) == 400  # a bytearray before Spark 4.1
     assert_keys_in_order(once)
 
 
@@ -176,7 +178,7 @@ def test_rows_without_origin_columns_are_written_with_tags_and_keys(
     )
     write(rows, target, body_column="text")
     found = written(spark, target).collect()
-    assert {row.body for row in found} == {f"no {n}".encode() for n in range(100)}
+    assert {bytes(row.body) for row in found} == {f"no {n}".encode() for n in range(100)}
     assert {(row.tags, row.keys) for row in found} == {("paid", "a b")}
     stamps = {tuple(row.properties.get(f"omq_{n}") for n in ("source", "row")) for row in found}
     assert len(stamps) == 400
