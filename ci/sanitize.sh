@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run the C core alone under ASan and UBSan (random steps with all checks, the same with failing
 # allocations, mutated records, headers and batch bodies) and under TSan (threads on one queue, one
-# lock table, one lane map); under both the pull engine against brokers that misbehave.
+# lock table, one lane map); under both the pull engine against brokers that misbehave, and threads
+# that send through one connection.
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
@@ -44,7 +45,9 @@ echo "ordermq: C core under sanitizers, SEED=$SEED"
 "$build/memory" headers "$CASES" "$SEED" "${headers[@]}"
 "$build/memory" replies "$CASES" "$SEED" "${replies[@]}"
 "$build/memory" engine "$((ROUNDS / 400))" "$SEED"
+"$build/memory" waits "$((ROUNDS / 400))" "$SEED"
 "$build/memory" batches "$((CASES / 10))" "$SEED" "${batches[@]}" # each with five kinds of record
 "$cc" "${strict[@]}" -fsanitize=thread "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/threads"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" threads "$ROUNDS"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" engine "$((ROUNDS / 400))" "$SEED"
+TSAN_OPTIONS=halt_on_error=1 "$build/threads" waits "$((ROUNDS / 400))" "$SEED"

@@ -1,20 +1,60 @@
-cdef extern from "<poll.h>" nogil:
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *descriptors, unsigned long count, int timeout_ms)
-    enum:
-        POLLIN
+cdef extern from "frame_stream.h" nogil:
+    ctypedef struct omq_frame_stream:
+        pass
+    ctypedef struct omq_frame:
+        uint8_t encoding
+        const uint8_t *header
+        size_t header_size
+        const uint8_t *body
+        size_t body_size
+    ctypedef struct omq_awaited:
+        uint32_t opaque
+        int event
+        uint8_t *frame
+        size_t size
+    ctypedef enum omq_waited:
+        OMQ_ANSWERED
+    omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes)
+    void omq_frame_stream_free(omq_frame_stream *stream)
+    omq.bool omq_frame_stream_add(omq_frame_stream *stream, const uint8_t *bytes, size_t size)
+    omq.bool omq_frame_stream_next(omq_frame_stream *stream, omq_frame *frame)
+    void omq_frame_stream_drop(omq_frame_stream *stream)
+    omq.bool omq_frame_stream_is_broken(omq_frame_stream *stream)
+    const uint8_t *omq_frame_stream_rest(omq_frame_stream *stream, size_t *size)
+    size_t omq_frame_stream_buffered(omq_frame_stream *stream)
+    void omq_frame_stream_counts(omq_frame_stream *stream, uint64_t *bytes, uint64_t *frames)
+    int omq_frame_stream_attach(omq_frame_stream *stream, int socket, int gate)
+    void omq_frame_stream_trust(omq_frame_stream *stream)
+    omq.bool omq_frame_stream_begin(omq_frame_stream *stream)
+    ssize_t omq_frame_stream_receive(omq_frame_stream *stream)
+    void omq_frame_stream_end(omq_frame_stream *stream, omq.bool are_waiters_alone)
+    omq.bool omq_frame_stream_stop(omq_frame_stream *stream)
+    omq_waited omq_frame_stream_wait(
+        omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms
+    )
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int descriptor, void *buffer, size_t size, int flags)
-    enum:
-        MSG_DONTWAIT
 
-cdef enum:
-    RECEIVED_AT_ONCE = 65536
-    FRAME_WORDS = 8  # bytes of the two lengths before a header
+cdef extern from "outbox.h" nogil:
+    ctypedef struct omq_outbox:
+        pass
+    ctypedef enum omq_flushed:
+        OMQ_FLUSHED
+        OMQ_FULL
+        OMQ_FAILED
+    omq_outbox *omq_outbox_new(int socket)
+    void omq_outbox_free(omq_outbox *outbox)
+    omq.bool omq_outbox_append(omq_outbox *outbox, const uint8_t *bytes, size_t size)
+    omq_flushed omq_outbox_flush(omq_outbox *outbox, int *error)
+    uint8_t *omq_outbox_take(omq_outbox *outbox, size_t *size)
+    void omq_outbox_close(omq_outbox *outbox)
+
+
+cdef tuple _frame_of(const omq_frame *frame):
+    return (
+        frame.encoding,
+        PyBytes_FromStringAndSize(<const char *>frame.header, frame.header_size),
+        PyBytes_FromStringAndSize(<const char *>frame.body, frame.body_size),
+    )
 
 
 @cython.final
@@ -22,118 +62,176 @@ cdef enum:
 cdef class FrameStream:
     """Bytes received from one socket, and the frames they make; see core/interface.py."""
 
-    cdef uint8_t *_bytes  # owned; freed in __dealloc__
-    cdef size_t _first  # of what no frame was dropped of
-    cdef size_t _end
-    cdef size_t _capacity
-    cdef size_t _frame_size  # of the frame that `frame` returned last; 0: none since `drop`
-    cdef size_t _max_frame_bytes
-    cdef readonly bint is_broken
+    cdef omq_frame_stream *_stream  # owned; freed in __dealloc__
 
     def __cinit__(self, size_t max_frame_bytes):
-        self._max_frame_bytes = max_frame_bytes
+        self._stream = omq_frame_stream_new(max_frame_bytes)
+        if self._stream is NULL:
+            raise MemoryError("no memory for the frames of a connection")
 
     def __dealloc__(self):
-        PyMem_Free(self._bytes)
+        omq_frame_stream_free(self._stream)
 
     @property
-    @cython.critical_section
+    def is_broken(self):
+        return omq_frame_stream_is_broken(self._stream)
+
+    @property
     def buffered_bytes(self):
-        return self._end - self._first
+        return omq_frame_stream_buffered(self._stream)
 
-    def wait(self, int descriptor, int event, int timeout_ms):
-        cdef pollfd waited[2]
-        cdef uint8_t count[512]
-        cdef int found
-        waited[0].fd, waited[0].events, waited[0].revents = descriptor, POLLIN, 0
-        waited[1].fd, waited[1].events, waited[1].revents = event, POLLIN, 0
-        with nogil:
-            found = poll(waited, 2, timeout_ms)
-            if found > 0 and waited[1].revents:
-                read(event, count, sizeof(count))
-        if found < 0:  # a signal: its handler is Python's
-            PyErr_CheckSignals()
-            return False
-        return waited[0].revents != 0
+    @property
+    def counts(self):
+        cdef uint64_t received
+        cdef uint64_t answered
+        omq_frame_stream_counts(self._stream, &received, &answered)
+        return received, answered
 
-    @cython.critical_section
-    def receive(self, int descriptor):
-        # With the interpreter lock, if there is one: it takes only what is there already.
-        self._make_room(RECEIVED_AT_ONCE)
-        cdef ssize_t got = recv(
-            descriptor, self._bytes + self._end, self._capacity - self._end, MSG_DONTWAIT
-        )
-        if got > 0:
-            self._end += got
-        elif got < 0:
-            if errno in (EAGAIN, EINTR):
-                return -1
-            PyErr_SetFromErrno(OSError)
-        return got
-
-    @cython.critical_section
     def add(self, bytes data not None):
-        cdef size_t size = PyBytes_GET_SIZE(data)
-        self._make_room(size)
-        memmove(self._bytes + self._end, PyBytes_AS_STRING(data), size)
-        self._end += size
+        if not omq_frame_stream_add(
+            self._stream, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
+        ):
+            raise MemoryError("no memory for what was received")
 
     @cython.critical_section
     def frame(self):
-        cdef const uint8_t *at = self._bytes + self._first
-        cdef size_t have = self._end - self._first
-        cdef size_t size
-        cdef size_t header_size
-        self._frame_size = 0
-        if have < FRAME_WORDS or self.is_broken:
+        cdef omq_frame frame
+        if not omq_frame_stream_next(self._stream, &frame):
             return None
-        size = 4 + <size_t>omq_read_big_u32(at)
-        header_size = omq_read_big_u32(at + 4) & 0xFFFFFF
-        # A length with its highest bit set is negative in the protocol; here it is over the limit.
-        if size < FRAME_WORDS or size > self._max_frame_bytes or header_size > size - FRAME_WORDS:
-            self.is_broken = True
-            return None
-        if have < size:
-            return None
-        self._frame_size = size
-        return (
-            at[4],
-            PyBytes_FromStringAndSize(<const char *>at + FRAME_WORDS, header_size),
-            PyBytes_FromStringAndSize(
-                <const char *>at + FRAME_WORDS + header_size, size - FRAME_WORDS - header_size
-            ),
-        )
+        return _frame_of(&frame)
 
     @cython.critical_section
     def drop(self):
-        self._first += self._frame_size
-        self._frame_size = 0
-        if self._first == self._end:
-            self._first = self._end = 0
+        omq_frame_stream_drop(self._stream)
 
     @cython.critical_section
     def rest(self):
-        return PyBytes_FromStringAndSize(
-            <const char *>self._bytes + self._first, self._end - self._first
+        cdef size_t size
+        cdef const uint8_t *rest = omq_frame_stream_rest(self._stream, &size)
+        return PyBytes_FromStringAndSize(<const char *>rest, size)
+
+    def attach(self, int socket, int gate):
+        cdef int error = omq_frame_stream_attach(self._stream, socket, gate)
+        if error:
+            raise OSError(error, _strerror(error))
+
+    def trust(self):
+        omq_frame_stream_trust(self._stream)
+
+    def begin(self):
+        return omq_frame_stream_begin(self._stream)
+
+    def receive(self):
+        # With the interpreter lock, if there is one: it takes only what is there already.
+        cdef ssize_t got = omq_frame_stream_receive(self._stream)
+        if got < -1:
+            raise OSError(-got, _strerror(-got))
+        return got
+
+    def end(self, bint are_waiters_alone):
+        omq_frame_stream_end(self._stream, are_waiters_alone)
+
+    def stop(self):
+        return omq_frame_stream_stop(self._stream)
+
+
+@cython.final
+@cython.no_gc
+cdef class Outbox:
+    """Frames that threads write to one socket; see core/interface.py."""
+
+    cdef omq_outbox *_outbox  # owned; freed in __dealloc__
+
+    def __cinit__(self, int socket):
+        self._outbox = omq_outbox_new(socket)
+        if self._outbox is NULL:
+            raise MemoryError("no memory for what is written")
+
+    def __dealloc__(self):
+        omq_outbox_free(self._outbox)
+
+    def append(self, bytes data not None):
+        return omq_outbox_append(
+            self._outbox, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
         )
 
-    cdef int _make_room(self, size_t size) except -1:
-        cdef size_t have = self._end - self._first
-        cdef size_t wanted = 2 * (have + size)
-        cdef uint8_t *grown
-        if self._capacity - self._end >= size:
-            return 0
-        if self._first:
-            memmove(self._bytes, self._bytes + self._first, have)
-            self._first, self._end = 0, have
-        if self._capacity - have < size:
-            # Twice as much: a long frame is then moved a few times, not once for each read.
-            grown = <uint8_t *>PyMem_Realloc(self._bytes, wanted)
-            if grown is NULL:
-                raise MemoryError("no memory for what was received")
-            self._bytes, self._capacity = grown, wanted
-        return 0
+    def flush(self):
+        cdef int error = 0
+        cdef omq_flushed said
+        with nogil:
+            said = omq_outbox_flush(self._outbox, &error)
+        if said == OMQ_FAILED:
+            raise OSError(error, _strerror(error))
+        return said == OMQ_FLUSHED
+
+    def take(self):
+        cdef size_t size
+        cdef uint8_t *taken = omq_outbox_take(self._outbox, &size)
+        if taken is NULL:
+            if size:
+                raise MemoryError("no memory for what is written")
+            return b""
+        try:
+            return PyBytes_FromStringAndSize(<const char *>taken, size)
+        finally:
+            free(taken)
+
+    def close(self):
+        omq_outbox_close(self._outbox)
 
 
-cdef inline uint32_t omq_read_big_u32(const uint8_t *at) noexcept nogil:
-    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+@cython.final
+@cython.no_gc
+cdef class AwaitedAnswer:
+    """The answer to one request, for the thread that wrote it; see core/interface.py."""
+
+    cdef FrameStream _stream
+    cdef Outbox _outbox
+    cdef omq_awaited _awaited  # its frame is owned; freed in __dealloc__
+    cdef int _error
+
+    def __cinit__(self, FrameStream stream not None, Outbox outbox not None, opaque, int event):
+        self._stream, self._outbox = stream, outbox
+        self._awaited.opaque, self._awaited.event = opaque, event
+
+    def __dealloc__(self):
+        free(self._awaited.frame)
+
+    def wait(self, int timeout_ms):
+        cdef omq_waited said
+        cdef omq_flushed flushed
+        if self._awaited.frame is not NULL:
+            return <int>OMQ_ANSWERED
+        with nogil:
+            flushed = omq_outbox_flush(self._outbox._outbox, &self._error)
+            if flushed == OMQ_FLUSHED:
+                said = omq_frame_stream_wait(self._stream._stream, &self._awaited, timeout_ms)
+        if flushed != OMQ_FLUSHED:
+            return BROKEN if flushed == OMQ_FAILED else NOT_WRITTEN
+        if said != OMQ_ANSWERED:  # perhaps by a signal: its handler is Python's
+            PyErr_CheckSignals()
+        return <int>said
+
+    @property
+    def error(self):
+        return self._error
+
+    @property
+    def frame(self):
+        cdef const uint8_t *at = self._awaited.frame
+        cdef size_t header_size
+        if at is NULL:
+            return None
+        header_size = (<size_t>at[1] << 16) | (<size_t>at[2] << 8) | at[3]
+        return (
+            at[0],
+            PyBytes_FromStringAndSize(<const char *>at + 4, header_size),
+            PyBytes_FromStringAndSize(
+                <const char *>at + 4 + header_size, self._awaited.size - 4 - header_size
+            ),
+        )
+
+
+cdef enum:
+    NOT_WRITTEN = 4  # besides the numbers of omq_waited, as AnswerWait has them
+    BROKEN = 5

@@ -39,7 +39,9 @@ __all__ = [
     "Claim",
     "ConcurrentPlan",
     "ConcurrentRun",
+    "AwaitedAnswer",
     "FrameStream",
+    "Outbox",
     "IdWindow",
     "LaneMap",
     "LanePlan",
@@ -114,6 +116,8 @@ PullConnection: type[interface.PullConnection] | None = getattr(_core, "PullConn
 PullStream: type[interface.PullStream] | None = getattr(_core, "PullStream", None)
 # Of that core alone, too; the I/O thread reads with the others.
 FrameStream: type[interface.FrameStream] | None = getattr(_core, "FrameStream", None)
+AwaitedAnswer: type[interface.AwaitedAnswer] | None = getattr(_core, "AwaitedAnswer", None)
+Outbox: type[interface.Outbox] | None = getattr(_core, "Outbox", None)
 # And these; the Python loop serves the others.
 CallPlan: type[interface.CallPlan] | None = getattr(_core, "CallPlan", None)
 BatchCalls: type[interface.BatchCalls] | None = getattr(_core, "BatchCalls", None)

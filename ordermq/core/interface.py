@@ -344,9 +344,11 @@ class FillLimits(Protocol):
 
 
 class FrameStream(Protocol):
-    """Bytes received from one socket, and the frames they make; one thread at a time.
+    """Bytes received from one socket, the frames they make, and the threads that wait for them.
 
-    A frame stays until it is dropped, so that one whose handling was interrupted is not lost.
+    One of the threads that wait has the turn to read and wakes the others; while none waits, the
+    owner reads, a loop with a thread of its own. Any thread may call `add` and the properties; the
+    rest is the owner's. A frame stays until it is dropped.
     """
 
     def __init__(self, max_frame_bytes: int) -> None: ...
@@ -359,30 +361,98 @@ class FrameStream(Protocol):
     def buffered_bytes(self) -> int:
         """The number of bytes that were received and not dropped."""
 
-    def wait(self, descriptor: int, event: int, timeout_ms: int) -> bool:
-        """Sleep until a socket or an event can be read, without the interpreter lock.
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Bytes received by threads that waited, and answers that were handed to them."""
 
-        The event, an eventfd or a pipe, is read.
-        Returns: True if the socket can be read. Raises: whatever a signal handler raises.
+    def attach(self, socket: int, gate: int) -> None:
+        """Read this socket from now on; put it into `gate`, an epoll that the owner watches.
+
+        Both stay open until `stop`. The gate is closed while a thread reads.
+        Raises: OSError: the system refused it.
         """
 
-    def receive(self, descriptor: int) -> int:
-        """Receive what is there; return its length, 0 at the end, -1 for nothing.
+    def trust(self) -> None:
+        """Let threads that wait read: the peer's first bytes are of this protocol."""
+
+    def begin(self) -> bool:
+        """Take the turn to read; False if a thread has it, or after `stop`."""
+
+    def receive(self) -> int:
+        """Receive what is there, with the turn; return its length, 0 at the end, -1 for nothing.
 
         Raises: OSError: the connection broke.
         """
+
+    def end(self, are_waiters_alone: bool) -> None:
+        """Give the turn back.
+
+        Args:
+            are_waiters_alone: all that came was for threads that wait: one may read from now on.
+        """
+
+    def stop(self) -> bool:
+        """Read no more; return whether a thread still does, whose wait ends with `STOPPED`."""
 
     def add(self, data: bytes) -> None:
         """Add bytes that somebody else has received."""
 
     def frame(self) -> tuple[int, bytes, bytes] | None:
-        """Return the next whole frame, again until `drop`: encoding of the header, header, body."""
+        """Return the next whole frame that no thread waits for, again until `drop`.
+
+        Returns: encoding of the header, header, body.
+        """
 
     def drop(self) -> None:
         """Remove the frame that `frame` returned."""
 
     def rest(self) -> bytes:
         """Return what is buffered."""
+
+
+class Outbox(Protocol):
+    """Frames that threads write to one socket; `remoting/writing.py` has the contract."""
+
+    def __init__(self, socket: int) -> None: ...
+
+    def append(self, data: bytes) -> bool:
+        """Add a frame; False if nothing was done."""
+
+    def flush(self) -> bool:
+        """Write what waits, without the interpreter lock; False if the owner must take a rest.
+
+        Raises: OSError: the connection broke.
+        """
+
+    def take(self) -> bytes:
+        """Return what waits, for the owner to write it."""
+
+    def close(self) -> None:
+        """Drop what waits; no thread uses the socket any more."""
+
+
+class AwaitedAnswer(Protocol):
+    """The answer to one request, for the thread that wrote it: a success with a header in JSON.
+
+    Args:
+        event: an eventfd that ends the wait when it is set.
+    """
+
+    def __init__(self, stream: FrameStream, outbox: Outbox, opaque: int, event: int) -> None: ...
+
+    def wait(self, timeout_ms: int) -> int:
+        """Write what the outbox has, then wait, without the interpreter lock.
+
+        Returns: an `AnswerWait`. Raises: whatever a signal handler raises.
+        """
+
+    @property
+    def error(self) -> int:
+        """The errno of a write that failed."""
+
+    @property
+    def frame(self) -> tuple[int, bytes, bytes] | None:
+        """The answer, as of `FrameStream.frame`, once it is here."""
 
 
 class PullEngine(Protocol):

@@ -1,4 +1,4 @@
-"""Values that the pull engine and its owner exchange; `interface.PullEngine` is the contract."""
+"""Values that native streams and their owners exchange; `interface.py` has the contracts."""
 
 from __future__ import annotations
 
@@ -56,3 +56,14 @@ class StreamEnd(IntEnum):
     ANSWERED = 2  # by something else than messages: the bytes are the frame
     TIMED_OUT = 3
     LOST = 4  # with its connection
+
+
+class AnswerWait(IntEnum):
+    """Reasons why the wait for an answer ended."""
+
+    ANSWERED = 0
+    WOKEN = 1  # by its event, a signal or the time
+    FOR_LOOP = 2  # the owner of the stream must look at what came
+    STOPPED = 3  # the stream has ended, and nobody reads its socket any more
+    NOT_WRITTEN = 4  # the owner must write the rest of a request
+    BROKEN = 5  # writing the request failed: `error` is an errno

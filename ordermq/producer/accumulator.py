@@ -19,7 +19,7 @@ from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import QueueRouting, ShardingKey
 from ordermq.producer.queue_sender import QueueSender
-from ordermq.remoting.reading import AnswerWaiter, wait_for_event
+from ordermq.remoting.reading import AnswerWaiter, CallersAnswer, wait_for_event
 
 
 class MessagePreparation:
@@ -170,15 +170,16 @@ class SendRequest:
     queue: MessageQueue | None  # as the caller named it
     pending: Sequence[PendingMessage]
     sender: QueueSender | None = None  # of the chosen queue
-    is_alone: bool = False  # no other request was in flight, nor another thread's the last one
+    # Its thread waits next, by `wait`, and may read answers: its messages only wake threads.
+    is_read_by_caller: bool = False
+    answer: CallersAnswer | None = None  # what it waits by then, if it sends the request itself
 
     def wait(self, waiter: AnswerWaiter) -> None:
         """Return once the waiter is done, on its thread; it may read answers meanwhile."""
-        # With others the I/O thread reads: one thread for all wakes each of them once.
-        if self.sender is None or not self.is_alone:
+        if self.answer is None:
             wait_for_event(waiter)
         else:
-            self.sender.wait(waiter)
+            self.answer.wait(waiter)
 
     def fail(self, error: BaseException) -> None:
         self.sender = None
@@ -211,7 +212,6 @@ class Accumulator:
         self._handed_in: deque[SendRequest] = deque()
         self._to_begin: set[QueueSender] = set()  # senders with new messages
         self._is_woken = False  # the I/O thread will look at `_handed_in`
-        self._last_thread = 0  # that handed in and waited
         self._resolving: asyncio.Task[None] | None = None  # of the first one's queue
         self._refusal: BaseException | None = None  # since `close`
 
@@ -240,10 +240,9 @@ class Accumulator:
             self._client.runtime.post(self._drain)
 
     def _is_sent(self, request: SendRequest) -> bool:
-        joins_others = self._senders_in_flight and len(request.pending[0]) == 1
-        thread = threading.get_ident()
-        request.is_alone = not self._senders_in_flight and thread == self._last_thread
-        self._last_thread = thread
+        # What several threads write leaves in one request per queue and few writes by itself.
+        is_single = len(request.pending[0]) == 1 and not request.is_read_by_caller
+        joins_others = is_single and self._senders_in_flight
         # Never wait for the lock: its holder may be the I/O thread, which is about to send anyway.
         if joins_others or not self._lock.acquire(blocking=False):
             return False
@@ -251,7 +250,9 @@ class Accumulator:
             if self._handed_in or self._refusal:  # earlier messages first
                 return False
             assert request.sender is not None
-            request.sender.send(request.pending)
+            request.answer = request.sender.send(
+                request.pending, is_awaited=request.is_read_by_caller
+            )
             return True
         finally:
             self._lock.release()

@@ -123,6 +123,9 @@ class Producer(Starting):
         self._shutdown: Shutdown | None = None
         self._traces: TraceDispatcher | None = None
         self._oneway_failures = 0
+        is_native = self.config.send.send_path is SendPathKind.NATIVE
+        # With TLS the transport encrypts, on the I/O thread.
+        self._are_reads_shared = is_native and can_share_reads() and not self.config.remoting.tls
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
@@ -133,8 +136,6 @@ class Producer(Starting):
             raise StateError(
                 "start() may be called only once: create a new producer", group=self.group
             )
-        is_native = self.config.send.send_path is SendPathKind.NATIVE
-        are_reads_shared = is_native and can_share_reads()
         client = self._client = ClientSession(
             self.name_servers,
             self.config.remoting,
@@ -142,7 +143,7 @@ class Producer(Starting):
             clock=self._clock,
             producer_groups=(self.group,),
             on_request=self._on_request,
-            are_reads_shared=are_reads_shared,
+            are_reads_shared=self._are_reads_shared,
         )
         client.start()
         self._accumulator = Accumulator(
@@ -518,9 +519,11 @@ class Producer(Starting):
         self._live_for_blocking()
         waiter = BatchWaiter(len(messages))
         made = self._preparation.batch(messages, key, waiter.on_done)
+        wakes_only = not self._hooks.hooks
         for pending in made:
-            pending.wakes_only = not self._hooks.hooks
-        self._hand_in(messages[0], key, queue, made).wait(waiter)
+            pending.wakes_only = wakes_only
+        is_read = wakes_only and self._are_reads_shared
+        self._hand_in(messages[0], key, queue, made, is_read_by_caller=is_read).wait(waiter)
         return _receipts(made)
 
     def _hand_in(
@@ -531,6 +534,7 @@ class Producer(Starting):
         pending: Sequence[PendingMessage],
         *,
         is_awaited: bool = True,
+        is_read_by_caller: bool = False,
         fallbacks: int = _FALLBACKS,
     ) -> SendRequest:
         self._live()
@@ -541,6 +545,7 @@ class Producer(Starting):
             pending[0].fallbacks_left = fallbacks
         assert self._accumulator is not None
         request = SendRequest(message.topic, message, key, queue, pending)
+        request.is_read_by_caller = is_read_by_caller
         self._accumulator.hand_in(request, is_awaited=is_awaited)
         return request
 

@@ -31,7 +31,7 @@ from ordermq.producer.retry_policy import (
 from ordermq.producer.send_protocol import SendProtocol, compressed, needs_compression
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.reading import AnswerWaiter
+from ordermq.remoting.reading import CallersAnswer
 from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.producer")
@@ -130,24 +130,30 @@ class QueueSender:
             finally:
                 self._is_beginning = False
 
-    def send(self, messages: Sequence[PendingMessage]) -> None:
-        """Queue and send messages from another thread, which writes the request if it can."""
+    def send(
+        self, messages: Sequence[PendingMessage], *, is_awaited: bool = False
+    ) -> CallersAnswer | None:
+        """Queue and send messages from another thread, which writes the request if it can.
+
+        Args:
+            is_awaited: this thread waits for their receipts next.
+        Returns: what it waits by, which writes the request; None if it is left to others.
+        """
         with self._lock:
             self._waiting.extend(messages)
-            if self._in_flight is None:  # else it is sent after that request's answer
-                self._begin_outside()
+            if self._in_flight is not None:  # it is sent after that request's answer
+                return None
+            self._begin_outside(InFlightBatch.start_awaited if is_awaited else _FROM_CALLER)
+            # Another one may be in flight by now, whose answer is for the I/O thread.
+            return None if self._in_flight is None else self._in_flight.callers
 
-    def wait(self, waiter: AnswerWaiter) -> None:
-        """Return once the waiter is done, on its thread; it may read answers meanwhile."""
-        self._protocol.wait(waiter)
-
-    def _begin_outside(self) -> None:
+    def _begin_outside(self, start: Callable[[InFlightBatch], None]) -> None:
         if self._is_stopped:  # what waits is about to fail
             return
         if self._failed_keys:  # messages are refused on the I/O thread, like all that fail
             self._client.runtime.post(self.begin)
         else:
-            self._begin_next(InFlightBatch.start_from_caller)
+            self._begin_next(start)
 
     def _begin_next(self, start: Callable[[InFlightBatch], None]) -> None:
         batch: Sequence[PendingMessage] = ()  # whom to notify if no request can be made of it
@@ -192,7 +198,7 @@ class QueueSender:
             self._in_flight = None
             self._senders_in_flight.discard(self)
             if self._waiting:
-                self._begin_outside()
+                self._begin_outside(_FROM_CALLER)
 
     def _end_again(self, batch: InFlightBatch) -> None:
         """Go on as after `_ended_outside`, whatever of it was done; on the I/O thread."""
@@ -240,6 +246,7 @@ class InFlightBatch(ResponseFuture):
         "_sender",
         "_sys_flag",
         "_task",
+        "is_awaited",
     )
 
     def __init__(self, sender: QueueSender, batch: Sequence[PendingMessage]) -> None:
@@ -256,6 +263,8 @@ class InFlightBatch(ResponseFuture):
         self._is_outcome_unknown = False  # an earlier attempt may have been stored
         self._is_over = False
         self._task: asyncio.Task[None] | None = None
+        self.is_awaited = False
+        self.callers = None
 
     def start(self) -> None:
         """Send, now if nothing has to be awaited before."""
@@ -271,6 +280,11 @@ class InFlightBatch(ResponseFuture):
             is_sent = False
         if not is_sent:
             self._client.runtime.post(self.start)
+
+    def start_awaited(self) -> None:
+        """`start_from_caller`, on a thread that waits for the answer next, by `callers` if set."""
+        self.is_awaited = True
+        self.start_from_caller()
 
     async def stop(self) -> None:
         """Give up now; whether the batch was stored is unknown."""
@@ -472,6 +486,9 @@ class InFlightBatch(ResponseFuture):
         outcome = f"whether it was stored is unknown ({why})"
         self._give_up(stopped_error(self._protocol.queue, outcome), AfterFailure.UNKNOWN)
         self._sender._ended(False)
+
+
+_FROM_CALLER = InFlightBatch.start_from_caller
 
 
 def stopped_error(queue: MessageQueue, outcome: str) -> StateError:

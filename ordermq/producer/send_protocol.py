@@ -26,7 +26,6 @@ from ordermq.producer.retry_policy import AfterFailure, decide
 from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
-from ordermq.remoting.reading import AnswerWaiter, wait_for_event
 from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.producer")
@@ -133,14 +132,6 @@ class SendProtocol:
         if first.requirement is not None:
             await first.requirement.meet(address)
         await self._client.api.writable(address)
-
-    def wait(self, waiter: AnswerWaiter) -> None:
-        """Return once the waiter is done, on its thread; it may read answers meanwhile."""
-        connection = self._client.connections.writable_now(self._address)
-        if connection is None:
-            wait_for_event(waiter)
-        else:
-            connection.wait_for(waiter)
 
     def receipts(
         self, batch: Sequence[PendingMessage], body_bytes: int, answer: Command

@@ -1,9 +1,9 @@
 """A client's connection: sends requests, matches responses by opaque, passes on broker requests.
 
-Threads: all state belongs to the loop's thread, except that any thread may call `ask` and
-`wait_for`. The first writes to the socket itself, under `_lock`, which also guards the time-out
-check and the end of the connection; see `SharedSocket` below and response_futures.py. The second
-may read from it, see reading.py.
+Threads: all state belongs to the loop's thread, except that any thread may call `ask`. It adds its
+request under `_lock`, which also guards the time-out check and the end of the connection, and
+writes it to the socket itself; see writing.py and response_futures.py. It may then read from the
+socket, see reading.py, and take its answer on its own thread.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import logging
 import socket
 import ssl
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ordermq import forking
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig, SerializeType
 from ordermq.config.checks import split_address
@@ -35,20 +33,14 @@ from ordermq.remoting.command import (
     make_binary,
 )
 from ordermq.remoting.dialer import Dialer, SocketAddress
-from ordermq.remoting.reading import (
-    WRONG_PORT,
-    AnswerWaiter,
-    Reading,
-    ReadingOf,
-    TransportReading,
-    wait_for_event,
-)
+from ordermq.remoting.reading import WRONG_PORT, Reading, ReadingOf, TransportReading
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.tls import (
     SHUTDOWN_TIMEOUT_S,
     describe_tls_error,
     hint_for_silence,
 )
+from ordermq.remoting.writing import SharedSocket
 
 if TYPE_CHECKING:
     from ordermq.remoting.namespaces import Namespaces
@@ -56,8 +48,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ordermq.remoting")
 _FRAME_MS = 30_000  # the longest a pull takes; a frame that is incomplete longer never completes
-# MSG_NOSIGNAL: a closed connection must be an error, also in a program that dies of SIGPIPE.
-_FLAGS = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class ConnectionEvents(Protocol):
@@ -137,7 +127,7 @@ def _credentials_of(config: RemotingConfig) -> Credentials | None:
 class Connection(asyncio.Protocol):
     """One TCP connection to a broker or name server.
 
-    Make one with `Connection.open`. Other threads may call `ask` and `wait_for` only.
+    Make one with `Connection.open`. Other threads may call `ask` only.
 
     Args: reading_of: chooses who reads it.
     """
@@ -165,12 +155,6 @@ class Connection(asyncio.Protocol):
         self.max_frame_bytes = config.max_frame_bytes
         self._reading_of = reading_of
         self._reading: Reading | None = None  # while it is open
-        # Of the thread that reads and is not the loop's, while it handles what it has read.
-        self._outside_thread = 0
-        self._outside_frames: list[bytes] = []  # to be written
-        self._left: deque[tuple[ResponseFuture | None, Command]] = deque()  # to the loop
-        # The opaque whose answer that thread handles; still here if an exception ended that.
-        self._answering: tuple[int, ResponseFuture] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
@@ -182,10 +166,10 @@ class Connection(asyncio.Protocol):
         self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
         self._writable.set()
-        self._heard_bytes = 0
+        self._heard_bytes = 0  # these two on the loop's thread; `_heard` has all
         self._heard_commands = 0
-        # `_heard_commands` when a check first found the frame that is incomplete now, and the time
-        # of that check.
+        # The commands received when a check first found the frame that is incomplete now, and the
+        # time of that check.
         self._incomplete: tuple[int, int] | None = None
         self._error: Exception | None = None
         self._is_closing = False
@@ -265,8 +249,9 @@ class Connection(asyncio.Protocol):
                 `code` is set.
         Returns: False if nothing was done, because only the loop's thread can send now.
         """
+        waiting.callers = None
         waiting.deadline_ms = self._clock.now_ms() + timeout_ms
-        waiting.heard_bytes = self._heard_bytes
+        waiting.heard_bytes = self._heard()[0]
         if threading.get_ident() != self._loop_thread:
             return self._ask_from_outside(opaque, frame, waiting)
         if not self.is_open:
@@ -280,8 +265,8 @@ class Connection(asyncio.Protocol):
         return True
 
     def _ask_from_outside(self, opaque: int, frame: bytes, waiting: ResponseFuture) -> bool:
-        shared = self._socket
-        if shared is None:
+        shared, reading = self._socket, self._reading
+        if shared is None or reading is None:
             return False
         # The lock keeps the connection from ending, and the time-out check from going to sleep,
         # between the test and the write. If no check runs, the loop's thread must send: only it
@@ -289,28 +274,19 @@ class Connection(asyncio.Protocol):
         with self._lock:
             if not self._pending.is_ticking or not shared.is_free:
                 return False
-            # Before the write: the response may arrive before `send` returns.
+            # Before the write: the response may arrive before `append` returns.
             self._pending.add_from_outside(opaque, waiting)
-            if threading.get_ident() == self._outside_thread:
-                self._outside_frames.append(frame)  # it leaves with the others, see `end_outside`
-            else:
-                self._send_outside(shared, frame)
+            try:
+                if not shared.append(frame):
+                    self._pending.pop(opaque)
+                    return False
+            except OSError as error:
+                shared.failed(error)
+        if waiting.is_awaited:
+            waiting.callers = reading.awaiting(opaque, waiting, shared)
+        if waiting.callers is None:  # else it is written by the wait
+            shared.send()
         return True
-
-    def _send_outside(self, shared: SharedSocket, data: bytes) -> None:
-        # Under the lock.
-        try:
-            shared.send(data)
-        except OSError as error:
-            self._loop.call_soon_threadsafe(self.abort, error)
-
-    def wait_for(self, waiter: AnswerWaiter) -> None:
-        """Return once the waiter's messages are done; on its thread, which may read meanwhile."""
-        reading = self._reading
-        if reading is None:  # the connection has ended, and tells so by the event
-            wait_for_event(waiter)
-        else:
-            reading.wait(waiter)
 
     def send_oneway(self, command: Command) -> None:
         """Send a request that gets no response.
@@ -397,8 +373,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
-        self._socket = SharedSocket(self._transport, self._lock)
-        self._reading = self._reading_of(self, self._transport)
+        reading = self._reading = self._reading_of(self, self._transport)
+        self._socket = SharedSocket(self._transport, self._lock, reading.new_outbox, self.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._reading is not None:
@@ -410,6 +386,13 @@ class Connection(asyncio.Protocol):
         is_first = not self._heard_bytes
         self._heard_bytes += count
         return is_first
+
+    def _heard(self) -> tuple[int, int]:
+        """Return the bytes and the commands received so far, on all threads."""
+        if self._reading is None:
+            return self._heard_bytes, self._heard_commands
+        received, answered = self._reading.counts_outside
+        return self._heard_bytes + received, self._heard_commands + answered
 
     def take(self, commands: list[Command], broken: ProtocolError | None) -> None:
         self._heard_commands += len(commands)
@@ -424,46 +407,19 @@ class Connection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.close()
 
-    def take_outside(self, command: Command) -> None:
-        self._outside_thread = threading.get_ident()
-        self._heard_commands += 1
-        if not command.flag & RESPONSE_FLAG:
-            self._left.append((None, command))
+    def take_outside(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
+        if self._pending.pop(opaque) is None:  # it has just timed out, or its connection has ended
             return
-        waiting = self._pending.look(command.opaque)
-        if waiting is not None:
-            self._answering = command.opaque, waiting
-            if self._pending.pop(command.opaque) is None:  # it has just timed out
-                waiting = None
-        if waiting is None:
-            self._left.append((None, command))  # the loop's thread says that it came late
-        else:
-            if self._namespaces is not None:
-                self._namespaces.unwrap_answer(waiting.code, command)
-            if not waiting.answered_outside(command):
-                self._left.append((waiting, command))
-        self._answering = None
+        if self._namespaces is not None:
+            self._namespaces.unwrap_answer(waiting.code, command)
+        if not waiting.answered_outside(command):
+            self._loop.call_soon_threadsafe(self._tell, waiting, command)
 
-    def end_outside(self) -> None:
-        self._outside_thread = 0
-        frames, self._outside_frames = self._outside_frames, []
-        if frames and self._socket is not None:
-            with self._lock:
-                self._send_outside(
-                    self._socket, frames[0] if len(frames) == 1 else b"".join(frames)
-                )
-        if self._left:
-            self._loop.call_soon_threadsafe(self._take_left)
-
-    def _take_left(self) -> None:
-        while self._left:
-            waiting, command = self._left.popleft()
-            if waiting is None:
-                self._handle([command])
-            else:
-                self._tell(waiting, command)
-
-    # Of both.
+    def take_again(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
+        self._pending.pop(opaque)
+        if self._namespaces is not None:
+            self._namespaces.unwrap_answer(waiting.code, command)
+        self._tell(waiting, command)
 
     def _handle(self, commands: list[Command]) -> None:
         # The responses to pulls of several queues often come in one read, and each sends the next
@@ -506,6 +462,7 @@ class Connection(asyncio.Protocol):
         if self._socket is not None:
             self._socket.close()
         if self._reading is not None:
+            self._heard_bytes += self._reading.counts_outside[0]
             self._reading.end()
             self._reading = None
         # Before `on_closed`: its owner may reconnect and retry, and must not meet old requests.
@@ -518,8 +475,6 @@ class Connection(asyncio.Protocol):
 
     def _complete(self, command: Command) -> None:
         waiting = self._pending.pop(command.opaque)
-        if self._answering is not None and self._answering[0] == command.opaque:
-            waiting, self._answering = self._answering[1], None
         if waiting is None:
             # The request timed out before, and its caller has got that error.
             _log.debug("%s: late response dropped: opaque %d", self.address, command.opaque)
@@ -562,12 +517,14 @@ class Connection(asyncio.Protocol):
                 address=self.address,
             )
             self._fail(waiting, error)
-            if self._heard_bytes == waiting.heard_bytes:
+            if self._heard()[0] == waiting.heard_bytes:
                 # Not one byte since the request was sent: a dead connection, which TCP may take
                 # minutes to notice. Pending requests fail now, and the next one reconnects. A
                 # peer that sends other responses is only slow: its connection is kept.
                 self.abort(error)
         self._end_stuck_frame(now_ms)
+        if self._socket is not None:
+            self._socket.flush_forgotten()
 
     def _fail(self, waiting: ResponseFuture, error: Exception) -> None:
         # Whoever waits must not raise. If one does, the others must hear of their failure even so.
@@ -589,8 +546,8 @@ class Connection(asyncio.Protocol):
         # the same frame.
         if self._reading is None or not self._reading.buffered_bytes:
             self._incomplete = None
-        elif self._incomplete is None or self._incomplete[0] != self._heard_commands:
-            self._incomplete = self._heard_commands, now_ms
+        elif self._incomplete is None or self._incomplete[0] != self._heard()[1]:
+            self._incomplete = self._heard()[1], now_ms
         elif now_ms - self._incomplete[1] > _FRAME_MS:
             self.abort(
                 ProtocolError(
@@ -598,93 +555,3 @@ class Connection(asyncio.Protocol):
                     "part of it"
                 )
             )
-
-
-class SharedSocket:
-    """The socket of one transport; made on its loop's thread.
-
-    A thread that will wait for its response anyway writes its request itself: waking the loop's
-    thread costs more than the write. TLS connections are written by the transport only, which
-    encrypts.
-
-    Args:
-        lock: held by every writer, so that frames do not mix.
-    """
-
-    __slots__ = ("_is_open", "_lock", "_number", "_own", "_rest", "_transport", "loop")
-
-    def __init__(self, transport: asyncio.Transport, lock: threading.Lock) -> None:
-        self._lock = lock
-        self._transport = transport
-        self.loop = asyncio.get_running_loop()
-        # A duplicate of the file descriptor: the transport may close its own, and the number may
-        # be reused, while another thread writes.
-        self._own: socket.socket | None = None
-        described = transport.get_extra_info("socket")  # None with the transports of tests
-        self._number: int = -1 if described is None else described.fileno()
-        if described is not None:
-            forking.keep_from_children(self._number)
-        self._rest = b""  # of a partly written frame: must be sent before anything else
-        self._is_open = transport.get_extra_info("ssl_object") is None
-
-    # On the loop's thread.
-
-    def write(self, data: bytes) -> None:
-        """Write through the transport."""
-        with self._lock:
-            self._write_rest()
-            self._transport.write(data)
-
-    def flush(self) -> None:
-        """Pass the rest of a partly written frame to the transport."""
-        with self._lock:
-            self._write_rest()
-
-    def close(self) -> None:
-        """Refuse writes of other threads; called when the transport has ended."""
-        with self._lock:
-            self._is_open = False
-            forking.closes(self._number)  # before the transport closes it
-            if self._own is not None:
-                forking.closes(self._own.fileno())
-                self._own.close()
-                self._own = None
-
-    # On any other thread, with the lock held.
-
-    @property
-    def is_free(self) -> bool:
-        """True if `send` may be called: open, and the transport has nothing to write."""
-        return (
-            self._is_open
-            and not self._rest
-            and not self._transport.is_closing()
-            and not self._transport.get_write_buffer_size()
-        )
-
-    def send(self, data: bytes) -> None:
-        """Write now; the transport writes what the kernel's buffer cannot take.
-
-        Raises: OSError: the connection broke.
-        """
-        if not self.is_free:  # behind what waits there
-            self._rest += data
-            self.loop.call_soon_threadsafe(self.flush)
-            return
-        own = self._own
-        if own is None:
-            shared = self._transport.get_extra_info("socket")
-            own = self._own = socket.fromfd(shared.fileno(), shared.family, shared.type)
-            forking.keep_from_children(own.fileno())
-        try:
-            sent = own.send(data, _FLAGS)
-        except BlockingIOError:
-            sent = 0
-        if sent < len(data):
-            self._rest = data[sent:]
-            self.loop.call_soon_threadsafe(self.flush)
-
-    def _write_rest(self) -> None:
-        if self._rest and not self._transport.is_closing():
-            self._transport.write(self._rest)
-            self._rest = b""

@@ -1,28 +1,34 @@
 """Readings of a connection: by its transport, or by whichever thread waits for an answer.
 
 Waking the I/O thread for an answer, and the caller by that thread, costs more than reading the
-answer. So a thread that waits for its receipt reads meanwhile what comes, for others too; while
-no thread waits, the I/O thread reads (docs/internals/architecture.md#answers).
+answer. So of the threads that wait for their receipts one reads what comes, natively, and wakes
+the others; while no thread waits, the I/O thread reads (docs/internals/architecture.md#answers).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
 import select
 import socket
-import threading
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ordermq import core, forking
+from ordermq.core.streams import AnswerWait
 from ordermq.errors import ProtocolError
 from ordermq.remoting.command import Command, Framer, decode_frame
 from ordermq.remoting.thread_event import ThreadEvent
 from ordermq.remoting.tls import is_tls_record
+from ordermq.remoting.writing import DirectOutbox, Outbox
+
+if TYPE_CHECKING:
+    from ordermq.remoting.response_futures import ResponseFuture
+    from ordermq.remoting.writing import SharedSocket
 
 # How long a wait of the main thread may be; see SIGNAL_CHECK_S of ordermq/client/runtime.py.
 _SIGNAL_CHECK_MS = 500
+_ANSWERED = int(AnswerWait.ANSWERED)
 WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"
 
 
@@ -58,16 +64,16 @@ class ReadConnection(Protocol):
     max_frame_bytes: int
 
     def heard(self, count: int) -> bool:
-        """Count received bytes, on the thread that reads; True if they are the first."""
+        """Count received bytes; True if they are the first."""
 
     def take(self, commands: list[Command], broken: ProtocolError | None) -> None:
         """Handle what was read, and the end if what followed is malformed."""
 
-    def take_outside(self, command: Command) -> None:
-        """Handle a command on another thread, or leave it to the loop's."""
+    def take_outside(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
+        """Handle the answer to a request on the thread that waited for it."""
 
-    def end_outside(self) -> None:
-        """Write what `take_outside` collected; on the thread that reads."""
+    def take_again(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
+        """Handle it after an exception has ended `take_outside` somewhere, or its wait before."""
 
     def peer_ended(self, error: OSError | None) -> None:
         """End the connection: nothing more will be received."""
@@ -80,11 +86,22 @@ class Reading(Protocol):
     def buffered_bytes(self) -> int:
         """Number of bytes of the incomplete frame."""
 
+    @property
+    def counts_outside(self) -> tuple[int, int]:
+        """Bytes received and answers handled on other threads than the loop's."""
+
+    def new_outbox(self, shared: socket.socket) -> Outbox:
+        """Return the way in which other threads write to the connection's socket."""
+
+    def awaiting(
+        self, opaque: int, waiting: ResponseFuture, shared: SharedSocket
+    ) -> CallersAnswer | None:
+        """Return the answer to a request, for the calling thread to wait for; None if the loop
+        reads it.
+        """
+
     def received(self, data: bytes) -> None:
         """Take bytes that the transport has read; on the loop's thread."""
-
-    def wait(self, waiter: AnswerWaiter) -> None:
-        """Return once the waiter's messages are done; on its thread, which is not the loop's."""
 
     def end(self) -> None:
         """Stop: the connection has ended; on the loop's thread."""
@@ -104,6 +121,18 @@ class TransportReading:
     def buffered_bytes(self) -> int:
         return self._framer.buffered_bytes
 
+    @property
+    def counts_outside(self) -> tuple[int, int]:
+        return 0, 0
+
+    def new_outbox(self, shared: socket.socket) -> Outbox:
+        return DirectOutbox(shared)
+
+    def awaiting(
+        self, opaque: int, waiting: ResponseFuture, shared: SharedSocket
+    ) -> CallersAnswer | None:
+        return None
+
     def received(self, data: bytes) -> None:
         commands: list[Command] = []
         broken = other_protocol(data) if self._connection.heard(len(data)) else None
@@ -114,9 +143,6 @@ class TransportReading:
                 # Responses that came whole before the damaged bytes still count.
                 commands, broken = self._framer.completed, error
         self._connection.take(commands, broken)
-
-    def wait(self, waiter: AnswerWaiter) -> None:
-        wait_for_event(waiter)
 
     def end(self) -> None: ...
 
@@ -138,12 +164,9 @@ def shared_reading(connection: ReadConnection, transport: asyncio.Transport) -> 
 class SharedReading:
     """Reads by one thread at a time: one that waits for an answer, or else the loop's.
 
-    The *turn* to read belongs to a waiter or to the loop. A waiter that finds it taken is told by
-    its event. Who ends its wait opens the *gate*, an epoll that has the socket and is itself
-    watched by the loop: opening and closing it takes a system call, but wakes nobody.
-
-    An exception may end a wait anywhere, by a signal. Each step can therefore be repeated: a frame
-    is dropped only when it was handled, and the gate is opened in any case.
+    Who has the *turn* to read, and who gets it next, the native stream decides. It hands plain
+    successes to the threads that wait for them; all else is left to the loop. While no thread
+    reads, the *gate* is open, an epoll that has the socket and is itself watched by the loop.
     """
 
     def __init__(self, connection: ReadConnection, transport: asyncio.Transport) -> None:
@@ -154,18 +177,11 @@ class SharedReading:
         shared = transport.get_extra_info("socket")
         # A duplicate: the transport may close its own while another thread reads.
         self._socket = socket.fromfd(shared.fileno(), shared.family, shared.type)
-        self._number = self._socket.fileno()
         self._gate = select.epoll()
-        self._gate_number = self._gate.fileno()
-        for number in (self._number, self._gate_number):
+        for number in (self._socket.fileno(), self._gate.fileno()):
             forking.keep_from_children(number)
-        # Held for a few instructions and a change of the gate; guards what follows.
-        self._lock = threading.Lock()
-        self._turn: AnswerWaiter | None = None
-        self._is_loops_turn = False
         self._is_over = False  # nothing more is to be read
         self._is_ended = False  # and the loop watches no longer
-        self._is_handling = False  # frames; still True after an exception
         # Soon, not now: uvloop begins to read behind this call, whatever it is told in it. The
         # first request is written later.
         self._loop.call_soon(self._begin, transport)
@@ -174,109 +190,81 @@ class SharedReading:
     def buffered_bytes(self) -> int:
         return self._stream.buffered_bytes
 
+    @property
+    def counts_outside(self) -> tuple[int, int]:
+        return self._stream.counts
+
+    def new_outbox(self, shared: socket.socket) -> Outbox:
+        assert core.Outbox is not None
+        return core.Outbox(shared.fileno())
+
+    def awaiting(
+        self, opaque: int, waiting: ResponseFuture, shared: SharedSocket
+    ) -> CallersAnswer | None:
+        return CallersAnswer(self, self._connection, opaque, waiting, shared)
+
+    def answer(self, opaque: int, outbox: Outbox) -> core.interface.AwaitedAnswer:
+        """Return the native part of an answer that the calling thread waits for."""
+        assert core.AwaitedAnswer is not None
+        return core.AwaitedAnswer(self._stream, outbox, opaque, ThreadEvent.of_thread().number)
+
     def received(self, data: bytes) -> None:
         self._stream.add(data)
         if not self._has_other_protocol(len(data)):
             self._take_frames()
 
-    def wait(self, waiter: AnswerWaiter) -> None:
-        try:
-            if self._takes_turn(waiter):
-                self._read_until_done(waiter)
-        finally:
-            try:
-                self._leave(waiter)
-            except BaseException:  # a signal in this very moment: nobody else would read
-                self._leave(waiter)
-                raise
-        wait_for_event(waiter)  # if another thread has the turn, or the connection has ended
+    def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
+        """Call something on the loop's thread; any thread."""
+        self._loop.call_soon_threadsafe(action, *arguments)
 
     def end(self) -> None:
-        with self._lock:
-            self._is_over = self._is_ended = True
-            self._loop.remove_reader(self._gate_number)
-            if self._turn is None:
-                self._release()
-            else:  # it lets go of the socket itself, which it may be reading
-                self._turn.event.set()
+        self._is_over = self._is_ended = True
+        self._loop.remove_reader(self._gate.fileno())
+        self.let_go()
 
-    # The turn.
+    # On the loop's thread.
 
-    def _takes_turn(self, waiter: AnswerWaiter) -> bool:
-        with self._lock:
-            if self._turn is None and not self._is_loops_turn and not self._is_over:
-                self._turn = waiter
-                self._close_gate()
-            return self._turn is waiter
+    def end_broken(self, error: ProtocolError) -> None:
+        """End the connection because of what was received."""
+        if not self._is_over:  # else said already
+            self._stop_reading()
+            self._loop.call_soon(self._connection.take, [], error)
 
-    def _leave(self, waiter: AnswerWaiter) -> None:
-        with self._lock:
-            if self._turn is not waiter:
-                return
-            if not self._is_over:
-                self._open_gate()
-            elif self._is_ended:
-                self._release()
-            self._turn = None  # last: what a signal ends before is done again
-        # A part of a frame; or an exception came in the middle of frames, and no more may follow.
-        if self._is_handling or self._stream.buffered_bytes:
-            self._loop.call_soon_threadsafe(self._on_readable)
+    def _begin(self, transport: asyncio.Transport) -> None:
+        if not self._is_over:
+            transport.pause_reading()
+            self._stream.attach(self._socket.fileno(), self._gate.fileno())
+            self._loop.add_reader(self._gate.fileno(), self.look)
 
-    # Each may be done twice: a signal may have come before the end of the first.
-
-    def _open_gate(self) -> None:
-        self._gate.modify(self._number, select.EPOLLIN)
-
-    def _close_gate(self) -> None:
-        self._gate.modify(self._number, 0)
-
-    def _stop_reading(self) -> None:
-        with self._lock:
-            self._is_over = True
-            if not self._gate.closed:
-                with contextlib.suppress(FileNotFoundError):
-                    self._gate.unregister(self._number)
-
-    def _release(self) -> None:
-        if not self._gate.closed:
-            for number in (self._number, self._gate_number):
-                forking.closes(number)
-            self._gate.close()
-            self._socket.close()
-
-    # On the thread of a waiter that has the turn.
-
-    def _read_until_done(self, waiter: AnswerWaiter) -> None:
-        stream, number, event = self._stream, self._number, waiter.event.number
-        if self._is_handling or stream.buffered_bytes:
-            self._handle()  # an exception ended the wait before this one
-        while not waiter.is_done and not self._is_over:
-            if stream.wait(number, event, _SIGNAL_CHECK_MS) and self._receive():
-                self._handle()
-
-    def _handle(self) -> None:
-        stream, connection = self._stream, self._connection
-        self._is_handling = True
-        while (frame := stream.frame()) is not None:
-            try:
-                command = decode_frame(*frame)
-            except ProtocolError as error:
-                self._end_broken(error)
-                break
-            connection.take_outside(command)
-            stream.drop()
-        connection.end_outside()
-        if stream.is_broken:
-            self._end_broken(self._malformed())
-        self._is_handling = False
-
-    # On either.
-
-    def _end_broken(self, error: ProtocolError) -> None:
-        if self._is_over:  # said already
+    def look(self) -> None:
+        """Handle what was received, and what a thread has left to the loop."""
+        if not self._stream.begin():
             return
-        self._stop_reading()
-        self._loop.call_soon_threadsafe(self._connection.take, [], error)
+        are_waiters_alone = False
+        try:
+            if self._receive() or self._stream.buffered_bytes:
+                are_waiters_alone = not self._take_frames()
+        finally:
+            self._stream.end(are_waiters_alone)
+
+    def _take_frames(self) -> int:
+        """Handle the frames that are not of threads that wait; return how many there were."""
+        stream = self._stream
+        commands: list[Command] = []
+        broken: ProtocolError | None = None
+        while broken is None and (frame := stream.frame()) is not None:
+            try:
+                commands.append(decode_frame(*frame))
+            except ProtocolError as error:
+                broken = error
+            stream.drop()
+        if stream.is_broken:
+            broken = self._malformed()
+        if commands:
+            self._connection.take(commands, None)
+        if broken is not None:
+            self.end_broken(broken)
+        return len(commands)
 
     def _malformed(self) -> ProtocolError:
         """Return the error of what the stream cannot read."""
@@ -289,7 +277,7 @@ class SharedReading:
     def _receive(self) -> bool:
         """Receive what is there; return True if it was anything."""
         try:
-            got = self._stream.receive(self._number)
+            got = self._stream.receive()
         except OSError as error:
             self._end_received(error)
             return False
@@ -300,49 +288,108 @@ class SharedReading:
         return not self._has_other_protocol(got)
 
     def _has_other_protocol(self, got: int) -> bool:
-        other = other_protocol(self._stream.rest()) if self._connection.heard(got) else None
-        if other is not None:
-            self._end_broken(other)
+        if not self._connection.heard(got):
+            return False
+        other = other_protocol(self._stream.rest())
+        if other is None:
+            self._stream.trust()
+        else:
+            self.end_broken(other)
         return other is not None
 
     def _end_received(self, error: OSError | None) -> None:
         self._stop_reading()
-        self._loop.call_soon_threadsafe(self._connection.peer_ended, error)
+        self._loop.call_soon(self._connection.peer_ended, error)
 
-    # On the loop's thread.
+    def _stop_reading(self) -> None:
+        self._is_over = True
+        self._stream.stop()
 
-    def _begin(self, transport: asyncio.Transport) -> None:
-        with self._lock:
-            if not self._is_over:
-                transport.pause_reading()
-                self._gate.register(self._number, select.EPOLLIN)
-                self._loop.add_reader(self._gate_number, self._on_readable)
+    def let_go(self) -> None:
+        """Close socket and gate, if the connection has ended and no thread reads any more."""
+        # Such a thread is woken by `stop`, and has this called again.
+        if self._is_ended and not self._gate.closed and not self._stream.stop():
+            for number in (self._socket.fileno(), self._gate.fileno()):
+                forking.closes(number)
+            self._gate.close()
+            self._socket.close()
 
-    def _on_readable(self) -> None:
-        with self._lock:
-            if self._turn is not None or self._is_over:
-                return
-            self._is_loops_turn = True
+
+class CallersAnswer:
+    """The answer to a request that a thread other than the loop's makes, and waits for.
+
+    An exception may end the wait anywhere, by a signal. What was answered or written by then, or
+    was not, is then the loop's to handle, which may do it twice.
+    """
+
+    __slots__ = ("_answer", "_connection", "_opaque", "_reading", "_shared", "_waiting")
+
+    def __init__(
+        self,
+        reading: SharedReading,
+        connection: ReadConnection,
+        opaque: int,
+        waiting: ResponseFuture,
+        shared: SharedSocket,
+    ) -> None:
+        self._reading = reading
+        self._connection = connection
+        self._opaque = opaque
+        self._waiting = waiting
+        self._shared = shared
+        self._answer = reading.answer(opaque, shared.outbox)
+
+    def wait(self, waiter: AnswerWaiter) -> None:
+        """Write the request; return once the waiter's messages are done, on its thread."""
         try:
-            if self._receive() or self._is_handling or self._stream.buffered_bytes:
-                self._is_handling = False
-                self._connection.end_outside()  # what an interrupted thread had collected
-                self._take_frames()
-        finally:
-            self._is_loops_turn = False
-
-    def _take_frames(self) -> None:
-        stream = self._stream
-        commands: list[Command] = []
-        broken: ProtocolError | None = None
-        while broken is None and (frame := stream.frame()) is not None:
+            self._wait(waiter)
+        except BaseException:
             try:
-                commands.append(decode_frame(*frame))
+                self._reading.call_soon(self.take_again)
+            except BaseException:  # a signal in this very moment: nobody else would look
+                self._reading.call_soon(self.take_again)
+                raise
+            raise
+        wait_for_event(waiter)  # if it is the loop that handles the answer
+
+    def _wait(self, waiter: AnswerWaiter) -> None:
+        answer = self._answer
+        while not waiter.is_done:
+            said = answer.wait(_SIGNAL_CHECK_MS)
+            if said != _ANSWERED:
+                self._tell_loop(said)
+            if (frame := answer.frame) is not None:
+                self._take(frame)
+                return
+
+    def _tell_loop(self, said: int) -> None:
+        if said == AnswerWait.FOR_LOOP:
+            self._reading.call_soon(self._reading.look)
+        elif said == AnswerWait.STOPPED:
+            self._reading.call_soon(self._reading.let_go)
+        elif said == AnswerWait.NOT_WRITTEN:
+            self._reading.call_soon(self._shared.flush)
+        elif said == AnswerWait.BROKEN:
+            error = self._answer.error
+            self._shared.failed(OSError(error, os.strerror(error)))
+
+    def _take(self, frame: tuple[int, bytes, bytes]) -> None:
+        try:
+            command = decode_frame(*frame)
+        except ProtocolError as error:
+            self._reading.call_soon(self._reading.end_broken, error)
+        else:
+            self._connection.take_outside(self._opaque, self._waiting, command)
+
+    def take_again(self) -> None:
+        """Handle what an exception may have left; on the loop's thread."""
+        self._shared.flush()
+        if (frame := self._answer.frame) is not None:
+            try:
+                command = decode_frame(*frame)
             except ProtocolError as error:
-                broken = error
-            stream.drop()
-        if stream.is_broken:
-            broken = self._malformed()
-        self._connection.take(commands, None)
-        if broken is not None:
-            self._end_broken(broken)
+                self._reading.end_broken(error)
+            else:
+                self._connection.take_again(self._opaque, self._waiting, command)
+        self._reading.look()
+        self._reading.let_go()

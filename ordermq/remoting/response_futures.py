@@ -10,9 +10,13 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ordermq.clock import Clock
 from ordermq.remoting.command import Command
+
+if TYPE_CHECKING:
+    from ordermq.remoting.reading import CallersAnswer
 
 _TICK_MS = 100  # a time-out is noticed this much late at most
 
@@ -23,11 +27,13 @@ class ResponseFuture:
     A base class and not an asyncio future: threads wait for theirs without a loop.
     """
 
-    __slots__ = ("code", "deadline_ms", "heard_bytes")
+    __slots__ = ("callers", "code", "deadline_ms", "heard_bytes")
 
     code: int  # of the request
     deadline_ms: int
     heard_bytes: int  # received on the connection when the request was sent
+    is_awaited: bool = False  # the thread that asks waits next
+    callers: CallersAnswer | None  # set by `ask`: what that thread waits by; None if by an event
 
     @property
     def is_over(self) -> bool:
@@ -39,7 +45,7 @@ class ResponseFuture:
         raise NotImplementedError
 
     def answered_outside(self, command: Command) -> bool:
-        """Take the response on another thread, the one that read it.
+        """Take the response on another thread, the one that waited for it.
 
         Returns: False to get it by `answered` instead.
         """

@@ -43,7 +43,7 @@ CLASSES = [
     "RecordBlock",
     "RecordWriter",
 ]
-ENGINE = ["FrameStream", "PullConnection", "PullEngine", "PullStream"]
+ENGINE = ["AwaitedAnswer", "FrameStream", "Outbox", "PullConnection", "PullEngine", "PullStream"]
 LOOP = [
     "BatchCalls",
     "CallPlan",

@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ordermq import Message, Producer, SendReceipt
+from ordermq.broker import EmbeddedBroker
+from ordermq.config.producer import SendPathKind
 from ordermq.producer.accumulator import SendRequest
 from ordermq.producer.queue_sender import InFlightBatch, QueueSender
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.reading import AnswerWaiter, can_share_reads
+from ordermq.remoting.reading import AnswerWaiter, CallersAnswer, can_share_reads
 from tests.component.interruption import InterruptedAt
 
 ROUNDS = 60
@@ -49,21 +51,27 @@ def test_whoever_sends_alone_writes_the_request(producer: Producer, written: lis
     assert mine >= 10, written  # the first opens the connection, which is the I/O thread's to do
 
 
-def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_joins_them(
-    producer: Producer, written: list[str]
+@pytest.mark.parametrize("send_path", ["python", "native"])
+def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_where_its_answer_is_read(
+    broker: EmbeddedBroker, written: list[str], send_path: SendPathKind
 ) -> None:
-    me, queue = threading.current_thread().name, producer.queues("orders")[0]
-    producer.send(message(0), queue=queue)
-    other = producer._sender_of(producer.queues("orders")[1])
-    producer._senders_in_flight.add(other)
-    written.clear()
-    for number in range(20):
-        producer.send(message(number), queue=queue)
-    assert me not in written
-    for number in range(20):
-        producer.send_batch([message(number), message(number)], queue=queue)
-    assert written.count(me) >= 10, written
-    producer._senders_in_flight.discard(other)  # it will never be done: a close would wait for it
+    with Producer("p", name_servers=broker.name_servers, send_path=send_path) as producer:
+        me, queue = threading.current_thread().name, producer.queues("orders")[0]
+        producer.send(message(0), queue=queue)
+        other = producer._sender_of(producer.queues("orders")[1])
+        producer._senders_in_flight.add(other)
+        written.clear()
+        for number in range(20):
+            producer.send(message(number), queue=queue)
+        if send_path == "native" and can_share_reads():
+            assert written.count(me) >= 10, written
+        else:  # it joins the others, on the I/O thread
+            assert me not in written
+        written.clear()
+        for number in range(20):
+            producer.send_batch([message(number), message(number)], queue=queue)
+        assert written.count(me) >= 10, written
+        producer._senders_in_flight.discard(other)  # it will never be done: close would wait for it
 
 
 def test_what_was_handed_in_before_is_stored_before_however_it_was_handed_in(
@@ -99,8 +107,10 @@ def test_coroutines_that_begin_in_turn_are_stored_in_turn(producer: Producer) ->
     assert [receipt.queue_offset for receipt in receipts] == list(range(5 * ROUNDS))
 
 
+@pytest.mark.parametrize("send_path", ["python", "native"])
+@pytest.mark.parametrize("keys", [1, 3, 8])
 def test_threads_keep_their_keys_in_order_and_one_request_per_queue_in_flight(
-    producer: Producer, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, keys: int, send_path: SendPathKind
 ) -> None:
     twice: list[str] = []
     begun = InFlightBatch.__init__
@@ -112,17 +122,30 @@ def test_threads_keep_their_keys_in_order_and_one_request_per_queue_in_flight(
 
     monkeypatch.setattr(InFlightBatch, "__init__", checked)
 
-    def send(key: int) -> list[SendReceipt]:
-        return [producer.send(message(n), sharding_key=f"k{key}") for n in range(ROUNDS)]
+    def send(thread: int) -> list[SendReceipt]:
+        key = f"k{thread % keys}"
+        found = [producer.send(message(n), sharding_key=key) for n in range(ROUNDS // 2)]
+        # Also what other ways of sending have between them.
+        ahead = [producer.send_nowait(message(n), sharding_key=key) for n in range(2)]
+        found += [producer.send(message(n), sharding_key=key) for n in range(ROUNDS // 2)]
+        return [*found[: ROUNDS // 2], *(one.result(20) for one in ahead), *found[ROUNDS // 2 :]]
 
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(send, range(6)))
+    with (
+        Producer(
+            "p",
+            name_servers=broker.name_servers,
+            default_topic_queue_nums=8,
+            send_path=send_path,
+        ) as producer,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        found = list(pool.map(send, range(8)))
     for receipts in found:
         offsets = [receipt.queue_offset for receipt in receipts]
         assert offsets == sorted(set(offsets))
     assert not twice
     everything = [(r.message_queue, r.queue_offset) for receipts in found for r in receipts]
-    assert len(set(everything)) == 6 * ROUNDS
+    assert len(set(everything)) == 8 * (ROUNDS + 2)
 
 
 def test_a_thread_that_sends_alone_reads_the_answer_itself(
@@ -145,31 +168,28 @@ def test_a_thread_that_sends_alone_reads_the_answer_itself(
 def test_a_caller_that_is_interrupted_while_it_reads_leaves_nobody_waiting(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert producer._accumulator is not None
     queues, interrupted = producer.queues("orders"), 0
-    wait_for, main = Connection.wait_for, threading.current_thread()
-    place = [0]
+    main, place = threading.current_thread(), [0]
+    wait = CallersAnswer.wait if can_share_reads() else SendRequest.wait
 
-    def waiting_by_sender(self: SendRequest, waiter: AnswerWaiter) -> None:
-        assert self.sender is not None
-        self.sender.wait(waiter)
-
-    def interrupting(self: Connection, waiter: AnswerWaiter) -> None:
+    def interrupting(self: CallersAnswer | SendRequest, waiter: AnswerWaiter) -> None:
         if threading.current_thread() is main and place[0]:
             with InterruptedAt(place[0]):
-                wait_for(self, waiter)
+                wait(self, waiter)  # type: ignore[arg-type]
         else:
-            wait_for(self, waiter)
+            wait(self, waiter)  # type: ignore[arg-type]
 
     for queue in queues[:2]:
         producer.send(message(0), queue=queue)
-    monkeypatch.setattr(Connection, "wait_for", interrupting)
-    # As if no other request were in flight: then the caller would leave the reading to the loop.
-    monkeypatch.setattr(SendRequest, "wait", waiting_by_sender)
-    # The answer of the other queue's message, and a message behind it, are the interrupted
-    # caller's to read and to send.
+    monkeypatch.setattr(CallersAnswer if can_share_reads() else SendRequest, "wait", interrupting)
+    # The answers of the other queue's messages, which are the loop's, are the interrupted caller's
+    # to read.
     for at in range(1, 150, 2):
         place[0] = at
         others = [producer.send_nowait(message(n), queue=queues[1]) for n in range(2)]
+        while not producer._accumulator.is_empty:  # else what follows goes behind them
+            pass
         with contextlib.suppress(KeyboardInterrupt):
             producer.send(message(at), queue=queues[0])
             interrupted -= 1

@@ -47,4 +47,7 @@ void drive_ids(uint64_t *seed, int steps);
 void drive_engine(uint64_t *seed, int rounds);
 void read_reply_exactly(const uint8_t *bytes, size_t size);
 
+/* sanitize_waits.c: threads that send through one connection and read its answers in turn. */
+void drive_waits(uint64_t *seed, int rounds);
+
 #endif

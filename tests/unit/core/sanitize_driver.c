@@ -721,6 +721,8 @@ int main(int argc, char **argv) {
         fuzz(&seed, amount, argv + 4, argc - 4, 1, read_reply_exactly);
     } else if (strcmp(argv[1], "engine") == 0) {
         drive_engine(&seed, amount);
+    } else if (strcmp(argv[1], "waits") == 0) {
+        drive_waits(&seed, amount);
     } else {
         rounds = amount;
         drive_threads();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -15,8 +16,15 @@ from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectionLost, RequestTimeout
 from ordermq.remoting.command import Command, encode
-from ordermq.remoting.connection import Connection, SharedSocket
+from ordermq.remoting.connection import Connection
+from ordermq.remoting.reading import (
+    ReadingOf,
+    TransportReading,
+    can_share_reads,
+    shared_reading,
+)
 from ordermq.remoting.response_futures import ResponseFuture
+from ordermq.remoting.writing import SharedSocket
 
 from .test_connection import Owner, echo, silent
 from .wire_server import TIMEOUT_S, Handler, Line, WireServer
@@ -70,10 +78,25 @@ class Asked:
         assert self.ask()
 
 
+READINGS: list[ReadingOf] = [TransportReading, *([shared_reading] if can_share_reads() else [])]
+reading_of = READINGS[0]  # of the test that runs; set by `run`
+
+
 @pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Runs a test's coroutine on either loop, with a deadline."""
-    new_loop = importlib.import_module(request.param).new_event_loop
+def new_loop(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    found: Callable[[], asyncio.AbstractEventLoop]
+    found = importlib.import_module(request.param).new_event_loop
+    return found
+
+
+@pytest.fixture(params=READINGS)
+def run(
+    request: pytest.FixtureRequest,
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a test's coroutine on either loop, with either way to read and write, and a deadline."""
+    monkeypatch.setattr(sys.modules[__name__], "reading_of", request.param)
 
     def on_loop(work: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -85,7 +108,9 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 
 async def connect(server: WireServer, *, is_warm: bool = True) -> Connection:
     """Open; a warm one has been asked, so its time-outs are looked after."""
-    connection = await Connection.open(server.address, SystemClock(), RemotingConfig(), Owner())
+    connection = await Connection.open(
+        server.address, SystemClock(), RemotingConfig(), Owner(), reading_of=reading_of
+    )
     if is_warm:
         warming = connection.begin_request(Command.request(2), LONG_MS)
         warming.add_done_callback(lambda ended: ended.exception())  # lost, as the test may want

@@ -19,7 +19,7 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectionLost, OrderMQError, ProtocolError
 from ordermq.remoting.command import Command, Framer, decode_frame, encode
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.reading import shared_reading
+from ordermq.remoting.reading import shared_reading, wait_for_event
 from ordermq.remoting.response_futures import ResponseFuture
 from ordermq.remoting.thread_event import ThreadEvent
 
@@ -33,11 +33,13 @@ MAX_BYTES = 1_000
 class Told(ResponseFuture):
     """Keeps what it is told, and on which threads; a waiter of the thread that made it.
 
-    Args: takes_outside: takes its answer on the thread that read it.
+    Args: takes_outside: takes its answer on the thread that waited for it.
     """
 
     def __init__(self, *, takes_outside: bool = True) -> None:
         self.code = 1
+        self.is_awaited = True
+        self.callers = None
         self.takes_outside = takes_outside
         self.event = ThreadEvent.of_thread()
         self.answers: list[tuple[Command, str]] = []
@@ -57,12 +59,19 @@ class Told(ResponseFuture):
 
     def answered_outside(self, command: Command) -> bool:
         if self.takes_outside:
-            self.answered(command)
+            self.answers.append((command, threading.current_thread().name))
         return self.takes_outside
 
     def failed(self, error: Exception) -> None:
         self.errors.append(error)
         self.event.set()
+
+    def wait(self) -> None:
+        """Wait as a caller of `send` does."""
+        if self.callers is None:
+            wait_for_event(self)
+        else:
+            self.callers.wait(self)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -86,6 +95,10 @@ async def connect(server: WireServer, owner: Owner | None = None) -> Connection:
         server.address, SystemClock(), RemotingConfig(), owner or Owner(), reading_of=shared_reading
     )
     await connection.request(Command.request(2), LONG_MS)
+    # That answer was the loop's: it would read the next ones, too, until one is a thread's.
+    stream = getattr(connection._reading, "_stream")  # noqa: B009 - of one kind of reading
+    assert stream.begin()
+    stream.end(True)
     return connection
 
 
@@ -95,7 +108,9 @@ def ask(connection: Connection, told: Told, body: bytes = b"x") -> bool:
 
 
 async def until_a_thread_reads(connection: Connection) -> None:
-    while getattr(connection._reading, "_turn", None) is None:
+    stream = getattr(connection._reading, "_stream")  # noqa: B009 - of one kind of reading
+    while stream.begin():
+        stream.end(True)
         await asyncio.sleep(0)
 
 
@@ -122,7 +137,7 @@ def test_a_thread_that_waits_reads_its_answer_itself(run: Run) -> None:
                 for _ in range(30):
                     told = Told()
                     assert ask(connection, told)
-                    connection.wait_for(told)
+                    told.wait()
                     readers.append(told.answers[0][1])
 
             readers: list[str] = []
@@ -136,82 +151,100 @@ def test_a_thread_that_waits_reads_its_answer_itself(run: Run) -> None:
     run(work())
 
 
-def test_what_it_reads_for_others_is_told_there_or_left_to_the_loop(run: Run) -> None:
+def test_what_it_reads_for_other_threads_wakes_them_and_all_else_is_left_to_the_loop(
+    run: Run,
+) -> None:
+    bodies = [b"0", b"1", b"2", b"refused", b"later"]
+
     async def work() -> None:
         held: list[Command] = []
 
-        def together(line: Line, command: Command) -> None:
-            held.append(command)
-            if command.body == b"last":  # a request of the server, and all answers, in one write
-                notice = Command(40, {"consumerGroup": "G"}, opaque=77)
-                frames = [encode(notice), *(encode(one.reply(0)) for one in held)]
-                line.send_bytes(b"".join(frames))
-            elif command.code == 2:
-                held.clear()
+        async def together(line: Line, command: Command) -> None:
+            if command.code == 2:
                 echo(line, command)
+                return
+            if command.is_response:  # to the notice below
+                return
+            held.append(command)
+            if len(held) < len(bodies):
+                return
+            await until_a_thread_reads(connection)
+            # A request of the server, and all answers, in one write.
+            notice = Command(40, {"consumerGroup": "G"}, opaque=77)
+            answers = [one.reply(int(one.body == b"refused")) for one in held]
+            line.send_bytes(b"".join(encode(one) for one in [*answers[:2], notice, *answers[2:]]))
 
         owner = Owner()
         async with WireServer(together) as server:
             connection = await connect(server, owner)
+            told: dict[bytes, Told] = {}
 
-            def rounds() -> None:
-                there, left, last = Told(), Told(takes_outside=False), Told()
-                assert ask(connection, there)
-                assert ask(connection, left)
-                assert ask(connection, last, b"last")
-                for told in (last, there, left):
-                    connection.wait_for(told)
-                loops = left.answers[0][1]
-                assert not loops.startswith("mine")
-                assert len(there.answers) == len(left.answers) == len(last.answers) == 1
+            def waits(body: bytes) -> None:
+                told[body] = mine = Told(takes_outside=body != b"later")
+                assert ask(connection, mine, body)
+                mine.wait()
 
-            await in_thread(rounds)
+            await asyncio.gather(*(in_thread(lambda b=body: waits(b)) for body in bodies))
             await connection.request(Command.request(2), LONG_MS)
             assert [request.opaque for request in owner.requests] == [77]
+            for body, one in told.items():
+                ((answer, thread),) = one.answers
+                assert answer.code == int(body == b"refused")
+                if body in (b"refused", b"later"):
+                    assert not thread.startswith("mine")
+            assert sum(one.answers[0][1].startswith("mine") for one in told.values()) >= 2
             await connection.close()
 
     run(work())
 
 
-def test_requests_that_answers_cause_leave_in_one_write(run: Run) -> None:
+def test_the_turn_to_read_passes_to_a_thread_that_still_waits(run: Run) -> None:
     async def work() -> None:
-        sizes: list[int] = []
-
-        class Chained(Told):
-            def answered_outside(self, command: Command) -> bool:
-                following.append(Told())
-                assert ask(connection, following[-1])
-                return super().answered_outside(command)
-
-        async def together(line: Line, command: Command) -> None:
-            if command.body == b"last":
-                await until_a_thread_reads(connection)
-                line.send_bytes(b"".join(encode(one.reply(0)) for one in server.requests[1:]))
-            elif command.code == 2 or len(server.requests) > 3:
+        async def in_order(line: Line, command: Command) -> None:
+            if command.code == 2:
                 echo(line, command)
+                return
+            # Each answer after the thread before it has gone: another one must have the turn.
+            for one in server.requests[1:] if len(server.requests) == 6 else []:
+                await until_a_thread_reads(connection)
+                echo(line, one)
+                while not told[one.body].answers:
+                    await asyncio.sleep(0)
 
-        following: list[Told] = []
-        async with WireServer(together) as server:
+        async with WireServer(in_order) as server:
             connection = await connect(server)
-            assert connection._socket is not None
-            send = type(connection._socket).send
+            told: dict[bytes, Told] = {}
 
-            def noting(self: object, data: bytes) -> None:
-                sizes.append(len(Framer().feed(data)))
-                send(connection._socket, data)  # type: ignore[arg-type]
+            def waits(body: bytes) -> None:
+                told[body] = mine = Told()
+                assert ask(connection, mine, body)
+                mine.wait()
 
-            def rounds() -> None:
-                first, last = Chained(), Chained()
-                assert ask(connection, first)
-                assert ask(connection, last, b"last")
-                connection.wait_for(last)
-                for told in [first, *following]:
-                    connection.wait_for(told)
+            bodies = [bytes([number]) for number in range(5)]
+            await asyncio.gather(*(in_thread(lambda b=body: waits(b)) for body in bodies))
+            assert all(one.answers[0][1].startswith("mine") for one in told.values())
+            answer = await connection.request(Command.request(2), LONG_MS)
+            assert answer.is_response  # the loop reads again
+            await connection.close()
 
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(type(connection._socket), "send", noting)
-                await in_thread(rounds)
-            assert sizes == [1, 1, 2]
+    run(work())
+
+
+def test_a_request_that_its_caller_never_wrote_leaves_with_the_next_check(run: Run) -> None:
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            connection = await connect(server)
+            told: list[Told] = []
+
+            def asks() -> None:
+                told.append(Told())
+                assert ask(connection, told[0])
+                # An exception, as of a signal, came before its wait.
+
+            await in_thread(asks)
+            while not told[0].is_done:
+                await asyncio.sleep(0.001)
+            assert not told[0].answers[0][1].startswith("mine")
             await connection.close()
 
     run(work())
@@ -237,11 +270,11 @@ def test_the_end_of_the_connection_ends_the_wait(run: Run, ends: str) -> None:
             def waits() -> None:
                 told = Told()
                 assert ask(connection, told)
-                connection.wait_for(told)
+                told.wait()
                 assert isinstance(told.errors[0], ConnectionLost)
                 late = Told()
                 late.failed(told.errors[0])
-                connection.wait_for(late)  # without a connection
+                late.wait()  # without a connection
 
             await in_thread(waits)
         assert len(owner.closed) == 1
@@ -276,7 +309,7 @@ def test_an_answer_is_told_once_whatever_ends_the_connection_meanwhile(run: Run)
                         told = Told()
                         is_open = ask(connection, told)
                         if is_open:
-                            connection.wait_for(told)
+                            told.wait()
                             outcomes.append(told)
                             is_open = not told.errors
 
@@ -306,7 +339,7 @@ def test_closing_while_a_thread_reads_ends_its_wait(run: Run) -> None:
             def waits() -> None:
                 told.append(Told())
                 assert ask(connection, told[0])
-                connection.wait_for(told[0])
+                told[0].wait()
 
             waiting = loop.create_task(in_thread(waits))
             await asked.wait()

@@ -1,0 +1,468 @@
+#define _GNU_SOURCE
+
+#include "frame_stream.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <sys/epoll.h>
+#endif
+
+#include "bytes.h"
+#include "platform.h"
+#include "reply_header.h"
+
+enum {
+    FRAME_HEAD = 8,       /* bytes: length, and encoding and size of the header */
+    AT_ONCE = 64 * 1024,  /* bytes of one read */
+    BUCKETS = 64,         /* of awaited answers, a power of two */
+    RESPONSE_FLAG = 1,
+    JSON = 0
+};
+
+struct omq_frame_stream {
+    size_t max_frame_bytes;
+
+    omq_mutex lock; /* of all that follows, but the bytes belong to whoever has the turn */
+    uint8_t *bytes;
+    size_t first; /* of what no frame was dropped of */
+    size_t end;
+    size_t room;
+    size_t frame_size; /* of the frame that `next` returned last; 0: none since `drop` */
+    bool is_broken;
+    uint64_t received; /* bytes, by threads that waited */
+    uint64_t answered; /* frames, handed to them */
+
+    int socket;
+    int gate;
+    int error; /* of the socket, met by a thread: the owner is told by its next `receive` */
+    bool is_gate_open;
+    bool is_trusted;   /* threads that wait may read */
+    bool is_mixed;     /* what comes is the owner's, too: it reads */
+    bool is_read;      /* somebody has the turn */
+    bool is_stopped;
+    omq_awaited *reader; /* of the threads, if one has the turn */
+    omq_awaited *heir; /* woken to take the turn; until then the gate stays closed */
+    omq_awaited *sleepers;
+    omq_awaited *awaited[BUCKETS];
+};
+
+omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes) {
+    omq_frame_stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL || omq_mutex_init(&stream->lock) != 0) {
+        free(stream);
+        return NULL;
+    }
+    stream->max_frame_bytes = max_frame_bytes;
+    stream->socket = stream->gate = -1;
+    return stream;
+}
+
+void omq_frame_stream_free(omq_frame_stream *stream) {
+    if (stream != NULL) {
+        omq_mutex_destroy(&stream->lock);
+        free(stream->bytes);
+        free(stream);
+    }
+}
+
+/* ---- frames; under the lock ---- */
+
+static bool make_room(omq_frame_stream *stream, size_t size) {
+    size_t have = stream->end - stream->first;
+    if (have == 0) {
+        stream->first = stream->end = 0;
+    }
+    if (stream->room - stream->end >= size) {
+        return true;
+    }
+    if (stream->first > 0) {
+        memmove(stream->bytes, stream->bytes + stream->first, have);
+        stream->first = 0;
+        stream->end = have;
+    }
+    if (stream->room - have < size) {
+        /* Twice as much: a long frame is then moved a few times, not once for each read. */
+        size_t wanted = 2 * (have + size);
+        uint8_t *grown = realloc(stream->bytes, wanted);
+        if (grown == NULL) {
+            return false;
+        }
+        stream->bytes = grown;
+        stream->room = wanted;
+    }
+    return true;
+}
+
+static bool next_frame(omq_frame_stream *stream, omq_frame *frame) {
+    const uint8_t *at = stream->bytes + stream->first;
+    size_t have = stream->end - stream->first;
+    stream->frame_size = 0;
+    if (have < FRAME_HEAD || stream->is_broken) {
+        return false;
+    }
+    size_t size = 4 + (size_t)omq_read_u32(at);
+    size_t header_size = omq_read_u32(at + 4) & 0xFFFFFF;
+    /* A length with its highest bit set is negative in the protocol; here it is over the limit. */
+    if (size < FRAME_HEAD || size > stream->max_frame_bytes || header_size > size - FRAME_HEAD) {
+        stream->is_broken = true;
+        return false;
+    }
+    if (have < size) {
+        return false;
+    }
+    stream->frame_size = size;
+    frame->encoding = at[4];
+    frame->header = at + FRAME_HEAD;
+    frame->header_size = header_size;
+    frame->body = frame->header + header_size;
+    frame->body_size = size - FRAME_HEAD - header_size;
+    return true;
+}
+
+static void drop_frame(omq_frame_stream *stream) {
+    stream->first += stream->frame_size;
+    stream->frame_size = 0;
+    if (stream->first == stream->end) {
+        stream->first = stream->end = 0;
+    }
+}
+
+static omq_awaited **find(omq_frame_stream *stream, uint32_t opaque) {
+    omq_awaited **at = &stream->awaited[opaque % BUCKETS];
+    while (*at != NULL && (*at)->opaque != opaque) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+/* Under the lock, which a thread takes before it lets its event go. The descriptor is not full:
+ * its thread reads it in each wait. */
+static void wake(const omq_awaited *awaited) {
+    static const uint64_t one = 1;
+    while (write(awaited->event, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+/* Hand a frame to the thread that waits for it; false: it is the owner's. */
+static bool hand_over(omq_frame_stream *stream, const omq_frame *frame, const omq_awaited *reader) {
+    omq_reply_header header;
+    if (frame->encoding != JSON ||
+        !omq_read_reply_header(frame->header, frame->header_size, &header) || header.is_odd ||
+        header.code != 0 || header.opaque <= 0 || (header.flag & RESPONSE_FLAG) == 0) {
+        return false;
+    }
+    omq_awaited **at = find(stream, (uint32_t)header.opaque);
+    omq_awaited *awaited = *at;
+    if (awaited == NULL) {
+        return false;
+    }
+    size_t size = stream->frame_size - 4;
+    uint8_t *copy = malloc(size);
+    if (copy == NULL) {
+        return false;
+    }
+    memcpy(copy, frame->header - 4, size);
+    *at = awaited->next;
+    awaited->frame = copy;
+    awaited->size = size;
+    stream->answered++;
+    if (awaited != reader) {
+        wake(awaited);
+    }
+    return true;
+}
+
+/* Hand over the next frames; true: one for the owner follows, or something that is none. */
+static bool hand_over_all(omq_frame_stream *stream, omq_frame *frame, const omq_awaited *reader) {
+    while (next_frame(stream, frame)) {
+        if (!hand_over(stream, frame, reader)) {
+            return true;
+        }
+        drop_frame(stream);
+    }
+    return stream->is_broken;
+}
+
+bool omq_frame_stream_add(omq_frame_stream *stream, const uint8_t *bytes, size_t size) {
+    omq_mutex_lock(&stream->lock);
+    bool is_added = make_room(stream, size);
+    if (is_added && size > 0) {
+        memcpy(stream->bytes + stream->end, bytes, size);
+        stream->end += size;
+    }
+    omq_mutex_unlock(&stream->lock);
+    return is_added;
+}
+
+bool omq_frame_stream_next(omq_frame_stream *stream, omq_frame *frame) {
+    omq_mutex_lock(&stream->lock);
+    bool is_there = hand_over_all(stream, frame, NULL) && !stream->is_broken;
+    omq_mutex_unlock(&stream->lock);
+    return is_there;
+}
+
+void omq_frame_stream_drop(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    drop_frame(stream);
+    omq_mutex_unlock(&stream->lock);
+}
+
+bool omq_frame_stream_is_broken(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    bool is_broken = stream->is_broken;
+    omq_mutex_unlock(&stream->lock);
+    return is_broken;
+}
+
+const uint8_t *omq_frame_stream_rest(omq_frame_stream *stream, size_t *size) {
+    omq_mutex_lock(&stream->lock);
+    const uint8_t *rest = stream->bytes + stream->first;
+    *size = stream->end - stream->first;
+    omq_mutex_unlock(&stream->lock);
+    return rest;
+}
+
+size_t omq_frame_stream_buffered(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    size_t size = stream->end - stream->first;
+    omq_mutex_unlock(&stream->lock);
+    return size;
+}
+
+void omq_frame_stream_counts(omq_frame_stream *stream, uint64_t *bytes, uint64_t *frames) {
+    omq_mutex_lock(&stream->lock);
+    *bytes = stream->received;
+    *frames = stream->answered;
+    omq_mutex_unlock(&stream->lock);
+}
+
+/* ---- the gate and the turn; under the lock ---- */
+
+static int change_gate(omq_frame_stream *stream, int what, bool is_open) {
+#ifdef __linux__
+    struct epoll_event event = {.events = is_open ? (uint32_t)EPOLLIN : 0};
+    if (epoll_ctl(stream->gate, what, stream->socket, &event) != 0) {
+        return errno;
+    }
+    stream->is_gate_open = is_open;
+    return 0;
+#else
+    (void)stream, (void)what, (void)is_open;
+    return ENOSYS;
+#endif
+}
+
+#ifdef __linux__
+enum { ADD = EPOLL_CTL_ADD, CHANGE = EPOLL_CTL_MOD, REMOVE = EPOLL_CTL_DEL };
+#else
+enum { ADD, CHANGE, REMOVE };
+#endif
+
+static bool may_read(const omq_frame_stream *stream) {
+    return !stream->is_read && stream->gate >= 0 && stream->is_trusted && !stream->is_mixed && !stream->is_stopped;
+}
+
+/* Give the turn to the thread that fell asleep last, for its answer comes last; without one the
+ * owner reads. */
+static void pass_on(omq_frame_stream *stream) {
+    omq_awaited *heir = stream->sleepers;
+    while (heir != NULL && heir->frame != NULL) { /* it is about to leave */
+        heir = heir->sleeping;
+    }
+    stream->heir = NULL;
+    if (may_read(stream) && heir != NULL && !stream->is_gate_open) {
+        stream->heir = heir;
+        heir->is_heir = true;
+        wake(heir);
+    } else if (!stream->is_read && !stream->is_stopped && stream->gate >= 0 &&
+               !stream->is_gate_open) {
+        (void)change_gate(stream, CHANGE, true);
+    }
+}
+
+int omq_frame_stream_attach(omq_frame_stream *stream, int socket, int gate) {
+    omq_mutex_lock(&stream->lock);
+    int error = 0;
+    if (!stream->is_stopped) {
+        stream->socket = socket;
+        stream->gate = gate;
+        error = change_gate(stream, ADD, true);
+    }
+    omq_mutex_unlock(&stream->lock);
+    return error;
+}
+
+void omq_frame_stream_trust(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    stream->is_trusted = true;
+    omq_mutex_unlock(&stream->lock);
+}
+
+bool omq_frame_stream_begin(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    bool is_free = !stream->is_read && !stream->is_stopped;
+    if (is_free) {
+        stream->is_read = true;
+        stream->heir = NULL;
+    }
+    omq_mutex_unlock(&stream->lock);
+    return is_free;
+}
+
+static ssize_t receive(omq_frame_stream *stream) {
+    if (!make_room(stream, AT_ONCE)) {
+        return -ENOMEM;
+    }
+    ssize_t got = recv(stream->socket, stream->bytes + stream->end, stream->room - stream->end,
+                       MSG_DONTWAIT);
+    if (got > 0) {
+        stream->end += (size_t)got;
+    } else if (got < 0) {
+        /* EPERM, which no recv fails with, is 1. */
+        got = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? -1 : -errno;
+    }
+    return got;
+}
+
+ssize_t omq_frame_stream_receive(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    ssize_t got = stream->error != 0 ? -stream->error : receive(stream);
+    omq_mutex_unlock(&stream->lock);
+    return got;
+}
+
+void omq_frame_stream_end(omq_frame_stream *stream, bool are_waiters_alone) {
+    omq_mutex_lock(&stream->lock);
+    stream->is_read = false;
+    stream->is_mixed = !are_waiters_alone;
+    pass_on(stream);
+    omq_mutex_unlock(&stream->lock);
+}
+
+bool omq_frame_stream_stop(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    if (!stream->is_stopped) {
+        stream->is_stopped = true;
+        if (stream->gate >= 0) {
+            (void)change_gate(stream, REMOVE, false);
+        }
+        if (stream->reader != NULL) {
+            wake(stream->reader);
+        }
+    }
+    bool is_read = stream->reader != NULL;
+    omq_mutex_unlock(&stream->lock);
+    return is_read;
+}
+
+/* ---- threads that wait ---- */
+
+/* Read, with the turn, until the thread's own answer is here or it must do something else. Under
+ * the lock, but for the sleep. */
+static omq_waited read_all(omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms) {
+    struct pollfd polled[2] = {{stream->socket, POLLIN, 0}, {awaited->event, POLLIN, 0}};
+    omq_frame frame;
+    for (;;) {
+        omq_mutex_unlock(&stream->lock);
+        int found = poll(polled, 2, timeout_ms);
+        bool is_woken = found <= 0 || polled[1].revents != 0;
+        if (found > 0 && polled[1].revents != 0) {
+            uint8_t counts[512]; /* a pipe may hold many bytes */
+            (void)!read(awaited->event, counts, sizeof counts);
+        }
+        omq_mutex_lock(&stream->lock);
+        if (stream->is_stopped) {
+            return OMQ_STOPPED;
+        }
+        if (found > 0 && polled[0].revents != 0) {
+            ssize_t got = receive(stream);
+            if (got > 0) {
+                stream->received += (uint64_t)got;
+            }
+            if (got == 0 || got < -1) {
+                stream->error = (int)-got;
+                return OMQ_FOR_OWNER;
+            }
+            if (hand_over_all(stream, &frame, awaited)) {
+                return OMQ_FOR_OWNER;
+            }
+        }
+        if (awaited->frame != NULL) {
+            return OMQ_ANSWERED;
+        }
+        if (is_woken) {
+            return OMQ_WOKEN;
+        }
+    }
+}
+
+/* Take the turn, and give it back. Under the lock. */
+static omq_waited read_in_turn(omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms) {
+    if (stream->is_gate_open && change_gate(stream, CHANGE, false) != 0) {
+        stream->is_mixed = true; /* as if the owner had to read: it meets the error */
+        return OMQ_FOR_OWNER;
+    }
+    stream->heir = NULL;
+    stream->is_read = true;
+    stream->reader = awaited;
+    omq_waited said = read_all(stream, awaited, timeout_ms);
+    stream->is_read = false;
+    stream->reader = NULL;
+    if (said == OMQ_FOR_OWNER) {
+        stream->is_mixed = true;
+    }
+    pass_on(stream);
+    return said;
+}
+
+/* Sleep until woken; under the lock, but for the sleep. Returns whether that was only to take the
+ * turn: an eventfd counts how often it was set. */
+static bool sleep_until_woken(omq_frame_stream *stream, omq_awaited *awaited) {
+    uint64_t count = 0;
+    awaited->is_heir = false;
+    awaited->sleeping = stream->sleepers;
+    stream->sleepers = awaited;
+    omq_mutex_unlock(&stream->lock);
+    ssize_t size = read(awaited->event, &count, sizeof count);
+    omq_mutex_lock(&stream->lock);
+    omq_awaited **at = &stream->sleepers;
+    while (*at != awaited) {
+        at = &(*at)->sleeping;
+    }
+    *at = awaited->sleeping;
+    return awaited->is_heir && size == sizeof count && count == 1;
+}
+
+omq_waited omq_frame_stream_wait(omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms) {
+    omq_waited said = OMQ_WOKEN;
+    omq_mutex_lock(&stream->lock);
+    omq_awaited **bucket = &stream->awaited[awaited->opaque % BUCKETS];
+    awaited->next = *bucket;
+    *bucket = awaited;
+    bool is_woken = false;
+    while (!is_woken && !may_read(stream)) {
+        is_woken = !sleep_until_woken(stream, awaited) || awaited->frame != NULL;
+    }
+    if (!is_woken) {
+        said = read_in_turn(stream, awaited, timeout_ms);
+    }
+    if (awaited->frame == NULL) {
+        while (*bucket != awaited) {
+            bucket = &(*bucket)->next;
+        }
+        *bucket = awaited->next;
+    } else if (said == OMQ_WOKEN) {
+        said = OMQ_ANSWERED;
+    }
+    if (stream->heir == awaited) {
+        pass_on(stream);
+    }
+    omq_mutex_unlock(&stream->lock);
+    return said;
+}

@@ -1,0 +1,97 @@
+/* Bytes received from one connection, the frames they make, and the threads that wait for them.
+ *
+ * Each waiting thread has an event, a descriptor that it sleeps on. One of the threads has the
+ * turn to read: it sleeps on the socket as well, takes what comes and wakes whoever an answer is
+ * for. The owner, a loop with a thread of its own, reads while nobody waits, and handles all that
+ * is not just a success for a thread that waits. It watches the gate, an epoll that has the
+ * socket: opening and closing it takes a system call, but wakes nobody.
+ *
+ * Threads: any thread may call omq_frame_stream_wait, _add and _buffered; the other functions
+ * belong to the owner. */
+#ifndef OMQ_FRAME_STREAM_H
+#define OMQ_FRAME_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+typedef struct omq_frame_stream omq_frame_stream;
+
+/* NULL without memory. */
+omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes);
+void omq_frame_stream_free(omq_frame_stream *stream);
+
+/* ---- frames, for the owner ---- */
+
+typedef struct {
+    uint8_t encoding; /* of the header */
+    const uint8_t *header;
+    size_t header_size;
+    const uint8_t *body;
+    size_t body_size;
+} omq_frame;
+
+/* Add bytes that somebody else has received; false without memory. */
+bool omq_frame_stream_add(omq_frame_stream *stream, const uint8_t *bytes, size_t size);
+
+/* Wake the threads whose answers come next, and return the frame that follows, again until `drop`.
+ * False: there is none, or the bytes are no frame (`is_broken`). */
+bool omq_frame_stream_next(omq_frame_stream *stream, omq_frame *frame);
+void omq_frame_stream_drop(omq_frame_stream *stream);
+bool omq_frame_stream_is_broken(omq_frame_stream *stream);
+
+/* Return what is buffered, valid until the stream is used again. */
+const uint8_t *omq_frame_stream_rest(omq_frame_stream *stream, size_t *size);
+
+/* Any thread: the bytes of no dropped frame; all bytes received and frames handed out by threads. */
+size_t omq_frame_stream_buffered(omq_frame_stream *stream);
+void omq_frame_stream_counts(omq_frame_stream *stream, uint64_t *bytes, uint64_t *frames);
+
+/* ---- the socket ---- */
+
+/* Begin to read: open the gate. Before, and until the owner has seen the connection's first bytes
+ * (`trust`), threads that wait do not read. Returns 0 or an errno. */
+int omq_frame_stream_attach(omq_frame_stream *stream, int socket, int gate);
+void omq_frame_stream_trust(omq_frame_stream *stream);
+
+/* Take the turn, if no thread has it. */
+bool omq_frame_stream_begin(omq_frame_stream *stream);
+
+/* Receive what is there; with the turn. Returns its size, 0 at the end, -1 for nothing, and else
+ * an errno as a negative number. */
+ssize_t omq_frame_stream_receive(omq_frame_stream *stream);
+
+/* Give the turn back. are_waiters_alone: all that came was for threads that wait, so one of them
+ * may read from now on. */
+void omq_frame_stream_end(omq_frame_stream *stream, bool are_waiters_alone);
+
+/* Read no more, and close the gate; returns whether a thread is still reading: its wait ends, and
+ * until then socket and gate must stay open. */
+bool omq_frame_stream_stop(omq_frame_stream *stream);
+
+/* ---- threads that wait ---- */
+
+/* The answer to one request, for the thread that wrote it; of a caller who sets what is fixed. */
+typedef struct omq_awaited {
+    uint32_t opaque; /* fixed: of the request */
+    int event;       /* fixed: an eventfd or a pipe, which anybody may set to end the wait */
+    uint8_t *frame;  /* once it is here: all behind its length; the caller's to free */
+    size_t size;
+    struct omq_awaited *next;     /* with the same low bits */
+    struct omq_awaited *sleeping; /* the one that fell asleep before */
+    bool is_heir;                 /* woken to take the turn */
+} omq_awaited;
+
+typedef enum {
+    OMQ_ANSWERED = 0,
+    OMQ_WOKEN = 1,     /* by its event, a signal or the time */
+    OMQ_FOR_OWNER = 2, /* it gave the turn back: the owner must look at what came */
+    OMQ_STOPPED = 3    /* the same, and socket and gate may be closed now */
+} omq_waited;
+
+/* Wait for an answer, and read meanwhile for all, if nobody else does. An answer that is no
+ * success (code 0, a header in JSON) is the owner's, as is one that comes before or after. */
+omq_waited omq_frame_stream_wait(omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms);
+
+#endif

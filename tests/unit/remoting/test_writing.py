@@ -1,0 +1,129 @@
+"""Outboxes: what threads add leaves whole and in order, by them or by the loop's transport."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq import core
+from ordermq.remoting.writing import DirectOutbox, Outbox
+
+OutboxOf = Callable[[socket.socket], Outbox]
+
+
+def native(shared: socket.socket) -> Outbox:
+    assert core.Outbox is not None
+    return core.Outbox(shared.fileno())
+
+
+OUTBOXES: list[OutboxOf] = [DirectOutbox] if core.Outbox is None else [DirectOutbox, native]
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from([1, 40, 3_000, 60_000, 300_000])),
+        st.tuples(st.just("flush"), st.just(0)),
+        st.tuples(st.just("take"), st.just(0)),
+        st.tuples(st.just("read"), st.sampled_from([1, 5_000, 200_000])),
+    ),
+    max_size=40,
+)
+
+
+class Wire:
+    """A small socket with an outbox at one end, beside the loop's transport, and a reader."""
+
+    def __init__(self, outbox_of: OutboxOf) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+        self.ours.setblocking(False)
+        self.theirs.setblocking(False)
+        self.outbox = outbox_of(self.ours)
+        self.transport = b""  # what it has to write
+        self.received = bytearray()
+        self.is_told = False  # by a flush: the loop will take the rest
+
+    def close(self) -> None:
+        self.outbox.close()
+        self.ours.close()
+        self.theirs.close()
+
+    def write_transport(self) -> None:
+        while self.transport:
+            try:
+                self.transport = self.transport[self.ours.send(self.transport) :]
+            except BlockingIOError:
+                return
+
+    def take(self) -> None:
+        self.is_told = False
+        self.transport += self.outbox.take()
+        self.write_transport()
+
+    def flush(self) -> None:
+        self.is_told = not self.outbox.flush() or self.is_told
+
+    def read(self, count: int) -> int:
+        with contextlib.suppress(BlockingIOError):
+            data = self.theirs.recv(count)
+            self.received += data
+            self.write_transport()
+            return len(data)
+        return 0
+
+
+@pytest.mark.parametrize("outbox_of", OUTBOXES)
+@given(steps=_STEPS)
+def test_what_is_added_arrives_whole_and_in_order_whoever_writes_it(
+    outbox_of: OutboxOf, steps: list[tuple[str, int]]
+) -> None:
+    wire, added = Wire(outbox_of), bytearray()
+    with contextlib.closing(wire):
+        for number, (step, size) in enumerate(steps):
+            if step == "append" and not wire.transport:  # as `SharedSocket.is_free` asks
+                data = bytes([number]) * size
+                assert wire.outbox.append(data)
+                added += data
+            elif step == "flush":
+                wire.flush()
+            elif step == "take":
+                wire.take()
+            elif step == "read":
+                wire.read(size)
+        wire.flush()
+        if wire.is_told:
+            wire.take()
+        while wire.read(1 << 20) or wire.transport:
+            pass
+        assert wire.received == added
+
+
+@pytest.mark.parametrize("outbox_of", OUTBOXES)
+def test_a_broken_connection_is_an_error_of_the_write(outbox_of: OutboxOf) -> None:
+    wire = Wire(outbox_of)
+    with contextlib.closing(wire):
+        wire.theirs.close()
+        with pytest.raises(OSError, match="roken pipe"):
+            wire.outbox.append(b"x")
+            wire.outbox.flush()
+
+
+@pytest.mark.parametrize("outbox_of", OUTBOXES)
+def test_a_closed_outbox_uses_its_socket_no_more(outbox_of: OutboxOf) -> None:
+    wire = Wire(outbox_of)
+    with contextlib.closing(wire):
+        while not wire.is_told:
+            assert wire.outbox.append(b"x" * 100_000)
+            wire.flush()
+        wire.outbox.close()
+        while wire.read(1 << 20):
+            pass
+        received = len(wire.received)
+        wire.outbox.flush()
+        assert wire.read(1 << 20) == 0
+        assert len(wire.received) == received
+        assert outbox_of is DirectOutbox or not wire.outbox.append(b"x")
