@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run the C core alone under ASan and UBSan (random steps with all checks, the same with failing
-# allocations, mutated records, headers and batch bodies) and under TSan (threads on one queue, one
-# lock table, one lane map); under both the pull engine against brokers that misbehave, and threads
-# that send through one connection.
+# allocations, mutated records, headers, batch bodies and sends) and under TSan (threads on one
+# queue, one lock table, one lane map); under both the pull engine against brokers that misbehave,
+# and threads that send through one connection.
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
@@ -25,6 +25,7 @@ wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 records=(tests/vectors/core/stored_message_*.hex)
 headers=(tests/vectors/core/binary_header.hex)
 replies=(tests/vectors/core/reply_header.hex)
+sends=(tests/vectors/core/plain_sends.hex)
 batches=(tests/vectors/messages/batch_body.hex)
 
 cc=${CC:-$(command -v gcc || command -v cc || command -v clang)}
@@ -44,6 +45,7 @@ echo "ordermq: C core under sanitizers, SEED=$SEED"
 "$build/memory" fuzz "$CASES" "$SEED" "${records[@]}"
 "$build/memory" headers "$CASES" "$SEED" "${headers[@]}"
 "$build/memory" replies "$CASES" "$SEED" "${replies[@]}"
+"$build/memory" sends "$CASES" "$SEED" "${sends[@]}"
 "$build/memory" engine "$((ROUNDS / 400))" "$SEED"
 "$build/memory" waits "$((ROUNDS / 400))" "$SEED"
 "$build/memory" batches "$((CASES / 10))" "$SEED" "${batches[@]}" # each with five kinds of record

@@ -1,57 +1,9 @@
 #include "reply_header.h"
 
-#include <string.h>
-
+#include "json_scan.h"
 #include "ordermq.h"
 
 enum { DEEPEST = 32 }; /* values within values; answers have two */
-
-typedef struct {
-    const uint8_t *at;
-    const uint8_t *end;
-} omq_json;
-
-static void skip_blanks(omq_json *json) {
-    while (json->at < json->end && (*json->at == ' ' || *json->at == '\t' || *json->at == '\n' ||
-                                    *json->at == '\r')) {
-        json->at++;
-    }
-}
-
-static bool take_byte(omq_json *json, uint8_t byte) {
-    skip_blanks(json);
-    if (json->at == json->end || *json->at != byte) {
-        return false;
-    }
-    json->at++;
-    return true;
-}
-
-/* Read a string, its escapes left as they are. */
-static bool take_string(omq_json *json, omq_text *text, bool *is_escaped) {
-    *is_escaped = false;
-    if (!take_byte(json, '"')) {
-        return false;
-    }
-    const uint8_t *start = json->at;
-    for (; json->at < json->end && *json->at != '"'; json->at++) {
-        if (*json->at < ' ') {
-            return false;
-        }
-        if (*json->at == '\\') {
-            *is_escaped = true;
-            if (++json->at == json->end) {
-                return false;
-            }
-        }
-    }
-    if (json->at == json->end) {
-        return false;
-    }
-    *text = (omq_text){start, (size_t)(json->at - start)};
-    json->at++;
-    return true;
-}
 
 /* Skip a number, true, false or null; what is none of them ends at once. */
 static bool skip_word(omq_json *json) {
@@ -76,23 +28,24 @@ static bool skip_members(omq_json *json, int depth, uint8_t close, bool has_name
     if (depth == DEEPEST) {
         return false;
     }
-    if (take_byte(json, close)) {
+    if (omq_json_take_byte(json, close)) {
         return true;
     }
     do {
-        if (has_names && !(take_string(json, &text, &is_escaped) && take_byte(json, ':'))) {
+        if (has_names && !(omq_json_take_string(json, &text, &is_escaped) &&
+                           omq_json_take_byte(json, ':'))) {
             return false;
         }
         if (!take_value(json, depth + 1, &text, &is_string, &is_escaped)) {
             return false;
         }
-    } while (take_byte(json, ','));
-    return take_byte(json, close);
+    } while (omq_json_take_byte(json, ','));
+    return omq_json_take_byte(json, close);
 }
 
 static bool take_value(omq_json *json, int depth, omq_text *text, bool *is_string,
                        bool *is_escaped) {
-    skip_blanks(json);
+    omq_json_skip_blanks(json);
     *is_string = false;
     *is_escaped = false;
     if (json->at == json->end) {
@@ -102,7 +55,7 @@ static bool take_value(omq_json *json, int depth, omq_text *text, bool *is_strin
     bool is_read;
     if (*start == '"') {
         *is_string = true;
-        return take_string(json, text, is_escaped);
+        return omq_json_take_string(json, text, is_escaped);
     }
     if (*start == '{') {
         is_read = skip_members(json, depth, '}', true);
@@ -115,16 +68,12 @@ static bool take_value(omq_json *json, int depth, omq_text *text, bool *is_strin
     return is_read;
 }
 
-static bool is_named(const omq_text *text, const char *name) {
-    return text->size == strlen(name) && memcmp(text->bytes, name, text->size) == 0;
-}
-
 /* Read the fields of a pull; all of them are strings, as Java's broker writes them. */
 static bool take_fields(omq_json *json, omq_reply_header *header) {
-    if (!take_byte(json, '{')) {
+    if (!omq_json_take_byte(json, '{')) {
         return false;
     }
-    if (take_byte(json, '}')) {
+    if (omq_json_take_byte(json, '}')) {
         return true;
     }
     do {
@@ -133,18 +82,19 @@ static bool take_fields(omq_json *json, omq_reply_header *header) {
         bool is_string;
         bool is_escaped;
         bool is_name_escaped;
-        if (!take_string(json, &name, &is_name_escaped) || !take_byte(json, ':') ||
+        if (!omq_json_take_string(json, &name, &is_name_escaped) ||
+            !omq_json_take_byte(json, ':') ||
             !take_value(json, 1, &value, &is_string, &is_escaped)) {
             return false;
         }
         omq_text *wanted = NULL;
-        if (is_named(&name, "nextBeginOffset")) {
+        if (omq_text_is(&name, "nextBeginOffset")) {
             wanted = &header->next_offset;
-        } else if (is_named(&name, "maxOffset")) {
+        } else if (omq_text_is(&name, "maxOffset")) {
             wanted = &header->max_offset;
-        } else if (is_named(&name, "suggestWhichBrokerId")) {
+        } else if (omq_text_is(&name, "suggestWhichBrokerId")) {
             wanted = &header->suggestion;
-        } else if (is_named(&name, "offsetDelta")) {
+        } else if (omq_text_is(&name, "offsetDelta")) {
             header->has_offset_delta = true;
         }
         header->is_odd |= is_name_escaped;
@@ -152,8 +102,8 @@ static bool take_fields(omq_json *json, omq_reply_header *header) {
             header->is_odd |= !is_string || is_escaped || wanted->bytes != NULL;
             *wanted = value;
         }
-    } while (take_byte(json, ','));
-    return take_byte(json, '}');
+    } while (omq_json_take_byte(json, ','));
+    return omq_json_take_byte(json, '}');
 }
 
 /* Return an int of Java; `other` for anything else. */
@@ -186,12 +136,12 @@ static bool take_member(omq_json *json, omq_reply_header *header, bool *has_fiel
     omq_text value;
     bool is_string;
     bool is_escaped;
-    if (!take_string(json, &name, &is_escaped) || !take_byte(json, ':')) {
+    if (!omq_json_take_string(json, &name, &is_escaped) || !omq_json_take_byte(json, ':')) {
         return false;
     }
     header->is_odd |= is_escaped;
-    skip_blanks(json);
-    if (is_named(&name, "extFields") && json->at < json->end && *json->at == '{') {
+    omq_json_skip_blanks(json);
+    if (omq_text_is(&name, "extFields") && json->at < json->end && *json->at == '{') {
         header->is_odd |= *has_fields;
         *has_fields = true;
         return take_fields(json, header);
@@ -202,13 +152,13 @@ static bool take_member(omq_json *json, omq_reply_header *header, bool *has_fiel
     if (is_string) {
         value.size = 0; /* a number in quotes is none */
     }
-    if (is_named(&name, "code")) {
+    if (omq_text_is(&name, "code")) {
         header->code = int_of(value, -1);
-    } else if (is_named(&name, "opaque")) {
+    } else if (omq_text_is(&name, "opaque")) {
         header->opaque = int_of(value, 0);
-    } else if (is_named(&name, "flag")) {
+    } else if (omq_text_is(&name, "flag")) {
         header->flag = int_of(value, 0);
-    } else if (is_named(&name, "extFields")) {
+    } else if (omq_text_is(&name, "extFields")) {
         header->is_odd = true;
     }
     return true;
@@ -218,19 +168,19 @@ bool omq_read_reply_header(const uint8_t *bytes, size_t size, omq_reply_header *
     omq_json json = {bytes, bytes + size};
     bool has_fields = false;
     *header = (omq_reply_header){.code = -1};
-    if (!take_byte(&json, '{') || !omq_is_utf8(bytes, size)) {
+    if (!omq_json_take_byte(&json, '{') || !omq_is_utf8(bytes, size)) {
         return false;
     }
-    if (!take_byte(&json, '}')) {
+    if (!omq_json_take_byte(&json, '}')) {
         do {
             if (!take_member(&json, header, &has_fields)) {
                 return false;
             }
-        } while (take_byte(&json, ','));
-        if (!take_byte(&json, '}')) {
+        } while (omq_json_take_byte(&json, ','));
+        if (!omq_json_take_byte(&json, '}')) {
             return false;
         }
     }
-    skip_blanks(&json);
+    omq_json_skip_blanks(&json);
     return json.at == json.end;
 }

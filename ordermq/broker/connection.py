@@ -39,6 +39,8 @@ class BrokerConnection(asyncio.Protocol):
     Requests of a client that does not read its replies are not read either.
 
     Args:
+        take_sends: handles plain sends at the beginning of received bytes, and returns how many
+            bytes they take.
         handle: handles one or more requests from a position on, and returns how many; it replies
             now, later, or not at all.
         opened, closed: called when this connection was made and when it is lost.
@@ -49,6 +51,7 @@ class BrokerConnection(asyncio.Protocol):
         config: BrokerConfig,
         limits: ConnectionLimits,
         statistics: BrokerStatistics,
+        take_sends: Callable[[BrokerConnection, bytes], int],
         handle: Callable[[BrokerConnection, Sequence[Command], int], int],
         opened: Callable[[BrokerConnection], None],
         closed: Callable[[BrokerConnection], None],
@@ -63,6 +66,7 @@ class BrokerConnection(asyncio.Protocol):
             else min(config.max_unsigned_frame_bytes, config.max_frame_bytes)
         )
         self._statistics = statistics
+        self._take_sends = take_sends
         self._handle = handle
         self._opened = opened
         self._closed = closed
@@ -112,17 +116,20 @@ class BrokerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.idle_checks = 0
         broken: ProtocolError | None = None
+        received, taken = self._framer.join(data), 0
+        # Behind a backlog nothing is handled yet: a connection's requests stay in order.
+        if received and not self._backlog and self._is_open:
+            taken = self._take_sends(self, received)
         try:
-            commands = self._framer.feed(data)
+            commands = self._framer.split(received, taken)
         except ProtocolError as error:
             commands, broken = self._framer.completed, error
-        if commands:
+        if commands or taken:
             self.frame_checks = 0  # what is unfinished now is another frame
         unfinished = self._framer.buffered_bytes
         if unfinished != self.unfinished_bytes:
             self.unfinished_bytes = unfinished
             self._limits.note_unfinished(self, unfinished)
-        # Behind a backlog, new requests queue up: a connection's requests stay in order.
         if self._backlog:
             self._backlog += commands
         else:
@@ -165,13 +172,24 @@ class BrokerConnection(asyncio.Protocol):
     def _transport_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    @property
+    def _is_open(self) -> bool:
+        """True if requests may be handled: answers can be written, and the buffer is not full."""
+        transport = self._transport
+        return not (self._is_paused or transport is None or transport.is_closing())
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The longest frame that this client may send now."""
+        return self._framer.max_frame_bytes
+
     def _work(self) -> None:
         """Handle received requests until the transport's buffer is full."""
         commands, done = self._backlog, 0
         self._is_working = True
         while done < len(commands):
             # A handler's reply may fill the buffer, and its request may close the connection.
-            if self._is_paused or self._transport is None or self._transport.is_closing():
+            if not self._is_open:
                 break
             done += self._handle(self, commands, done)
         self._is_working = False

@@ -8,6 +8,7 @@ late, behind messages that were sent after it: A, B, A. The copies have the same
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from ordermq.broker.store import QueueLog, Store
@@ -41,6 +42,21 @@ class RecentSends(Protocol):
     def failed(self, log: QueueLog) -> None:
         """Note that the oldest send of a queue that `begin` noted was not stored."""
 
+    def are_new(self, log: QueueLog, unique_ids: Sequence[str]) -> bool:
+        """Return True if `begin` would return None for each of these ids without a search.
+
+        Args: unique_ids: of one producer, ascending; at least one.
+        """
+
+    def begin_all(self, log: QueueLog, unique_ids: Sequence[str]) -> None:
+        """Do what `begin` does for each of these ids, of which `are_new` was True."""
+
+    def stored_all(self, log: QueueLog, first_offset: int, count: int) -> None:
+        """Do what `stored` does for the oldest sends of a queue; their offsets are consecutive."""
+
+    def failed_all(self, log: QueueLog, count: int) -> None:
+        """Do what `failed` does for the oldest sends of a queue."""
+
 
 class NoRecentSends:
     """Takes every send for the first one."""
@@ -52,6 +68,18 @@ class NoRecentSends:
         return None
 
     def failed(self, log: QueueLog) -> None:
+        return None
+
+    def are_new(self, log: QueueLog, unique_ids: Sequence[str]) -> bool:
+        return True
+
+    def begin_all(self, log: QueueLog, unique_ids: Sequence[str]) -> None:
+        return None
+
+    def stored_all(self, log: QueueLog, first_offset: int, count: int) -> None:
+        return None
+
+    def failed_all(self, log: QueueLog, count: int) -> None:
         return None
 
 
@@ -139,6 +167,29 @@ class RecentSendSearch:
 
     def failed(self, log: QueueLog) -> None:
         self._queues[log].pending.popleft()
+
+    def are_new(self, log: QueueLog, unique_ids: Sequence[str]) -> bool:
+        sends = self._queues.get(log)
+        lowest = unique_ids[0]
+        return sends is None or lowest > sends.highest.get(lowest[:-_COUNTER_DIGITS], "")
+
+    def begin_all(self, log: QueueLog, unique_ids: Sequence[str]) -> None:
+        sends = self._queues.get(log) or self._new_queue(log)
+        # The ids ascend: the last one is the highest, and stands for the others.
+        sends.raise_highest(unique_ids[-1])
+        sends.pending += unique_ids
+
+    def stored_all(self, log: QueueLog, first_offset: int, count: int) -> None:
+        if self._queues[log].window is None:
+            self.failed_all(log, count)  # nothing to keep them in
+            return
+        for offset in range(first_offset, first_offset + count):
+            self.stored(log, offset)
+
+    def failed_all(self, log: QueueLog, count: int) -> None:
+        pending = self._queues[log].pending
+        for _ in range(count):
+            pending.popleft()
 
     def load(self, logs: list[QueueLog], clock: Clock) -> None:
         """Take up the ids of the newest messages, as they were before a restart."""

@@ -22,6 +22,7 @@ from ordermq.broker.processors import (
     send,
     topics,
 )
+from ordermq.broker.processors.received_sends import received_sends
 from ordermq.broker.processors.send_runs import SendRuns, no_run, send_run
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
@@ -71,6 +72,7 @@ class BrokerServer:
         self.supervisor = Supervisor(clock, log, self._count_internal_error)
         guarded = GuardedRecorder(history, self._count_history_error)
         self._context = BrokerContext(store, config, clock, guarded, statistics, self._answer_held)
+        self._received_sends = received_sends(self._context)
         self._send_runs: SendRuns = no_run if config.accounts else send_run
 
     async def start(self, host: str, port: int) -> int:
@@ -147,6 +149,7 @@ class BrokerServer:
             self._config,
             self._limits,
             self._statistics,
+            self._take_sends,
             self._handle,
             self._opened,
             self._closed,
@@ -165,6 +168,10 @@ class BrokerServer:
         self._context.producers.disconnect(connection)
         for group in self._context.groups.disconnect(connection):
             group.notify_members()
+
+    def _take_sends(self, connection: BrokerConnection, received: bytes) -> int:
+        """Handle plain sends at the beginning of received bytes; return the bytes they take."""
+        return self._received_sends.take(connection, received)
 
     def _handle(
         self, connection: BrokerConnection, requests: Sequence[Command], position: int

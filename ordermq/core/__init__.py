@@ -59,6 +59,7 @@ __all__ = [
     "QueueFields",
     "RecordWriter",
     "RunPlan",
+    "SendRun",
     "encode_batch",
     "encode_rows",
     "include_dir",
@@ -118,6 +119,8 @@ PullStream: type[interface.PullStream] | None = getattr(_core, "PullStream", Non
 FrameStream: type[interface.FrameStream] | None = getattr(_core, "FrameStream", None)
 AwaitedAnswer: type[interface.AwaitedAnswer] | None = getattr(_core, "AwaitedAnswer", None)
 Outbox: type[interface.Outbox] | None = getattr(_core, "Outbox", None)
+# And this; the others read each send as a command.
+SendRun: type[interface.SendRun] | None = getattr(_core, "SendRun", None)
 # And these; the Python loop serves the others.
 CallPlan: type[interface.CallPlan] | None = getattr(_core, "CallPlan", None)
 BatchCalls: type[interface.BatchCalls] | None = getattr(_core, "BatchCalls", None)

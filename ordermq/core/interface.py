@@ -455,6 +455,60 @@ class AwaitedAnswer(Protocol):
         """The answer, as of `FrameStream.frame`, once it is here."""
 
 
+class SendRun(Protocol):
+    """Plain sends at the beginning of received bytes, read without an object for each of them.
+
+    It ends before the first frame that is not whole, or not a plain send
+    (`ordermq/broker/processors/send_runs.py`) with a JSON header and an id. The sends of one queue
+    are a part; their ids ascend and have one producer, or the run ends. One thread at a time.
+    """
+
+    def __init__(self, data: bytes, *, max_frame_bytes: int, max_body_bytes: int) -> None:
+        """Read. O(bytes).
+
+        Args:
+            data: received bytes; kept.
+            max_frame_bytes, max_body_bytes: a longer frame or message body ends the run.
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """The number of bytes that its frames take."""
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return topic and queue id of each part, in the order of their first sends."""
+
+    def unique_ids(self, part: int) -> list[str]:
+        """Return the ids of a part's messages, ascending.
+
+        Raises: ValueError: there is no such part.
+        """
+
+    def write(self, part: int, writer: RecordWriter, stored_ms: int) -> RecordBlock:
+        """Write the records of a part, as `writer`, that of its queue, would write each. O(bytes).
+
+        Raises: ValueError: there is no such part, or its records take over 2**32 - 1 bytes.
+        """
+
+    def requests(self) -> list[tuple[int, int]]:
+        """Return opaque and flag of each request."""
+
+    def answers(
+        self, around: tuple[bytes, ...], store_host: bytes, offsets: list[tuple[int, int]]
+    ) -> bytes:
+        """Return the frames of the answers, in the order of the requests; one-way sends get none.
+
+        Args:
+            around: the five pieces of an answer's header around message id, queue id, queue offset
+                and opaque.
+            store_host: the beginning of message ids, in hexadecimal.
+            offsets: queue offset and physical offset of the first message of each part.
+        Raises: ValueError: not five pieces, not as many offsets as parts, or a negative one.
+        """
+
+
 class PullEngine(Protocol):
     """A native thread that pulls messages into process queues without the interpreter.
 

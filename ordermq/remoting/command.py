@@ -150,17 +150,31 @@ class Framer:
             close it.
         O(bytes): a body is copied once, twice if its frame came in pieces.
         """
-        source = data
-        if self._buffer:
-            # Large frames come in many reads. Joining buffer and data for each of them would copy
-            # the frame's start again every time.
-            if self._is_far_from_whole(len(data)):
-                self._buffer += data
-                return []
-            source = b"".join((self._buffer, data))
-            self._buffer.clear()
+        return self.split(self.join(data))
+
+    def join(self, data: bytes) -> bytes:
+        """Return all received bytes that no command was made of, and forget them.
+
+        Empty while they are far from a whole frame: then they stay here.
+        """
+        if not self._buffer:
+            return data
+        # Large frames come in many reads. Joining buffer and data for each of them would copy
+        # the frame's start again every time.
+        if self._is_far_from_whole(len(data)):
+            self._buffer += data
+            return b""
+        source = b"".join((self._buffer, data))
+        self._buffer.clear()
+        return source
+
+    def split(self, source: bytes, at: int = 0) -> list[Command]:
+        """Return the commands of what `join` returned, from a position on, and keep the rest.
+
+        Raises: ProtocolError: as `feed`.
+        """
         commands: list[Command] = []
-        at, end = 0, len(source)
+        end = len(source)
         try:
             while end - at >= 8:
                 length, mark = _WORDS.unpack_from(source, at)

@@ -43,7 +43,15 @@ CLASSES = [
     "RecordBlock",
     "RecordWriter",
 ]
-ENGINE = ["AwaitedAnswer", "FrameStream", "Outbox", "PullConnection", "PullEngine", "PullStream"]
+ENGINE = [
+    "AwaitedAnswer",
+    "FrameStream",
+    "Outbox",
+    "PullConnection",
+    "PullEngine",
+    "PullStream",
+    "SendRun",
+]
 LOOP = [
     "BatchCalls",
     "CallPlan",

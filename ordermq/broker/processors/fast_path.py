@@ -15,6 +15,14 @@ from ordermq.remoting.headers import PullHeader, SendHeader
 
 _WORDS = struct.Struct(">iI")  # frame length, header length (its top byte, JSON, is 0)
 _END = f'"serializeTypeCurrentRPC":"JSON","version":{PROTOCOL_VERSION}}}'
+# The header of a successful send's reply, around message ids, queue id, queue offset and opaque.
+SEND_REPLY = (
+    b'{"code":0,"extFields":{"msgId":"',
+    b'","queueId":"',
+    b'","queueOffset":"',
+    b'","MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"PYTHON","opaque":',
+    f",{_END}".encode(),
+)
 
 
 def read_send_header(ext: Mapping[str, str]) -> SendHeader:
@@ -50,11 +58,11 @@ def read_pull_header(ext: Mapping[str, str]) -> PullHeader:
 def send_reply(opaque: int, message_ids: str, queue_id: int, queue_offset: int) -> bytes:
     """Return the frame of a successful send's reply."""
     # Safe to format: ids are hexadecimal digits and commas, everything else is a number.
-    header = (
-        f'{{"code":0,"extFields":{{"msgId":"{message_ids}","queueId":"{queue_id}",'
-        f'"queueOffset":"{queue_offset}","MSG_REGION":"DefaultRegion","TRACE_ON":"true"}},'
-        f'"flag":1,"language":"PYTHON","opaque":{opaque},{_END}'
-    ).encode()
+    parts = SEND_REPLY
+    header = b"%b%b%b%d%b%d%b%d%b" % (
+        parts[0], message_ids.encode(), parts[1], queue_id, parts[2], queue_offset,
+        parts[3], opaque, parts[4],
+    )  # fmt: skip
     return _WORDS.pack(4 + len(header), len(header)) + header
 
 

@@ -51,6 +51,19 @@ def send_run(
     return len(run.requests)
 
 
+def plain_log(context: BrokerContext, topic_name: str, queue_id: int) -> QueueLog | None:
+    """Return the log of a queue whose sends are stored there as they come; None for any other."""
+    topic = context.topics.sendable(topic_name)
+    if (
+        topic is None
+        or not topic.is_writable
+        or is_retry_topic(topic.name)
+        or not 0 <= queue_id < max(topic.read_queues, topic.write_queues)
+    ):
+        return None
+    return context.store.log(topic.name, queue_id)
+
+
 class _Records:
     """The records of several sends to one queue; a `RecordBlock`."""
 
@@ -110,7 +123,7 @@ class _Run:
             key = (ext["a"], ext["b"], ext["c"], ext["d"], ext["e"])
             part = self._part_of[key] if key in self._part_of else self._find_part(key, ext)
             properties = ext.get("i", "")
-            if part is None or _is_special(ext, properties):
+            if part is None or is_special(ext, properties):
                 return False
             raw = properties.encode()
             if len(body) > self._context.config.max_message_bytes:
@@ -135,14 +148,8 @@ class _Run:
 
     def _find_part(self, key: tuple[str, ...], ext: Mapping[str, str]) -> _QueuePart | None:
         header, part = read_send_header(ext), None
-        topic = self._context.topics.sendable(header.topic)
-        if (
-            topic is not None
-            and topic.is_writable
-            and not is_retry_topic(topic.name)
-            and 0 <= header.queue_id < max(topic.read_queues, topic.write_queues)
-        ):
-            log = self._context.store.log(topic.name, header.queue_id)
+        log = plain_log(self._context, header.topic, header.queue_id)
+        if log is not None:
             part = self._parts.get(log) or self._new_part(log)
         self._part_of[key] = part
         return part
@@ -185,7 +192,8 @@ class _Run:
             self._connection.send(b"".join(answers))
 
 
-def _is_special(ext: Mapping[str, str], properties: str) -> bool:
+def is_special(ext: Mapping[str, str], properties: str) -> bool:
+    """Return True if a send may need more than its queue."""
     # Words in properties that mean nothing of this kind only cost a write of their own.
     return (
         ext.get("j", "0") != "0"  # a retry

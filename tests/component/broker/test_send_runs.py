@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from ordermq import core
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.processors.received_sends import NoReceivedSends, ReceivedSends
 from ordermq.broker.processors.send_runs import no_run
+from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Write
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
@@ -123,41 +131,126 @@ def stored(client: WireClient) -> list[tuple[object, ...]]:
     return found
 
 
-def test_sends_that_come_together_are_stored_and_answered_as_one_by_one(tmp_path: Path) -> None:
-    results = []
-    for is_together in (True, False):
-        path = tmp_path / f"{is_together}.db"
+@dataclass
+class CountedSends:
+    """Received sends that also count what they take."""
+
+    chosen: ReceivedSends
+    taken: int = 0  # bytes
+
+    def take(self, connection: BrokerConnection, received: bytes) -> int:
+        size = self.chosen.take(connection, received)
+        self.taken += size
+        return size
+
+
+def counted_sends(broker: EmbeddedBroker) -> CountedSends:
+    assert broker._server is not None
+    counted = CountedSends(broker._server._received_sends)
+    broker._server._received_sends = counted
+    return counted
+
+
+def leave_to_commands(broker: EmbeddedBroker) -> None:
+    assert broker._server is not None
+    broker._server._received_sends = NoReceivedSends()
+
+
+def leave_to_single_sends(broker: EmbeddedBroker) -> None:
+    leave_to_commands(broker)
+    assert broker._server is not None
+    broker._server._send_runs = no_run
+
+
+@pytest.fixture(params=["native", "commands"])
+def way(request: pytest.FixtureRequest) -> Callable[[EmbeddedBroker], None]:
+    """Chooses how a broker takes sends that come together."""
+    return leave_to_commands if request.param == "commands" else lambda broker: None
+
+
+@pytest.mark.parametrize("is_in_pieces", [True, False])
+def test_sends_that_come_together_are_stored_and_answered_as_one_by_one(
+    tmp_path: Path, is_in_pieces: bool
+) -> None:
+    results, taken = [], 0
+    for kind in ("native", "commands", "single"):
         config = BrokerConfig(max_message_bytes=1_500, durability="os")
+        path = tmp_path / f"{kind}.db"
         with (
             EmbeddedBroker(path, config=config, clock=ManualClock()) as broker,
             WireClient(broker.port) as client,
         ):
             client.create_topic("orders", 2)
             assert client.lock("group", "orders", 0).code == 0
+            counted = counted_sends(broker)
+            if kind == "commands":
+                leave_to_commands(broker)
+            elif kind == "single":
+                leave_to_single_sends(broker)
             sent = every_kind()
-            if is_together:
-                client.socket.sendall(b"".join(map(encode, sent)))
-            else:
-                assert broker._server is not None
-                broker._server._send_runs = no_run
-                for one in sent:
-                    client.socket.sendall(encode(one))
-                    client.round_trip()
+            size = 1 if kind == "single" else 4 if is_in_pieces else len(sent)
+            # The first one alone, for three plain ones and then another are a piece.
+            pieces = range(1 - size, len(sent), size)
+            for at in pieces:
+                client.socket.sendall(b"".join(map(encode, sent[max(at, 0) : at + size])))
+                client.round_trip()
             statistics = broker.statistics
             results.append((
                 answers(client, sent), stored(client), statistics.messages_stored,
                 statistics.copies_dropped, statistics.requests_failed,
+                statistics.requests - len(pieces),
             ))  # fmt: skip
-    together, single = results
-    assert together[0] == single[0]
-    assert together[1:] == single[1:]
+            taken = max(taken, counted.taken)
+    native, commands, single = results
+    assert native[0] == commands[0] == single[0]
+    assert native[1:] == commands[1:] == single[1:]
     assert len(single[1]) > 70
     assert {answer[0] for answer in single[0] if answer} == {0, 1, 3, 13, 29}
+    if is_in_pieces and core.SendRun is not None:
+        assert taken > 10_000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sends_read_in_any_pieces_keep_their_order(
+    client: WireClient, broker: EmbeddedBroker, seed: int
+) -> None:
+    client.create_topic("orders", 3)
+    drawn = random.Random(seed)
+    sent = []
+    for number in range(300):
+        one = with_id(number, of_queue(drawn.randrange(3)))
+        sent.append(oneway(one) if drawn.random() < 0.1 else one)
+    # Single sends between, whose ids are not known yet and never will be.
+    sent += [request(of_queue(number % 3), b"%d" % number) for number in range(300, 310)]
+    sent += [with_id(number, of_queue(drawn.randrange(3))) for number in range(310, 500)]
+    data, at = b"".join(map(encode, sent)), 0
+    counted = counted_sends(broker)
+    while at < len(data):
+        end = at + drawn.choice([1, 7, 300, 2_000, 9_000])
+        client.socket.sendall(data[at:end])
+        at = end
+    queues: dict[str, list[Command]] = {}
+    for one in sent:
+        queues.setdefault(one.ext["e"], []).append(one)
+    for queue, commands in queues.items():
+        for offset, one in enumerate(commands):
+            if not one.is_oneway:
+                assert client.wait(one).ext["queueOffset"] == str(offset)
+        body = client.pull("orders", 0, int(queue), count=1_000).body
+        assert [m.body for m in records(body)] == [one.body for one in commands]
+    assert broker.statistics.messages_stored == 500
+    assert not any(client.has_answer(one) for one in sent if one.is_oneway)
+    if core.SendRun is not None:
+        assert counted.taken > 20_000
 
 
 def test_plain_sends_that_come_together_are_one_write(
-    client: WireClient, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    client: WireClient,
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    way: Callable[[EmbeddedBroker], None],
 ) -> None:
+    way(broker)
     client.create_topic("orders", 8)
     assert broker._server is not None
     store = broker._server._context.store
@@ -175,8 +268,9 @@ def test_plain_sends_that_come_together_are_one_write(
 
 
 def test_offsets_of_copies_are_those_of_the_first_whoever_sends_between(
-    client: WireClient, broker: EmbeddedBroker
+    client: WireClient, broker: EmbeddedBroker, way: Callable[[EmbeddedBroker], None]
 ) -> None:
+    way(broker)
     client.create_topic("orders", 1)
     for number in (3, 2, 1):  # ids that fall: from here on they are kept by offset
         assert client.wait(start(client, with_id(number))).code == 0
@@ -198,23 +292,80 @@ def start(client: WireClient, sent: Command) -> Command:
     return sent
 
 
+@pytest.mark.parametrize("way", ["native", "commands"])
 def test_sends_that_could_not_be_stored_are_all_refused_and_can_be_sent_again(
-    tmp_path: Path,
+    tmp_path: Path, way: str
 ) -> None:
+    # Behind another request of the same read, sends become commands.
+    before = [Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)] if way == "commands" else []
     with BrokerProcess(tmp_path / "broker.db") as broker, WireClient(broker.port) as client:
         client.create_topic("orders", 2)
         broker.limit_file_size(1)
         refused = [with_id(number, of_queue(number % 2)) for number in range(20)]
-        client.socket.sendall(b"".join(map(encode, refused)))
+        client.socket.sendall(b"".join(map(encode, before + refused)))
         for one in refused:
             answer = client.wait(one)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "could not write" in (answer.remark or "")
         broker.lift_limit()
-        again = [with_id(number, of_queue(number % 2)) for number in range(20)]
-        client.socket.sendall(b"".join(map(encode, again)))
-        offsets = [int(client.wait(one).ext["queueOffset"]) for one in again]
+        # None of them is in flight any more; the last ones first, whose ids are the highest.
+        again = [with_id(number, of_queue(number % 2)) for number in (18, 19, *range(18))]
+        offsets = []
+        for some in (again[:1], again[1:2], again[2:]):
+            client.socket.sendall(b"".join(map(encode, some)))
+            offsets += [int(client.wait(one).ext["queueOffset"]) for one in some]
         assert offsets == [number // 2 for number in range(20)]
+
+
+def test_copies_of_sends_that_are_stored_are_answered_at_once(
+    client: WireClient, broker: EmbeddedBroker, way: Callable[[EmbeddedBroker], None]
+) -> None:
+    way(broker)
+    client.create_topic("orders", 1)
+    sent = [with_id(number) for number in range(4)]
+    client.socket.sendall(b"".join(map(encode, sent)))
+    assert [client.wait(one).ext["queueOffset"] for one in sent] == ["0", "1", "2", "3"]
+    # The last id first: all that were in flight are durable.
+    for number in (3, 0, 2):
+        copy = start(client, with_id(number))
+        assert client.wait(copy).ext["queueOffset"] == str(number)
+    assert broker.statistics.copies_dropped == 3
+
+
+def test_sends_behind_requests_that_wait_keep_their_order() -> None:
+    async def check() -> None:
+        found: list[object] = []
+
+        def take_sends(connection: BrokerConnection, received: bytes) -> int:
+            found.append(received)
+            return len(received)
+
+        def handle(connection: BrokerConnection, requests: Sequence[Command], position: int) -> int:
+            found.append(requests[position].body)
+            return 1
+
+        ignore: Any = lambda *_: None  # noqa: E731
+        unlimited: Any = SimpleNamespace(note_unfinished=ignore)
+        connection = BrokerConnection(
+            BrokerConfig(), unlimited, BrokerStatistics(), take_sends, handle, ignore, ignore
+        )
+        connection._transport = transport = cast(Any, SimpleNamespace(
+            get_write_buffer_size=lambda: 0, pause_reading=ignore, resume_reading=ignore,
+            is_closing=lambda: False, close=ignore,
+        ))  # fmt: skip
+        frames = [encode(request(body=b"%d" % number)) for number in range(4)]
+        connection.data_received(frames[0])
+        connection.pause_writing()
+        connection.data_received(frames[1])
+        connection.data_received(frames[2])
+        assert found == frames[:1]
+        connection.resume_writing()
+        connection.data_received(frames[3])
+        transport.is_closing = lambda: True
+        connection.data_received(frames[0])
+        assert found == [frames[0], b"1", b"2", frames[3]]
+
+    asyncio.run(check())
 
 
 def test_sends_that_come_together_while_the_broker_closes_may_be_sent_again(

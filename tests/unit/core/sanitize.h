@@ -50,4 +50,7 @@ void read_reply_exactly(const uint8_t *bytes, size_t size);
 /* sanitize_waits.c: threads that send through one connection and read its answers in turn. */
 void drive_waits(uint64_t *seed, int rounds);
 
+/* sanitize_sends.c: sends to a broker, read, written as records and answered. */
+void read_sends_exactly(const uint8_t *bytes, size_t size);
+
 #endif

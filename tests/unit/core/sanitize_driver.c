@@ -2,8 +2,8 @@
  * structure at random with its check after each step, `driver starved STEPS SEED` maps, queues
  * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
  * stored records, `driver headers` command headers, `driver batches` bodies of batch sends,
- * `driver replies` headers of answers to pulls, `driver engine ROUNDS SEED` runs the pull engine,
- * `driver threads ROUNDS` hammers one queue, one table and one lane map.
+ * `driver replies` headers of answers to pulls, `driver sends` sends to a broker,
+ * `driver engine ROUNDS SEED` runs the pull engine, `driver threads ROUNDS` hammers one queue, one table and one lane map.
  *
  * ci/fuzz.sh builds it with OMQ_FUZZ: then it has no main, libFuzzer brings the inputs, and the
  * random numbers of the structures' steps are the bytes of the input. */
@@ -666,6 +666,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
                    {"headers", read_header_exactly},
                    {"batches", write_exactly},
                    {"replies", read_reply_exactly},
+                   {"sends", read_sends_exactly},
                    {"structures", drive_structures}};
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         if (strcmp(targets[i].name, OMQ_FUZZ) == 0) {
@@ -719,6 +720,9 @@ int main(int argc, char **argv) {
     } else if (strcmp(argv[1], "replies") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 1, read_reply_exactly);
+    } else if (strcmp(argv[1], "sends") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 1, read_sends_exactly);
     } else if (strcmp(argv[1], "engine") == 0) {
         drive_engine(&seed, amount);
     } else if (strcmp(argv[1], "waits") == 0) {
