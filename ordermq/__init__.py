@@ -63,13 +63,9 @@ if TYPE_CHECKING:
     from ordermq.model.codec import Codec, FunctionCodec, JsonCodec, PydanticCodec
     from ordermq.model.message import Message, MessageView
     from ordermq.model.message_queue import MessageQueue
-    from ordermq.model.status import (
-        ConsumeResult,
-        SendReceipt,
-        SendStatus,
-        TransactionReceipt,
-        TransactionState,
-    )
+    from ordermq.model.receipts import SendReceipt
+    from ordermq.model.status import ConsumeResult, SendStatus, TransactionState
+    from ordermq.model.transaction_receipt import TransactionReceipt
     from ordermq.producer.async_producer import AsyncProducer
     from ordermq.producer.hooks import SendCall, SendHook
     from ordermq.producer.pending_message import SendStream
@@ -219,13 +215,13 @@ _HOMES = {
         "MessageView",
     ),
     "model.message_queue": ("MessageQueue",),
+    "model.receipts": ("SendReceipt",),
     "model.status": (
         "ConsumeResult",
-        "SendReceipt",
         "SendStatus",
-        "TransactionReceipt",
         "TransactionState",
     ),
+    "model.transaction_receipt": ("TransactionReceipt",),
     "producer.async_producer": ("AsyncProducer",),
     "producer.hooks": (
         "SendCall",

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from ordermq.supervisor import LoopHealth
+from ordermq.value import Value
 
 # Longer than any pause between two tries of a loop: it does not get over its error by itself.
 DEAD_MS = 60_000
 ANSWER_TIMEOUT_S = 2.0  # of a thread that is asked for its health; it answers in microseconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Value, kw_only=True):
     """The parts that every client and broker has.
 
     Args:
@@ -37,8 +37,7 @@ class Health:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientHealth(Health):
+class ClientHealth(Health, kw_only=True):
     """The health of a producer.
 
     Args:
@@ -53,8 +52,7 @@ class ClientHealth(Health):
     route_age_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHealth(ClientHealth):
+class ConsumerHealth(ClientHealth, kw_only=True):
     """The health of a member of a consumer group.
 
     Args:
@@ -74,8 +72,7 @@ class ConsumerHealth(ClientHealth):
     oldest_blocked: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHealth(Health):
+class BrokerHealth(Health, kw_only=True):
     """The health of an embedded broker.
 
     Args:

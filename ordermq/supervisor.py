@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from ordermq.clock import Clock
 from ordermq.value import Value
@@ -23,7 +22,6 @@ _REPORT_INTERVAL_MS = 30_000
 Round = Callable[[], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LoopHealth(Value):
     """A loop that has failed at least once.
 

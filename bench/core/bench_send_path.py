@@ -23,7 +23,7 @@ from ordermq.clock import ManualClock
 from ordermq.config import RemotingConfig, SendConfig
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.accumulator import MessagePreparation
 from ordermq.producer.hooks import SendHooks
 from ordermq.producer.pending_message import PendingMessage, batch_body, is_single, take_batch

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ordermq.admin.groups import Groups
 from ordermq.admin.topics import TOOLS_GROUP, Topics
 from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError, ConfigError, OrderMQError
+from ordermq.value import Value
 
 
 class CheckKind(StrEnum):
@@ -20,8 +20,7 @@ class CheckKind(StrEnum):
     ANSWER = "answer"  # a server answered, and refused
 
 
-@dataclass(frozen=True, slots=True)
-class CheckStep:
+class CheckStep(Value):
     """Outcome of one step.
 
     Args:

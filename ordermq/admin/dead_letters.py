@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from ordermq.admin.topics import Topics
 from ordermq.client.queue_scan import scan
@@ -17,6 +16,7 @@ from ordermq.model.names import DEAD_LETTER_PREFIX, dead_letter_topic
 from ordermq.producer.producer import Producer
 from ordermq.remoting.bodies import QueueEnds
 from ordermq.remoting.codes import ResponseCode
+from ordermq.value import Value
 
 # Its offsets say how far a dead-letter topic was sent again, and its locks that one tool at a
 # time does so. Not the group itself: its lag would count dead letters.
@@ -33,8 +33,7 @@ _OWN_PROPERTIES = RESERVED_PROPERTIES | {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetters(Value):
     """Dead letters of one group.
 
     Args:
@@ -49,8 +48,7 @@ class DeadLetters:
     last_stored_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Redriven:
+class Redriven(Value):
     """Outcome of sending dead letters again.
 
     Args:

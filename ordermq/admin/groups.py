@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
@@ -12,6 +11,7 @@ from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX, unwrapped
 from ordermq.remoting.bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
+from ordermq.value import Value
 
 # Groups that brokers and RocketMQ's tools make for themselves.
 _OWN_GROUPS = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
@@ -19,8 +19,7 @@ _OWN_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_RMQ_", "ordermq_")
 _MOST_TOGETHER = 16  # groups asked for at once: a thousand of them do not flood a broker
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
+class GroupSummary(Value):
     """One line of the list of groups.
 
     Args:
@@ -35,8 +34,7 @@ class GroupSummary:
     lag: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupState:
+class GroupState(Value):
     """Snapshot of a consumer group.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ordermq.admin.topics import TOOLS_GROUP, Topics
 from ordermq.client.session import ClientSession
@@ -17,10 +16,10 @@ from ordermq.consumer.dispatch.parking_log import (
 from ordermq.errors import StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
+from ordermq.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedKey:
+class ParkedKey(Value):
     """A parked key of a group.
 
     Args:

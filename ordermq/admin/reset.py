@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import QueueHolding
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import ResetOffsetHeader
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.client")
 _END_MS = -1  # as a timestamp of a reset: after the newest message
@@ -37,8 +37,7 @@ _CHECK_MS, _CHECKS_PER_REPEAT = 250, 12  # a held pull is answered at its end, s
 _TOLD_BY_PULLS = "useServerSideResetOffset=true"  # a line of a broker's configuration
 
 
-@dataclass(frozen=True, slots=True)
-class QueueReset:
+class QueueReset(Value):
     """Outcome of a reset on one queue.
 
     Args:

@@ -6,7 +6,6 @@ import asyncio
 import heapq
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import datetime
 
 from ordermq.client.queue_scan import scan
@@ -26,6 +25,7 @@ from ordermq.model.names import (
 from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, QueueData, QueueEnds, TopicRoute
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import CreateTopicHeader
+from ordermq.value import Value
 
 # Every broker of RocketMQ has this group from the start; the pulls of `peek` only name it.
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -36,8 +36,7 @@ _ROUTE_CHECKS, _ROUTE_CHECK_MS = 100, 100
 Place = str | int | datetime
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSummary:
+class TopicSummary(Value):
     """One line of the list of topics.
 
     Args:
@@ -53,8 +52,7 @@ class TopicSummary:
     is_writable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TopicState:
+class TopicState(Value):
     """Snapshot of a topic.
 
     Args:

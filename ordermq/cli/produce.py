@@ -28,7 +28,7 @@ from ordermq.cli.output import (
 )
 from ordermq.errors import ConfigError, ConnectFailed, ConnectionLost, OrderMQError, RouteError
 from ordermq.model.message import Message
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.producer import Producer
 
 Pair = tuple[Message, str | None]

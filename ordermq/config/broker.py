@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ordermq.config.checks import (
@@ -25,8 +25,7 @@ class Durability(StrEnum):
     OS = "os"  # with the operating system: survives kill -9, not a power failure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class BrokerConfig(Value):
+class BrokerConfig(Value, kw_only=True):
     """The embedded broker."""
 
     # Name of the broker in routes and message queues; up to 100 letters, digits and any of . _ | -

@@ -160,14 +160,14 @@ class Flat(Value):
         """Return the settings of each group with their types, as they are declared."""
         return {
             group.name: {one.name: str(one.type) for one in fields(group.default_factory)}  # type: ignore[arg-type]
-            for group in fields(cls)  # type: ignore[arg-type]
+            for group in fields(cls)
             if is_dataclass(group.default_factory)
         }
 
     @classmethod
     def kinds(cls) -> dict[str, str]:
         """Return every setting, those of groups and the groups, with its type as declared."""
-        own = {one.name: str(one.type) for one in fields(cls)}  # type: ignore[arg-type]
+        own = {one.name: str(one.type) for one in fields(cls)}
         return own | {name: kind for one in cls.groups().values() for name, kind in one.items()}
 
     @classmethod
@@ -181,7 +181,7 @@ class Flat(Value):
 
     @classmethod
     def _of(cls, settings: Mapping[str, Any], client: type | None) -> Self:
-        own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+        own = {f.name: f for f in fields(cls)}
         parts: dict[str, Any] = {}
         home: dict[str, str] = {}
         for name, part in own.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -22,8 +21,7 @@ _FLAGS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ClientConfig(Flat):
+class ClientConfig(Flat, kw_only=True):
     """Group and name servers of a client, where its constructor is not given them."""
 
     # Group, if the first argument of the client is left out.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -88,8 +88,7 @@ class Keyless(StrEnum):
     BARRIER = "barrier"  # each waits for all earlier messages and blocks all later ones
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class PullConfig(Value):
+class PullConfig(Value, kw_only=True):
     """Flow control of the pull loop, per queue (docs/internals/semantics.md#pull-loop)."""
 
     # Messages per pull request. 1..1024.
@@ -167,8 +166,7 @@ class PullConfig(Value):
         return replace(self, **changed) if changed else self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class LeaseConfig(Value):
+class LeaseConfig(Value, kw_only=True):
     """Queue leases (docs/internals/semantics.md#leases-and-renewal,
     docs/internals/semantics.md#fencing).
 
@@ -207,8 +205,7 @@ class LeaseConfig(Value):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ConsumeConfig(Value):
+class ConsumeConfig(Value, kw_only=True):
     """Listener calls: orderly (docs/internals/semantics.md#orderly-consumption), by key
     (docs/internals/semantics.md#key-lanes) and concurrent
     (docs/internals/semantics.md#concurrent-consumption).
@@ -278,8 +275,7 @@ class ConsumeConfig(Value):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class RebalanceConfig(Value):
+class RebalanceConfig(Value, kw_only=True):
     """Allocation of queues to the members (docs/internals/semantics.md#rebalance)."""
 
     # Strategy: "avg", "avg_by_circle", "consistent_hash", or a function.
@@ -308,8 +304,7 @@ class RebalanceConfig(Value):
         require_wall_ms("RebalanceConfig.consume_timestamp_ms", self.consume_timestamp_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerConfig(ClientConfig):
+class ConsumerConfig(ClientConfig, kw_only=True):
     """All settings of a push consumer, in groups."""
 
     # "clustering": one member gets a message; "broadcasting": every member does.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ordermq.config.checks import (
@@ -40,8 +40,7 @@ def _send_path() -> SendPathKind:
     return path_from(SEND_PATH_VARIABLE, SendPathKind.NATIVE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class SendConfig(Value):
+class SendConfig(Value, kw_only=True):
     """Sending (docs/internals/semantics.md#ordered-sends)."""
 
     # Time for the response to one attempt. 1 ms..1 day.
@@ -89,8 +88,7 @@ class SendConfig(Value):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class TransactionConfig(Value):
+class TransactionConfig(Value, kw_only=True):
     """Transaction checks by brokers (docs/internals/protocol.md#sending)."""
 
     # Threads that call the listener's `check`. 1..1000.
@@ -102,8 +100,7 @@ class TransactionConfig(Value):
         require_range(self, check_thread_count=(1, 1_000), check_request_hold_max=(1, 1_000_000))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class ProducerConfig(ClientConfig):
+class ProducerConfig(ClientConfig, kw_only=True):
     """All settings of a producer, in groups."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)

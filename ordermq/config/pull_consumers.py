@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
 from ordermq.config.client import ClientConfig
@@ -15,8 +15,7 @@ from ordermq.errors import ConfigError
 from ordermq.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class DirectPullConfig(Value):
+class DirectPullConfig(Value, kw_only=True):
     """Single pulls of the classic pull consumer (docs/internals/protocol.md#pulling).
 
     The defaults are Java's.
@@ -47,16 +46,14 @@ class DirectPullConfig(Value):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class PullConsumerConfig(ClientConfig):
+class PullConsumerConfig(ClientConfig, kw_only=True):
     """All settings of a classic pull consumer, in groups."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     direct: DirectPullConfig = field(default_factory=DirectPullConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class LitePullConfig(Value):
+class LitePullConfig(Value, kw_only=True):
     """Polling, buffering and commits of a lite pull consumer
     (docs/internals/protocol.md#pulling).
     """
@@ -131,8 +128,7 @@ class LitePullConfig(Value):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class LitePullConsumerConfig(ClientConfig):
+class LitePullConsumerConfig(ClientConfig, kw_only=True):
     """All settings of a lite pull consumer, in groups."""
 
     # "clustering": one member gets a message; "broadcasting": every member does.

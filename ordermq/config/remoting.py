@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from ordermq.config.address_map import AddressMap
@@ -63,8 +63,7 @@ def _require_credentials(config: RemotingConfig) -> None:
         raise ConfigError("RemotingConfig.security_token needs access_key and secret_key, too")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class RemotingConfig(Flat):
+class RemotingConfig(Flat, kw_only=True):
     """Connections and requests (docs/internals/protocol.md#time-outs)."""
 
     # Time to open a connection. 1 ms..1 day.

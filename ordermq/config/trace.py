@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ordermq.config.checks import DAY_MS, require_flags, require_range
 from ordermq.errors import ConfigError
 from ordermq.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class TraceConfig(Value):
+class TraceConfig(Value, kw_only=True):
     """Message traces: records of each send and delivery, in the format of Java's clients."""
 
     # Send message traces.

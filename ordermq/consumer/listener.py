@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
@@ -27,6 +27,7 @@ from ordermq.model.codec import Codec
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
+from ordermq.value import Record
 
 _log = logging.getLogger("ordermq.consumer")
 
@@ -376,8 +377,7 @@ class ConsumeReturn(Enum):
     FAILED = "FAILED"  # SUSPEND, ROLLBACK, or fewer than all messages are done
 
 
-@dataclass(slots=True)
-class ConsumeCall:
+class ConsumeCall(Record):
     """One listener call, as hooks see it; the fields from `result` to `spent_ms` are for `after`
     only."""
 
@@ -496,8 +496,7 @@ def decoding(listener: _AnyListener, codec: Codec) -> Any:
     return call_async if is_async(listener) else call_plain
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class _Around:
+class _Around(Record):
     """The steps of a wrapped call."""
 
     group: str

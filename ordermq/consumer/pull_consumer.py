@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -24,6 +23,7 @@ from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_g
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
+from ordermq.value import Value
 from ordermq.wall_time import require_wall_ms
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
+class PullResult(Value):
     """The answer to a pull.
 
     Args:

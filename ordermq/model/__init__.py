@@ -5,7 +5,9 @@
 | messages to send and received messages | message.py |
 | message queues | message_queue.py |
 | tag and SQL subscriptions | subscription.py |
-| results of listeners, receipts of sends | status.py |
+| results of listeners, sends and transactions | status.py |
+| receipts of sends | receipts.py |
+| receipts of half messages | transaction_receipt.py |
 | message properties and their encoding | properties.py |
 | topic and group names | names.py |
 | ids of messages and clients | identifiers.py |

@@ -15,7 +15,7 @@ from ordermq.errors import ConfigError
 from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.hooks import SendCheck, SendHook
 from ordermq.producer.producer import Producer, no_pair
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey

@@ -16,7 +16,7 @@ from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.message import Message, extended_properties
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import ShardingKey
 

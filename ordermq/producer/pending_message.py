@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from ordermq import core
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.queue_selector import ShardingKey
 from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.reading import wait_for_event

@@ -25,7 +25,7 @@ from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks
 from ordermq.producer.pending_message import (

@@ -19,7 +19,7 @@ from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.errors import BrokerError, KeyFailed, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.pending_message import PendingMessage, batch_body, is_single, take_batch
 from ordermq.producer.queue_selector import ShardingKey
 from ordermq.producer.retry_policy import (

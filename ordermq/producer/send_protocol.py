@@ -19,7 +19,8 @@ from ordermq.errors import (
 )
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
-from ordermq.model.status import SendReceipts, SendStatus
+from ordermq.model.receipts import SendReceipts
+from ordermq.model.status import SendStatus
 from ordermq.producer.pending_message import PendingMessage, is_single
 from ordermq.producer.queue_selector import LatencyFaults
 from ordermq.producer.retry_policy import AfterFailure, decide

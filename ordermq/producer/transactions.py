@@ -24,8 +24,10 @@ from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
-from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
+from ordermq.model.receipts import SendReceipt
+from ordermq.model.status import SendStatus, TransactionState
 from ordermq.model.stored_message import StoredMessage
+from ordermq.model.transaction_receipt import TransactionReceipt
 from ordermq.producer.pending_message import AsyncWaiter, BatchWaiter, PendingMessage
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +20,7 @@ from ordermq.core import read_header
 from ordermq.errors import ProtocolError
 from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode, PullFlag, RequestCode
 from ordermq.remoting.headers import PullHeader, SendHeader
+from ordermq.value import Record
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
@@ -61,8 +62,7 @@ class Serialization(IntEnum):
     ROCKETMQ = 1
 
 
-@dataclass(slots=True)
-class Command:
+class Command(Record):
     """Content of a frame (docs/internals/protocol.md#flags-and-request-ids).
 
     Args:
@@ -73,15 +73,37 @@ class Command:
     """
 
     code: int
-    ext: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    remark: str | None = None
-    opaque: int = 0
-    flag: int = 0
+    ext: Mapping[str, str]
+    body: bytes
+    remark: str | None
+    opaque: int
+    flag: int
     # An int, not the enumeration: peers may send numbers that it does not have.
-    language: int = LanguageCode.PYTHON
-    version: int = PROTOCOL_VERSION
-    serialization: Serialization = Serialization.JSON
+    language: int
+    version: int
+    serialization: Serialization
+
+    def __init__(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        remark: str | None = None,
+        opaque: int = 0,
+        flag: int = 0,
+        language: int = LanguageCode.PYTHON,
+        version: int = PROTOCOL_VERSION,
+        serialization: Serialization = Serialization.JSON,
+    ) -> None:
+        self.code = code
+        self.ext = {} if ext is None else ext
+        self.body = body
+        self.remark = remark
+        self.opaque = opaque
+        self.flag = flag
+        self.language = language
+        self.version = version
+        self.serialization = serialization
 
     @classmethod
     def request(cls, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:

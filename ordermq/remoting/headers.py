@@ -1,4 +1,4 @@
-"""Headers: the named fields of each request and response, as dataclasses
+"""Headers: the named fields of each request and response, as records
 (docs/internals/protocol.md#commands).
 
 Each class lists its fields once, with their names on the wire; `to_ext` and `from_ext` are
@@ -9,28 +9,24 @@ not at all. Those of requests that few programs make are in rare_headers.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, NoReturn, Self
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, NoReturn, Self, dataclass_transform
 
 from ordermq.errors import ProtocolError
+from ordermq.value import Record
 
 
-def ext_field(name: str, **options: Any) -> Any:
-    return field(metadata={"ext": name}, **options)
+def ext_field(name: str, *, default: Any = MISSING) -> Any:
+    """Declare a field whose name on the wire is another one."""
+    return field(metadata={"ext": name}, default=default)
 
 
-class Header:
-    """Base of all headers; subclasses are dataclasses of `ext_field` fields."""
+@dataclass_transform(field_specifiers=(ext_field,))
+class Header(Record):
+    """Base of all headers, whose fields are `ext_field`s."""
 
-    # Here, and not made for each of two dozen classes: that was half of the time to import them.
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return _values(self) == _values(other)
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in _values(self).items())
-        return f"{type(self).__name__}({values})"
+    def __init__(self, *given: Any, **named: Any) -> None:
+        _constructor(type(self))(self, *given, **named)  # the first one; it replaces this
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
@@ -38,60 +34,81 @@ class Header:
 
         Raises: ProtocolError: a required field is missing, or is not a number.
         """
-        read, _ = _METHODS.get(cls) or _generate(cls)
-        header: Self = read(ext)
+        header: Self = (_READERS.get(cls) or _reader(cls))(ext)
         return header
 
     def to_ext(self) -> dict[str, str]:
         """Return the fields that have a value, by their names on the wire."""
-        _, write = _METHODS.get(type(self)) or _generate(type(self))
-        return write(self)
+        return (_WRITERS.get(type(self)) or _writer(type(self)))(self)
 
 
-_Methods = tuple[Callable[[Mapping[str, str]], Any], Callable[[Any], dict[str, str]]]
-_METHODS: dict[type, _Methods] = {}
+# Every request and response passes the functions below; loops over the fields took four times as
+# long. Each is generated at its first use: a client reads no requests and writes no responses.
+_READERS: dict[type, Callable[[Mapping[str, str]], Any]] = {}
+_WRITERS: dict[type, Callable[[Any], dict[str, str]]] = {}
 
 
-def _generate(header: type[Any]) -> _Methods:
-    """Generate and keep the functions that read and write a header, as dataclasses do."""
-    # Every request and response passes here; a loop over the fields took four times as long.
-    # Generated at first use: most programs never need the broker's headers.
-    names: dict[str, Any] = {"cls": header, "number": _number, "missing": _missing}
-    read = ["def from_ext(ext):", "    get = ext.get"]
-    write = ["def to_ext(self):", "    ext = {}"]
+def _constructor(header: type[Header]) -> Callable[..., None]:
+    """Generate and keep the constructor of a header."""
+    names: dict[str, Any] = {}
+    arguments, lines = ["self"], []
     for part in fields(header):
-        name, kind = part.name, str(part.type).split(" ")[0]
-        wire = part.metadata.get("ext", name)
+        name = part.name
+        names[f"default_{name}"] = part.default
+        arguments.append(name if part.default is MISSING else f"{name}=default_{name}")
+        lines.append(f"    self.{name} = {name}")
+    made = _made("__init__", [f"def __init__({', '.join(arguments)}):", *lines], names)
+    header.__init__ = made  # type: ignore[method-assign]
+    return made
+
+
+def _reader(header: type[Header]) -> Callable[[Mapping[str, str]], Any]:
+    """Generate and keep the function that reads a header."""
+    names: dict[str, Any] = {"cls": header, "number": _number, "missing": _missing}
+    lines = ["def from_ext(ext):", "    get = ext.get"]
+    for part in fields(header):
+        name, wire, kind = _wire_form(part)
         names[f"default_{name}"] = part.default
         # A required field that is empty counts as missing: only strings may be empty.
         is_needed = part.default is MISSING
         absent = f"missing(cls, {wire!r}, {name!r})" if is_needed else f"default_{name}"
-        read.append(f"    {name} = get({wire!r})")
+        lines.append(f"    {name} = get({wire!r})")
         is_absent = f"{name} is None" if kind == "str" else f"not {name}"
-        read.append(f"    if {is_absent}: {name} = {absent}")
-        write.append(f"    value = self.{name}")
+        lines.append(f"    if {is_absent}: {name} = {absent}")
         if kind == "int":
             # The usual case without a call: up to 18 digits cannot overflow a Java long.
             is_plain = f"len({name}) < 19 and {name}.isdecimal() and {name}.isascii()"
-            read.append(f"    elif {is_plain}: {name} = int({name})")
-            read.append(f"    else: {name} = number(cls, {name}, {wire!r}, {name!r})")
-            write.append(f"    if value is not None: ext[{wire!r}] = str(int(value))")
+            lines.append(f"    elif {is_plain}: {name} = int({name})")
+            lines.append(f"    else: {name} = number(cls, {name}, {wire!r}, {name!r})")
         elif kind == "bool":
-            read.append(f"    else: {name} = {name}.lower() == 'true'")
-            write.append(f"    if value is not None: ext[{wire!r}] = 'true' if value else 'false'")
-        else:
-            write.append(f"    if value is not None: ext[{wire!r}] = value")
-    members = ", ".join(part.name for part in fields(header))
-    read.append(f"    return cls({members})")
-    write.append("    return ext")
+            lines.append(f"    else: {name} = {name}.lower() == 'true'")
+    lines.append(f"    return cls({', '.join(part.name for part in fields(header))})")
+    _READERS[header] = made = _made("from_ext", lines, names)
+    return made
+
+
+def _writer(header: type[Header]) -> Callable[[Any], dict[str, str]]:
+    """Generate and keep the function that writes a header."""
+    lines = ["def to_ext(self):", "    ext = {}"]
+    texts = {"int": "str(int(value))", "bool": "'true' if value else 'false'", "str": "value"}
+    for part in fields(header):
+        name, wire, kind = _wire_form(part)
+        lines.append(f"    value = self.{name}")
+        lines.append(f"    if value is not None: ext[{wire!r}] = {texts[kind]}")
+    _WRITERS[header] = made = _made("to_ext", [*lines, "    return ext"], {})
+    return made
+
+
+def _wire_form(part: Field[Any]) -> tuple[str, str, str]:
+    """Return the name of a field, its name on the wire, and its type."""
+    return part.name, part.metadata.get("ext", part.name), str(part.type).split(" ")[0]
+
+
+def _made(name: str, lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
     # Only names of fields of this module get into the source, nothing that was received.
-    exec("\n".join(read + write), names)
-    methods = _METHODS[header] = names["from_ext"], names["to_ext"]
-    return methods
-
-
-def _values(header: Any) -> dict[str, Any]:
-    return {part.name: getattr(header, part.name) for part in fields(header)}
+    exec("\n".join(lines), names)
+    made: Callable[..., Any] = names[name]
+    return made
 
 
 def _missing(header: type[Header], wire: str, name: str) -> NoReturn:
@@ -117,7 +134,6 @@ def _read_int(text: str) -> int:
     return value
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class RouteHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC 105."""
 
@@ -126,14 +142,12 @@ class RouteHeader(Header):
     accept_standard_json: bool | None = ext_field("acceptStandardJsonOnly", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class TopicHeader(Header):
     """DELETE_TOPIC_IN_BROKER 215, DELETE_TOPIC_IN_NAMESRV 216, and others of one topic."""
 
     topic: str
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SendHeader(Header):
     """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320: names shortened to one letter."""
 
@@ -155,7 +169,6 @@ class SendHeader(Header):
     broker_name: str | None = ext_field("n", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SendReplyHeader(Header):
     """Response to a send; the ids of a batch are joined with commas."""
 
@@ -169,7 +182,6 @@ class SendReplyHeader(Header):
     recall_handle: str | None = ext_field("recallHandle", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class PullHeader(Header):
     """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
 
@@ -190,7 +202,6 @@ class PullHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class PullReplyHeader(Header):
     """Response to a pull with code 0, 19, 20 or 21."""
 
@@ -203,7 +214,6 @@ class PullReplyHeader(Header):
     offset_delta: int | None = ext_field("offsetDelta", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class QueryOffsetHeader(Header):
     """QUERY_CONSUMER_OFFSET 14."""
 
@@ -216,7 +226,6 @@ class QueryOffsetHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class UpdateOffsetHeader(Header):
     """UPDATE_CONSUMER_OFFSET 15; the `omq` fields are extensions that make it conditional."""
 
@@ -231,7 +240,6 @@ class UpdateOffsetHeader(Header):
     reset: bool | None = ext_field("omqReset", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class QueueHeader(Header):
     """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
 
@@ -241,7 +249,6 @@ class QueueHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP 29."""
 
@@ -252,21 +259,18 @@ class SearchOffsetHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class OffsetReplyHeader(Header):
     """Response to 14, 29, 30 and 31."""
 
     offset: int
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class GroupHeader(Header):
     """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, and others of one group."""
 
     group: str = ext_field("consumerGroup")
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class UnregisterHeader(Header):
     """UNREGISTER_CLIENT 35."""
 
@@ -275,7 +279,6 @@ class UnregisterHeader(Header):
     consumer_group: str | None = ext_field("consumerGroup", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK 36."""
 
@@ -289,7 +292,6 @@ class SendBackHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class LockExtHeader(Header):
     """Extensions of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ, in requests and responses.
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ordermq.errors import ConfigError
 from ordermq.model.names import MAX_TOPIC_LENGTH, is_system_name, unwrapped, wrapped
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
+from ordermq.value import Value
 
 _FIELDS = ("topic", "originTopic", "consumerGroup", "producerGroup", "group", "groupName")
 _SEND_FIELDS = ("a", "b")  # producer group and topic of the short send header
@@ -47,8 +47,7 @@ _NAME_IN_JSON = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Namespaces:
+class Namespaces(Value):
     """Namespaces of one client; both kinds may be set.
 
     Args:

@@ -6,12 +6,11 @@ Apart from headers.py because each class takes as long to make as a hundred line
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from ordermq.remoting.headers import Header, SendHeader, ext_field
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class CreateTopicHeader(Header):
     """UPDATE_AND_CREATE_TOPIC 17; RocketMQ 4 requires all but `attributes`."""
 
@@ -26,7 +25,6 @@ class CreateTopicHeader(Header):
     attributes: str | None = None  # since 5.0: `+name=value` of each, joined with commas
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET 222.
 
@@ -42,7 +40,6 @@ class ResetOffsetHeader(Header):
     offset: int | None = None
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class LongSendHeader(Header):
     """SEND_MESSAGE 10: the fields of 310 under their long names."""
 
@@ -66,7 +63,6 @@ class LongSendHeader(Header):
         return SendHeader(**{part.name: getattr(self, part.name) for part in fields(self)})
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class PushReplyHeader(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT 326, sent by a broker to the client that made a request."""
 
@@ -87,7 +83,6 @@ class PushReplyHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class RecallHeader(Header):
     """RECALL_MESSAGE 370, since 5.3.2."""
 
@@ -97,14 +92,12 @@ class RecallHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class RecallReplyHeader(Header):
     """Response to a recall."""
 
     message_id: str = ext_field("msgId")
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class EndTransactionHeader(Header):
     """END_TRANSACTION 37."""
 
@@ -119,7 +112,6 @@ class EndTransactionHeader(Header):
     broker_name: str | None = ext_field("bname", default=None)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class CheckTransactionHeader(Header):
     """CHECK_TRANSACTION_STATE 39, sent by a broker to a producer; the body is a stored record."""
 

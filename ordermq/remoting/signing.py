@@ -7,9 +7,10 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ordermq.remoting.command import Command
+from ordermq.value import Value
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
@@ -20,8 +21,7 @@ _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _SIGNS_IT_FROM = 400  # Java's clients before this version add that field after signing
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Value):
     """Account of a client.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from ordermq.callables import require_plain_result
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.rocketmq.exceptions import ProducerSendAsyncFailed, async_failure
 from ordermq.rocketmq.status import SendResult, result_of
 

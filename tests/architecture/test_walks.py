@@ -29,6 +29,7 @@ _BESIDE = {
     "ordermq/forking.py",  # once per connection
     "ordermq/remoting/bodies.py",
     "ordermq/supervisor.py",
+    "ordermq/value.py",  # settings and headers, as they are made
 }
 
 

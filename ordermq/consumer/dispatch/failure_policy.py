@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, ClassVar
 
@@ -41,14 +41,12 @@ _FIRST_RETRY_LEVEL = 3  # attempt n waits at delay level 3 + n as in Java: 10 s,
 _MIN_PAUSE_MS, _MAX_PAUSE_MS = 10, 30_000
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Retry(Value):
     """Retry without end, at the head of the queue: order before progress. The default."""
 
     max_attempts: ClassVar[int] = 0  # never: so that every policy has a limit to ask for
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeadLetter(Value):
     """Move the message to the group's dead-letter topic, durably, then continue.
 
@@ -62,7 +60,6 @@ class DeadLetter(Value):
         _require_limit(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stop(Value):
     """Stop the queue, keep its lock, and log an ERROR; `resume()` continues.
 
@@ -76,7 +73,6 @@ class Stop(Value):
         _require_limit(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ParkKey(Value):
     """Hold the key's messages back until `consumer.unpark`; other keys continue
     (docs/internals/semantics.md#failure-policies).

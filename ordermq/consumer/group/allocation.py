@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from ordermq.callables import require_plain_result
 from ordermq.config import Allocation, AllocationStrategy
@@ -70,7 +69,6 @@ def _ring_hash(key: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Configured(Value):
     """These queues to this member, whatever the others have.
 
@@ -89,7 +87,6 @@ class Configured(Value):
         return [queue for queue in queues if queue in self.queues]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MachineRoom(Value):
     """Only queues of brokers in these rooms, `room@name` their names; shared by all members."""
 
@@ -115,7 +112,6 @@ class MachineRoom(Value):
         return len(parts) == 2 and parts[0] in self.rooms
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MachineRoomNearby(Value):
     """Each room's queues to the members of that room; those of rooms without members to all.
 

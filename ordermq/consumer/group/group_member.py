@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,6 +55,7 @@ from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.supervisor import every
+from ordermq.value import Record
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
@@ -76,8 +77,7 @@ QueueCallback = Callable[[MessageQueue], object]
 TopicCallback = Callable[[str, list[MessageQueue]], object]
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class MemberIdentity:
+class MemberIdentity(Record):
     """The identity of a member to its brokers: no other member of this process may have the same.
 
     Both would be granted the same locks and hold the same share
@@ -138,8 +138,7 @@ class ReceiverParts(NamedTuple):
     user_code: UserCode
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class MemberSettings:
+class MemberSettings(Record, kw_only=True):
     """Everything that differs between the members of one consumer and another.
 
     Args:

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from ordermq.clock import Clock, SystemClock
@@ -20,7 +20,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
 from ordermq.events import EventType, GuardedRecorder, Member, Recorder
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
-from ordermq.value import Value
+from ordermq.value import Record, Value
 
 _log = logging.getLogger("ordermq.consumer")
 
@@ -31,21 +31,18 @@ _MINUTE = 6  # steps
 _HOUR = 360
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Step:
     """Counts of one topic within ten seconds."""
 
-    number: int
-    pulled: int = 0
-    pulls: int = 0
-    pull_ms: int = 0
-    done: int = 0
-    failed: int = 0
-    calls: int = 0
-    call_ms: int = 0
+    __slots__ = ("call_ms", "calls", "done", "failed", "number", "pull_ms", "pulled", "pulls")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pulled = self.pulls = self.pull_ms = 0
+        self.done = self.failed = 0
+        self.calls = self.call_ms = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TopicRates(Value):
     """Throughput of a topic: Java's ConsumeStatus, averaged over the last minute.
 
@@ -63,8 +60,7 @@ class TopicRates(Value):
     consume_failed_messages: int
 
 
-@dataclass(slots=True)
-class QueueCounts:
+class QueueCounts(Record):
     """Totals of one queue since the consumer was made, also while other members hold it.
 
     Args:
@@ -97,8 +93,7 @@ class Lag(NamedTuple):
     is_current: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class HeldQueue(Value):
+class HeldQueue(Value, kw_only=True):
     """One queue at this moment, while this member holds it.
 
     Args:
@@ -170,7 +165,7 @@ class TopicCounts:
         return total
 
 
-_COUNTS = tuple(part.name for part in fields(Step) if part.name != "number")
+_COUNTS = tuple(name for name in Step.__slots__ if name != "number")
 
 
 class ConsumerStatistics:

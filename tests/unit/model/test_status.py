@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import SendReceipt, SendReceipts, SendStatus
+from ordermq.model.receipts import SendReceipt, SendReceipts
+from ordermq.model.status import SendStatus
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 OK = SendStatus.SEND_OK

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import SendReceipt
+from ordermq.model.receipts import SendReceipt
 from ordermq.producer.pending_message import BatchWaiter, PendingMessage, SendWindow
 from ordermq.remoting.thread_event import ThreadEvent
 
