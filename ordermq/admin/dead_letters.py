@@ -14,7 +14,7 @@ from ordermq.model.message import RESERVED_PROPERTIES, Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import DEAD_LETTER_PREFIX, dead_letter_topic
 from ordermq.producer.producer import Producer
-from ordermq.remoting.bodies import QueueEnds
+from ordermq.remoting.admin_bodies import QueueEnds
 from ordermq.remoting.codes import ResponseCode
 from ordermq.value import Value
 

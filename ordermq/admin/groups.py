@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from ordermq.client.admin_api import AdminApi
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX, unwrapped
-from ordermq.remoting.bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
+from ordermq.remoting.admin_bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
 from ordermq.value import Value
 
 # Groups that brokers and RocketMQ's tools make for themselves.
@@ -71,11 +72,12 @@ class Groups:
 
     def __init__(self, client: ClientSession) -> None:
         self._client = client
+        self._api = AdminApi.of(client)
 
     async def summaries(self) -> list[GroupSummary]:
         """Return every group of the users, sorted by name."""
         masters = await self._client.name_servers.masters()
-        known = await asyncio.gather(*map(self._client.api.group_names, masters.values()))
+        known = await asyncio.gather(*map(self._api.group_names, masters.values()))
         names = {name for names in known for name in names}
         turn = asyncio.Semaphore(_MOST_TOGETHER)
 
@@ -97,9 +99,9 @@ class Groups:
         topics: set[str] = set()
         lag = 0
         for address in addresses:
-            found = await self._client.api.group_connections(address, group)
+            found = await self._api.group_connections(address, group)
             members |= {member.client_id for member in found.members}
-            progress = await self._client.api.group_progress(address, group)
+            progress = await self._api.group_progress(address, group)
             topics |= {*found.topics, *(queue.topic for queue in progress)}
             lag += sum(row.lag for row in progress.values())
         shown = sorted(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
@@ -122,10 +124,10 @@ class Groups:
         wanted = set(topics)
         progress: dict[MessageQueue, QueueProgress] = {}
         for address in masters.values():
-            found = await self._client.api.group_connections(address, group)
+            found = await self._api.group_connections(address, group)
             members |= {member.client_id: member for member in found.members}
             known_by |= {member.client_id: address for member in found.members}
-            rows = await self._client.api.group_progress(address, group)
+            rows = await self._api.group_progress(address, group)
             progress |= rows
             if not topics:
                 wanted |= {*found.topics, *(queue.topic for queue in rows)}
@@ -144,7 +146,7 @@ class Groups:
         names = sorted(known_by) if ask_members else []
         # Through the broker that lists the member: clients do not listen on a port.
         reports = await asyncio.gather(
-            *(self._client.api.member_report(known_by[name], group, name) for name in names),
+            *(self._api.member_report(known_by[name], group, name) for name in names),
             return_exceptions=True,  # one that is silent must not keep the others from being shown
         )
         for name, report in zip(names, reports, strict=True):
@@ -189,7 +191,7 @@ class Groups:
                 # A queue without a committed offset is missing in the broker's answer, and is
                 # the one whose lag an operator must not miss.
                 if queue not in progress and queue.broker_name in masters:
-                    end = await self._client.api.max_offset(masters[queue.broker_name], queue)
+                    end = await self._api.max_offset(masters[queue.broker_name], queue)
                     untouched[queue] = QueueProgress(end, None, 0)
         return untouched
 
@@ -199,7 +201,7 @@ class Groups:
         locks: dict[MessageQueue, HeldLock] = {}
         for name, address in masters.items():
             there = [queue for queue in queues if queue.broker_name == name]
-            held = await self._client.api.held_locks(address, group, there)
+            held = await self._api.held_locks(address, group, there)
             # Without the locks of one broker the picture would be wrong, not only incomplete.
             if held is None:
                 return None

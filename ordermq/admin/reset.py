@@ -21,12 +21,13 @@ from itertools import count
 from typing import NamedTuple
 
 from ordermq.admin.topics import Place, Topics
+from ordermq.client.admin_api import AdminApi
 from ordermq.client.session import ClientSession
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import QueueHolding
+from ordermq.remoting.admin_bodies import QueueHolding
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import ResetOffsetHeader
 from ordermq.value import Value
@@ -74,6 +75,7 @@ class Resets:
 
     def __init__(self, client: ClientSession, topics: Topics) -> None:
         self._client = client
+        self._api = AdminApi.of(client)
         self._topics = topics
 
     async def reset(
@@ -120,7 +122,7 @@ class Resets:
     ) -> dict[MessageQueue, int]:
         """Store offsets while no member is online, under the queues' locks."""
         queues = list(targets)
-        held = (await self._client.api.lock(address, group, queues)).granted
+        held = (await self._api.lock(address, group, queues)).granted
         try:
             if missing := [queue for queue in queues if queue not in held]:
                 raise LockRefused(
@@ -136,17 +138,17 @@ class Resets:
                 await offsets.write(queue, offset, lease, reset=True)
         finally:
             epochs = [held[queue] for queue in held]
-            await self._client.api.unlock(address, group, list(held), epochs)
+            await self._api.unlock(address, group, list(held), epochs)
         return dict(targets)
 
     async def _tells_by_pulls(self, address: str, group: str) -> bool:
         """Return True if this broker moves single queues, and tells of it by their next pull."""
-        if await self._client.api.held_locks(address, group, []) is not None:
+        if await self._api.held_locks(address, group, []) is not None:
             return True  # the embedded broker
         # Asked, not taken from the version: brokers with this setting off ignore the queue and the
         # offset of a request, and would move every queue.
         try:
-            return _TOLD_BY_PULLS in await self._client.api.broker_config(address)
+            return _TOLD_BY_PULLS in await self._api.broker_config(address)
         except BrokerError as error:  # an account that may reset, and not read settings
             _log.info("%s: moving members by time only: %s", address, error)
             return False
@@ -160,7 +162,7 @@ class Resets:
             header = ResetOffsetHeader(
                 queue.topic, group, _END_MS, queue_id=queue.queue_id, offset=offset
             )
-            after |= await self._client.api.reset_offsets(address, header)
+            after |= await self._api.reset_offsets(address, header)
         return after
 
     async def _confirm(
@@ -208,7 +210,7 @@ class Resets:
         masters = await self._client.name_servers.masters()
         members: dict[str, str] = {}
         for address in masters.values():
-            found = await self._client.api.group_connections(address, group)
+            found = await self._api.group_connections(address, group)
             members |= {member.client_id: address for member in found.members}
         # All at once: one that is frozen is waited for.
         told = await asyncio.gather(
@@ -224,7 +226,7 @@ class Resets:
         self, address: str, group: str, member: str, pull_now: str | None
     ) -> dict[MessageQueue, QueueHolding]:
         try:
-            holdings, _ = await self._client.api.member_report(address, group, member, pull_now)
+            holdings, _ = await self._api.member_report(address, group, member, pull_now)
         except RemotingError as error:
             # Frozen, or just left: its queues stay unconfirmed, and the caller is told which.
             _log.debug("member %s of group %s does not answer: %s", member, group, error)
@@ -241,7 +243,7 @@ class Resets:
         assert wall_ms is not None, place
         header = ResetOffsetHeader(topic, group, wall_ms)
         try:
-            return await self._client.api.reset_offsets(address, header)
+            return await self._api.reset_offsets(address, header)
         except BrokerError as error:
             if error.response_code != ResponseCode.SYSTEM_ERROR:
                 raise
@@ -269,7 +271,7 @@ class Resets:
         masters = await self._client.name_servers.masters()
         found: set[str] = set()
         for address in masters.values():
-            members = (await self._client.api.group_connections(address, group)).members
+            members = (await self._api.group_connections(address, group)).members
             found |= {member.client_id for member in members}
         return found
 
@@ -279,5 +281,5 @@ class Resets:
         known: dict[MessageQueue, int | None] = {}
         for queue in queues:
             address = self._client.routes.master_of(queue.broker_name)
-            known[queue] = await self._client.api.query_offset(address, group, queue)
+            known[queue] = await self._api.query_offset(address, group, queue)
         return known

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import datetime
 
+from ordermq.client.admin_api import AdminApi
 from ordermq.client.queue_scan import scan
 from ordermq.client.routes import publish_queues, subscribe_queues
 from ordermq.client.session import ClientSession
@@ -22,7 +23,8 @@ from ordermq.model.names import (
     reply_topic,
     unwrapped,
 )
-from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, QueueData, QueueEnds, TopicRoute
+from ordermq.remoting.admin_bodies import QueueEnds
+from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, QueueData, TopicRoute
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import CreateTopicHeader
 from ordermq.value import Value
@@ -82,6 +84,7 @@ class Topics:
 
     def __init__(self, client: ClientSession) -> None:
         self._client = client
+        self._api = AdminApi.of(client)
 
     async def summaries(self, *, with_internal: bool = False) -> list[TopicSummary]:
         """Return the topics, sorted by name.
@@ -93,7 +96,7 @@ class Topics:
         servers, own = self._client.name_servers, self._client.config.namespace
         masters = await servers.masters()
         for broker, address in masters.items():
-            table = await self._client.api.topic_table(address, broker)
+            table = await self._api.topic_table(address, broker)
             for name, data in table.items():
                 found.setdefault(name, []).append(data)
         # Each broker and each cluster of RocketMQ has a topic of its own name.
@@ -139,7 +142,7 @@ class Topics:
             header = CreateTopicHeader(name, queues, queues, PERM_READ | PERM_WRITE)
             if message_type is not None:
                 header.attributes = f"+message.type={message_type}"
-            await self._client.api.put_topic(masters[broker], header)
+            await self._api.put_topic(masters[broker], header)
         # Brokers tell the name servers in the background. A producer that came before that would
         # create the topic once more, with its own number of queues.
         for _ in range(_ROUTE_CHECKS):
@@ -161,7 +164,7 @@ class Topics:
             raise _no_such_topic(name)
         # Every broker, not those of the route: one of them may just be away from the name server.
         for address in (await self._client.name_servers.masters()).values():
-            await self._client.api.delete_topic(address, name)
+            await self._api.delete_topic(address, name)
         # Only then: a broker that still had it would register it again.
         await self._client.name_servers.delete_topic(name)
 
@@ -175,10 +178,10 @@ class Topics:
         groups: set[str] = set()
         own = self._client.config.namespace
         for broker in {queue.broker_name for queue in await self.queues(name)} & set(masters):
-            queues |= await self._client.api.queue_ends(masters[broker], name)
+            queues |= await self._api.queue_ends(masters[broker], name)
             groups |= {
                 unwrapped(own, group)
-                for group in await self._client.api.topic_groups(masters[broker], name)
+                for group in await self._api.topic_groups(masters[broker], name)
             }
         return TopicState(name, dict(sorted(queues.items())), tuple(sorted(groups)))
 
@@ -202,11 +205,11 @@ class Topics:
             place: "first", "last" (the end), a time, or an offset.
         """
         address = self._client.routes.master_of(queue.broker_name)
-        first = max(await self._client.api.min_offset(address, queue), 0)
-        end = await self._client.api.max_offset(address, queue)
+        first = max(await self._api.min_offset(address, queue), 0)
+        end = await self._api.max_offset(address, queue)
         if isinstance(place, datetime):
             wall_ms = int(place.timestamp() * 1000)
-            wanted = await self._client.api.search_offset(address, queue, wall_ms)
+            wanted = await self._api.search_offset(address, queue, wall_ms)
         elif isinstance(place, int):
             wanted = place
         else:
@@ -229,7 +232,7 @@ class Topics:
             begin, end = await self.offset_at(queue, begin - count), begin
         else:
             address = self._client.routes.master_of(queue.broker_name)
-            end = await self._client.api.max_offset(address, queue)
+            end = await self._api.max_offset(address, queue)
         found: list[MessageView] = []
         async with aclosing(scan(self._client, TOOLS_GROUP, queue, begin, end)) as messages:
             async for message in messages:
@@ -246,7 +249,7 @@ class Topics:
         for broker in {queue.broker_name for queue in queues}:
             address = self._client.routes.master_of(broker)
             try:
-                found |= await self._client.api.queue_ends(address, name)
+                found |= await self._api.queue_ends(address, name)
             except BrokerError as error:
                 # Created there a moment ago, or deleted.
                 if error.response_code != ResponseCode.TOPIC_NOT_EXIST:

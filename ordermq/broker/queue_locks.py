@@ -19,7 +19,7 @@ from ordermq.core import LockTable, interface
 from ordermq.errors import StoreError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import HeldLock
+from ordermq.remoting.admin_bodies import HeldLock
 
 Granted = Callable[[Sequence[int], StoreError | None], None]
 _GRANT = "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?)"

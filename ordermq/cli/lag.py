@@ -22,7 +22,7 @@ from ordermq.cli.output import (
     print_table,
 )
 from ordermq.cli.watch import rounds, until_interrupted, watch
-from ordermq.remoting.bodies import QueueProgress
+from ordermq.remoting.admin_bodies import QueueProgress
 
 
 @click.command(epilog=EXIT_CODES)

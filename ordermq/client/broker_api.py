@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -18,30 +19,15 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
     PULL_NOW,
-    GroupConnections,
     Heartbeat,
-    HeldLock,
     LockBatch,
     MemberSubscriptions,
-    QueueData,
-    QueueEnds,
-    QueueHolding,
-    QueueProgress,
     assignment_to_body,
     client_ids_from_body,
-    connections_from_body,
-    group_list_from_body,
-    group_names_from_body,
-    held_locks_from_body,
-    holdings_from_body,
     locked_queues_from_body,
     member_subscriptions_from_body,
-    progress_from_body,
-    queue_ends_from_body,
-    queue_table_from_body,
     request_mode_from_body,
     subscription_to_json,
-    topic_table_from_body,
 )
 from ordermq.remoting.codes import OFFSET_RESET, RequestCode, ResponseCode
 from ordermq.remoting.command import Command, SendFrames, next_opaque
@@ -67,17 +53,15 @@ from ordermq.remoting.response_futures import ResponseFuture
 
 if TYPE_CHECKING:
     from ordermq.remoting.rare_headers import (
-        CreateTopicHeader,
         EndTransactionHeader,
         RecallHeader,
-        ResetOffsetHeader,
     )
 
 # The broker gives the member it asks 10 s; less here would report a slow member as a lost one.
 _RELAY_TIMEOUT_MS = 10_000
 # All of them mean stored; the last three only less durable than the broker's settings ask for.
 # "msg body length limit 4194304B" of RocketMQ, "message body of 9 bytes" of the embedded broker.
-_BODY_SIZE = re.compile(r"body (?:length limit (\d+)B|of \d+ bytes)")
+_BODY_SIZE = r"body (?:length limit (\d+)B|of \d+ bytes)"
 _PROXY_MARK = "TRACE_ON"  # a field of every answer of RocketMQ's proxy
 _STORED = frozenset(
     {
@@ -540,7 +524,7 @@ class BrokerApi:
         """Register at the broker; return the broker's version. Registered once this returns."""
         # Requests of one connection are handled in order: a pull sent after this one meets the
         # subscription that it needs.
-        heartbeat = heartbeat._replace(unit_mode=self._config.unit_mode)
+        heartbeat = replace(heartbeat, unit_mode=self._config.unit_mode)
         command = Command.request(RequestCode.HEART_BEAT, body=heartbeat.to_body())
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
@@ -611,31 +595,6 @@ class BrokerApi:
         self._check(answer, "broker did not return its assignment", address, group=group)
         return request_mode_from_body(answer.body)
 
-    # Requests of admin tools (docs/internals/protocol.md#admin-requests).
-
-    async def put_topic(self, address: str, header: CreateTopicHeader) -> None:
-        """Create a topic at this broker, or change the one there is."""
-        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, f"broker did not create topic {header.topic!r}", address)
-
-    async def delete_topic(self, address: str, topic: str) -> None:
-        """Delete a topic of this broker with its messages; one it does not have is none."""
-        command = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic).to_ext())
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, f"broker did not delete topic {topic!r}", address)
-
-    async def topic_table(self, address: str, broker_name: str) -> dict[str, QueueData]:
-        """Return every topic of this broker, the broker's own ones included, by name."""
-        command = Command.request(RequestCode.GET_ALL_TOPIC_CONFIG)
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, "broker did not list its topics", address)
-        return topic_table_from_body(answer.body, broker_name)
-
-    async def queue_ends(self, address: str, topic: str) -> dict[MessageQueue, QueueEnds]:
-        """Return the offsets of a topic's queues at this broker."""
-        return queue_ends_from_body(await self.topic_statistics(address, topic))
-
     async def topic_statistics(self, address: str, topic: str) -> bytes:
         """Return what a broker says of a topic's queues; `queue_ends_from_body` reads it.
 
@@ -648,89 +607,11 @@ class BrokerApi:
         self._check(answer, f"broker did not describe topic {topic!r}", address)
         return answer.body
 
-    async def topic_groups(self, address: str, topic: str) -> list[str]:
-        """Return the groups with a member or an offset of a topic at this broker."""
-        header = TopicHeader(topic)
-        command = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header.to_ext())
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, f"broker did not list the groups of topic {topic!r}", address)
-        return group_list_from_body(answer.body)
-
-    async def group_names(self, address: str) -> list[str]:
-        """Return every group this broker knows, its own ones included."""
-        command = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, "broker did not list its groups", address)
-        return group_names_from_body(answer.body)
-
-    async def reset_offsets(
-        self, address: str, header: ResetOffsetHeader
-    ) -> dict[MessageQueue, int]:
-        """Have the live members of a group go to other offsets; return them.
-
-        Raises: BrokerError: no member is online, or a queue has no offset of the group yet.
-        """
-        command = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, "broker did not reset the group", address, group=header.group)
-        return queue_table_from_body(answer.body, "offsetTable")
-
-    async def broker_config(self, address: str) -> str:
-        """Return a broker's settings, as `name=value` lines; empty from one that keeps none."""
-        command = Command.request(RequestCode.GET_BROKER_CONFIG)
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, "broker did not return its settings", address)
-        return answer.body.decode()
-
-    async def group_progress(self, address: str, group: str) -> dict[MessageQueue, QueueProgress]:
-        """Return the group's offsets, on every queue of this broker it has an offset for."""
-        command = Command.request(RequestCode.GET_CONSUME_STATS, GroupHeader(group).to_ext())
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, "broker did not return the group's progress", address, group=group)
-        return progress_from_body(answer.body)
-
-    async def group_connections(self, address: str, group: str) -> GroupConnections:
-        """Return the group's live members; none if the broker knows none."""
-        ext = GroupHeader(group).to_ext()
-        command = Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        # Not an error for a tool: a group without members still has offsets and a lag.
-        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return GroupConnections((), ())
-        self._check(answer, "broker did not list the group's connections", address, group=group)
-        return connections_from_body(answer.body)
-
-    async def member_report(
-        self, address: str, group: str, client_id: str, pull_now: str | None = None
-    ) -> tuple[dict[MessageQueue, QueueHolding], MemberSubscriptions]:
-        """Return a member's own view of its queues, and its subscriptions.
-
-        The broker forwards the request to it.
-
-        Args:
-            pull_now: the topic whose idle queues it pulls again; members of ordermq do.
-        """
-        body = await self._running_info(address, group, client_id, pull_now)
-        return holdings_from_body(body), member_subscriptions_from_body(body)
-
     async def member_subscriptions(
         self, address: str, group: str, client_id: str
     ) -> MemberSubscriptions:
         """Return a member's subscriptions; the broker forwards the request to it."""
         return member_subscriptions_from_body(await self._running_info(address, group, client_id))
-
-    async def held_locks(
-        self, address: str, group: str, queues: Sequence[MessageQueue]
-    ) -> list[HeldLock] | None:
-        """Return the live locks of these queues; None from a broker other than the embedded one."""
-        body = LockBatch(group, "", tuple(queues)).to_body()
-        command = Command.request(RequestCode.OMQ_QUERY_LOCKS, body=body)
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        # The request is an extension of the embedded broker.
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return None
-        self._check(answer, "broker did not list the locks", address, group=group)
-        return held_locks_from_body(answer.body)
 
     async def _running_info(
         self, address: str, group: str, client_id: str, pull_now: str | None = None
@@ -788,7 +669,7 @@ def _send_code(header: SendHeader) -> RequestCode:
 def _is_about_size(remark: str, body_bytes: int) -> bool:
     # RocketMQ has one code, and one remark, for a body that is too long and for other faults of a
     # message; only the number in it tells them apart.
-    found = _BODY_SIZE.search(remark)
+    found = re.search(_BODY_SIZE, remark)
     return found is not None and body_bytes > int(found[1] or 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -252,10 +253,10 @@ class NameServerApi:
             for address in broker.addresses.values()
         )
         brokers = (
-            broker._replace(addresses={n: translate(a) for n, a in broker.addresses.items()})
+            replace(broker, addresses={n: translate(a) for n, a in broker.addresses.items()})
             for broker in route.brokers
         )
-        return route._replace(brokers=tuple(brokers))
+        return replace(route, brokers=tuple(brokers))
 
     @staticmethod
     def _check(address: str, answer: Command, topic: str | None = None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, cast
 
 from ordermq.client.name_server_api import NameServerApi
@@ -83,8 +84,8 @@ def without_malformed_addresses(route: TopicRoute) -> tuple[TopicRoute, list[str
             for number, text in broker.addresses.items()
             if number not in kept
         ]
-        brokers.append(broker._replace(addresses=kept))
-    return (route._replace(brokers=tuple(brokers)) if malformed else route), malformed
+        brokers.append(replace(broker, addresses=kept))
+    return (replace(route, brokers=tuple(brokers)) if malformed else route), malformed
 
 
 def _is_address(text: str) -> bool:

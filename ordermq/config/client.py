@@ -14,7 +14,7 @@ from ordermq.errors import ConfigError
 ENVIRONMENT_PREFIX: Final = "ORDERMQ_"
 _NAME_SERVERS_VARIABLE: Final = "ORDERMQ_NAME_SERVERS"
 _DEFAULT_PORT = 9876
-_SERVER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\])(:[0-9]{1,5})?")
+_SERVER = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\])(:[0-9]{1,5})?"
 _FLAGS = {
     "true": True, "yes": True, "on": True, "1": True,
     "false": False, "no": False, "off": False, "0": False,
@@ -117,7 +117,7 @@ class ClientConfig(Flat, kw_only=True):
             settings |= {"access_key": unquote(access), "secret_key": unquote(secret)}
         servers = [host for host in hosts.replace(",", ";").split(";") if host]
         # An account without its host looks like a host with a strange port.
-        if not servers or not all(map(_SERVER.fullmatch, servers)):
+        if not servers or not all(re.fullmatch(_SERVER, server) for server in servers):
             raise _bad_url(cls)
         settings["name_servers"] = ";".join(map(_with_port, servers))
         for name, text in query:

@@ -11,6 +11,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ordermq.callables import require_plain, require_plain_result
 from ordermq.client.routes import Routes, are_brokers_away, publish_queues
@@ -334,7 +335,8 @@ class QueueRouting:
         return TopicRoute(
             template.brokers,
             tuple(
-                data._replace(
+                replace(
+                    data,
                     read_queue_nums=min(data.read_queue_nums, most),
                     write_queue_nums=min(data.write_queue_nums, most),
                 )

@@ -5,7 +5,7 @@
 | codes of requests, responses and languages | codes.py |
 | one request or response, as bytes and back: frames, JSON and binary headers | command.py |
 | named fields of each request and response | headers.py, rare_headers.py |
-| JSON bodies | bodies.py |
+| JSON bodies | bodies.py, admin_bodies.py |
 | an open connection, also written by other threads | connection.py |
 | opening sockets: host names, several addresses | dialer.py |
 | attempts that start one after the other, for addresses and name servers | race.py |

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def replicas(
             route = await plain_route(self, topic)
             if route is None:
                 return None
-            return route._replace(brokers=(BrokerData("b", found.addresses, "c"),))
+            return replace(route, brokers=(BrokerData("b", found.addresses, "c"),))
 
         def pull(self: PullLoop) -> None:
             found.pulls[self._connection.address] += 1

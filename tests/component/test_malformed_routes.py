@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,7 @@ def bad_broker(monkeypatch: pytest.MonkeyPatch) -> None:
             return None
         # The first by name: whatever goes through the brokers in turn meets it first.
         brokers = (BrokerData("a-bad", {0: ":10911"}), *found.brokers)
-        return found._replace(brokers=brokers, queues=(QueueData("a-bad", 2, 2), *found.queues))
+        return replace(found, brokers=brokers, queues=(QueueData("a-bad", 2, 2), *found.queues))
 
     monkeypatch.setattr(NameServerApi, "topic_route", topic_route)
 

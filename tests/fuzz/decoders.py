@@ -23,6 +23,7 @@ except ImportError:  # the corpus is replayed without it
     atheris = None
 
 with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext():
+    from ordermq.client.admin_api import AdminApi
     from ordermq.client.broker_api import BrokerApi
     from ordermq.client.name_server_api import NameServerApi
     from ordermq.client.routes import publish_queues, subscribe_queues
@@ -46,7 +47,7 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
     from ordermq.model.recall_handle import RecallHandle
     from ordermq.model.stored_message import StoredMessage
     from ordermq.producer import request_reply, transactions
-    from ordermq.remoting import bodies, headers, rare_headers, trace
+    from ordermq.remoting import admin_bodies, bodies, headers, rare_headers, trace
     from ordermq.remoting.codes import PullFlag, RequestCode
     from ordermq.remoting.command import Command, Framer, PullFrames, decode_json, encode
     from ordermq.remoting.connection import Connection
@@ -129,19 +130,19 @@ BODIES: tuple[Callable[[bytes], object], ...] = (
     bodies.client_ids_from_body,
     bodies.request_mode_from_body,
     bodies.masters_from_body,
-    bodies.progress_from_body,
-    bodies.connections_from_body,
-    bodies.holdings_from_body,
+    admin_bodies.progress_from_body,
+    admin_bodies.connections_from_body,
+    admin_bodies.holdings_from_body,
     bodies.member_subscriptions_from_body,
-    bodies.held_locks_from_body,
+    admin_bodies.held_locks_from_body,
     lambda body: bodies.queue_table_from_body(body, "offsetTable"),
     StoredMessage.read,
     properties.decode_bytes,
     lambda body: trace.read(body.decode("utf-8", "replace")),
-    bodies.queue_ends_from_body,
-    lambda body: bodies.topic_table_from_body(body, "broker-a"),
-    bodies.group_names_from_body,
-    bodies.group_list_from_body,
+    admin_bodies.queue_ends_from_body,
+    lambda body: admin_bodies.topic_table_from_body(body, "broker-a"),
+    admin_bodies.group_names_from_body,
+    admin_bodies.group_list_from_body,
     bodies.cluster_names_from_body,
 )
 
@@ -195,7 +196,7 @@ async def _pull(api: BrokerApi) -> None:
     _assert_right(batch, ASKED, reply.next_begin_offset)
 
 
-CALLS: tuple[Callable[[BrokerApi], Coroutine[Any, Any, object]], ...] = (
+CALLS: tuple[Callable[[AdminApi], Coroutine[Any, Any, object]], ...] = (
     _pull,
     lambda api: api.send(ADDRESS, headers.SendHeader("p", "TopicTest", 0), b"x", 1),
     lambda api: api.query_offset(ADDRESS, "g", QUEUE),
@@ -227,7 +228,7 @@ def answers(data: bytes) -> None:
     connections = cast(Any, _Answering(answer))
     if number < len(CALLS):
         with suppress(RemotingError, Fenced):
-            _done(CALLS[number](BrokerApi(connections, CONFIGS[0], "me")))
+            _done(CALLS[number](AdminApi(connections, CONFIGS[0], "me")))
         return
     names = NameServerApi(connections, [ADDRESS], CONFIGS[0], ManualClock())
     work = names.masters() if number > len(CALLS) else names.topic_route("TopicTest")

@@ -9,7 +9,8 @@ from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.context import BrokerContext, Handler
 from ordermq.errors import StoreError
 from ordermq.model.names import check_group
-from ordermq.remoting.bodies import LockBatch, held_locks_to_body, locked_queues_to_body
+from ordermq.remoting.admin_bodies import held_locks_to_body
+from ordermq.remoting.bodies import LockBatch, locked_queues_to_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import LockExtHeader

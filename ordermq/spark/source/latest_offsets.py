@@ -19,7 +19,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.errors import BrokerError, OrderMQError, ProtocolError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import queue_ends_from_body
+from ordermq.remoting.admin_bodies import queue_ends_from_body
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
 from ordermq.spark.options import Selection

@@ -14,25 +14,27 @@ from hypothesis import strategies as st
 from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.bodies import (
-    BrokerData,
-    ConsumerData,
-    Heartbeat,
+from ordermq.remoting.admin_bodies import (
     HeldLock,
-    LockBatch,
-    QueueData,
     QueueProgress,
-    TopicRoute,
-    client_ids_from_body,
-    client_ids_to_body,
     connections_from_body,
     held_locks_from_body,
     held_locks_to_body,
     holdings_from_body,
+    progress_from_body,
+)
+from ordermq.remoting.bodies import (
+    BrokerData,
+    ConsumerData,
+    Heartbeat,
+    LockBatch,
+    QueueData,
+    TopicRoute,
+    client_ids_from_body,
+    client_ids_to_body,
     locked_queues_from_body,
     locked_queues_to_body,
     masters_from_body,
-    progress_from_body,
     queue_table_from_body,
     queue_table_to_json,
 )

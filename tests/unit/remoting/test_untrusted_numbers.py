@@ -13,7 +13,7 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
-from ordermq.remoting import bodies
+from ordermq.remoting import admin_bodies, bodies
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command, decode_json
 from ordermq.remoting.headers import LockExtHeader
@@ -60,7 +60,7 @@ def test_a_queue_id_that_no_queue_has_is_refused(number: int) -> None:
 
 def test_a_body_with_queues_as_names_that_is_no_text_is_refused() -> None:
     with pytest.raises(ProtocolError, match="not UTF-8"):
-        bodies.progress_from_body(b'{"offsetTable":{{"topic":"\xe3"}:{}}}')
+        admin_bodies.progress_from_body(b'{"offsetTable":{{"topic":"\xe3"}:{}}}')
 
 
 def test_a_name_of_a_namespace_that_is_no_text_reaches_who_reads_the_body() -> None:
