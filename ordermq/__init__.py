@@ -40,16 +40,13 @@ if TYPE_CHECKING:
         Retry,
         Stop,
     )
+    from ordermq.consumer.hooks import ConsumeCall, ConsumeHook, ConsumeReturn, MessageFilter
     from ordermq.consumer.listener import (
         ConcurrentContext,
         ConcurrentListener,
-        ConsumeCall,
         ConsumeContext,
-        ConsumeHook,
-        ConsumeReturn,
         Listener,
         ListenerAnswer,
-        MessageFilter,
     )
     from ordermq.consumer.lite_pull_consumer import LitePullConsumer
     from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
@@ -170,16 +167,18 @@ _HOMES = {
         "Retry",
         "Stop",
     ),
+    "consumer.hooks": (
+        "ConsumeCall",
+        "ConsumeHook",
+        "ConsumeReturn",
+        "MessageFilter",
+    ),
     "consumer.listener": (
         "ConcurrentContext",
         "ConcurrentListener",
-        "ConsumeCall",
         "ConsumeContext",
-        "ConsumeHook",
-        "ConsumeReturn",
         "Listener",
         "ListenerAnswer",
-        "MessageFilter",
     ),
     "consumer.lite_pull_consumer": ("LitePullConsumer",),
     "consumer.offsets.offset_store": (

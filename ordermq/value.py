@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, dataclass_transform
 
 
-class _Plan(NamedTuple):
+class _Plan:
     """The arguments of a record's constructor."""
 
-    positional: tuple[str, ...]
-    names: frozenset[str]
-    defaults: dict[str, Any]
-    factories: tuple[tuple[str, Callable[[], Any]], ...]
+    def __init__(self, kind: type[_Fields]) -> None:
+        every = fields(kind)
+        self.names = frozenset(each.name for each in every)
+        self.positional = tuple(each.name for each in every if not each.kw_only)
+        self.defaults = {each.name: each.default for each in every if each.default is not MISSING}
+        self.factories = tuple(
+            (each.name, each.default_factory)
+            for each in every
+            if each.default_factory is not MISSING
+        )
 
 
 class _Signature:
@@ -102,17 +108,7 @@ _PLANS: dict[type, _Plan] = {}
 
 
 def _plan(kind: type[_Fields]) -> _Plan:
-    every = fields(kind)
-    _PLANS[kind] = plan = _Plan(
-        tuple(each.name for each in every if not each.kw_only),
-        frozenset(each.name for each in every),
-        {each.name: each.default for each in every if each.default is not MISSING},
-        tuple(
-            (each.name, each.default_factory)
-            for each in every
-            if each.default_factory is not MISSING
-        ),
-    )
+    _PLANS[kind] = plan = _Plan(kind)
     return plan
 
 

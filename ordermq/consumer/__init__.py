@@ -11,6 +11,7 @@ Floors, from the top; a file imports only its own floor and those below:
 | fetch/ | pulling messages ahead, one request in flight per queue |
 | dispatch/ | calling listeners: in order, by key, or concurrently |
 | trace_consumption.py | traces of listener calls |
+| hooks.py | hooks and filters around listener calls |
 | listener.py, offsets/ | what a listener is given and may return; stored offsets |
 | queue/ | one assigned queue, the receiver of its messages, counters |
 

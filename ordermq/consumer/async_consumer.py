@@ -19,7 +19,8 @@ from ordermq.config import ConsumerConfig, LitePullConsumerConfig
 from ordermq.config.checks import arguments_of, hint
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
-from ordermq.consumer.listener import ConcurrentListener, ConsumeHook, Listener, MessageFilter
+from ordermq.consumer.hooks import ConsumeHook, MessageFilter
+from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.lite_pull_consumer import Batches, LitePullConsumer
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.push_consumer import SIGNALS_LEFT_ALONE, PushConsumer

@@ -34,23 +34,14 @@ from ordermq.consumer.listener import (
     CONCURRENT,
     MANUAL_COMMIT,
     ConcurrentListener,
-    ConsumeHook,
     Listener,
     ListenerResults,
-    MessageFilter,
     decoding,
     require_listener,
-    wrapped,
-)
-from ordermq.consumer.offsets.offset_store import (
-    OffsetStore,
-    TransactionalStore,
-    require_plain_store,
 )
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
-from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
@@ -62,6 +53,9 @@ if TYPE_CHECKING:
     from ordermq.config.settings import ConsumerSettings
     from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
     from ordermq.consumer.dispatch.orderly import OrderedDispatcher
+    from ordermq.consumer.hooks import ConsumeHook, MessageFilter
+    from ordermq.consumer.offsets.offset_store import OffsetStore
+    from ordermq.model.codec import Codec
 
 _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
@@ -148,7 +142,11 @@ class PushConsumer(GroupConsumer):
         self._offset_store = offset_store
         if offset_store is not None:
             self._check_offset_store(offset_store)
-        self._codec = None if codec is None else require_codec(codec, self.group)
+        self._codec: Codec | None = None
+        if codec is not None:
+            from ordermq.model.codec import require_codec
+
+            self._codec = require_codec(codec, self.group)
         # A broadcasting member finds its offset file by its client id, so its default name is
         # fixed, as in Java; every other member gets a unique one.
         self.client_id = new_client_id(
@@ -190,6 +188,8 @@ class PushConsumer(GroupConsumer):
                 "broadcasting member has offsets of its own",
                 group=self.group,
             )
+        from ordermq.consumer.offsets.offset_store import TransactionalStore, require_plain_store
+
         require_plain_store(store)
         if not isinstance(store, TransactionalStore):
             return
@@ -335,9 +335,13 @@ class PushConsumer(GroupConsumer):
 
     def _in_transactions(self, listener: Any) -> Any:
         store = self._offset_store
-        if not isinstance(store, TransactionalStore):
+        if store is None:
             return listener
         from ordermq.consumer.dispatch.transactional_listener import transactional
+        from ordermq.consumer.offsets.offset_store import TransactionalStore
+
+        if not isinstance(store, TransactionalStore):
+            return listener
 
         group = with_namespace(self.config.remoting.namespace, self.group)
         is_strict = self.config.consume.strict_results
@@ -349,18 +353,22 @@ class PushConsumer(GroupConsumer):
             from ordermq.consumer.trace_consumption import TraceConsumption
 
             hooks = [*hooks, TraceConsumption(self._traces, self._clock)]
-        around = wrapped(
-            # Within the hooks: they are told whether the transaction was committed, too.
-            self._in_transactions(listener),
-            self.group,
-            self.config.remoting.namespace,
-            self._clock,
-            self.config.consume,
-            self.statistics,
-            hooks,
-            self._filters,
-            results,
-        )
+        # Within the hooks: they are told whether the transaction was committed, too.
+        around = self._in_transactions(listener)
+        if hooks or self._filters:
+            from ordermq.consumer.hooks import wrapped
+
+            around = wrapped(
+                around,
+                self.group,
+                self.config.remoting.namespace,
+                self._clock,
+                self.config.consume,
+                self.statistics,
+                hooks,
+                self._filters,
+                results,
+            )
         # Outermost: filters and hooks may want the values, too.
         return around if self._codec is None else decoding(around, self._codec)
 

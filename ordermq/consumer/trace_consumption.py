@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
-from ordermq.consumer.listener import ConsumeCall, ConsumeReturn
+from ordermq.consumer.hooks import ConsumeCall, ConsumeReturn
 from ordermq.model import properties as props
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import MessageView

@@ -6,7 +6,6 @@ Producers compress and consumers decompress; the broker stores bodies as they ar
 from __future__ import annotations
 
 import importlib
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ _LZ4 = 0x100
 _ZSTD = 0x200
 _ZLIB = (0x000, 0x300)  # clients before RocketMQ 5 set no type, and know zlib only
 _SYS_FLAGS = {"zlib": COMPRESSED | 0x300, "lz4": COMPRESSED | _LZ4, "zstd": COMPRESSED | _ZSTD}
-_LIBRARIES = {"lz4": "lz4.frame", "zstd": "zstandard"}
+_LIBRARIES = {"zlib": "zlib", "lz4": "lz4.frame", "zstd": "zstandard"}
 
 
 def compress(body: bytes, kind: str, level: int) -> tuple[bytes, int]:
@@ -39,7 +38,7 @@ def compress(body: bytes, kind: str, level: int) -> tuple[bytes, int]:
     elif kind == "zstd":
         packed = _library(kind).ZstdCompressor(level, write_content_size=False).compress(body)
     else:
-        packed = zlib.compress(body, level)
+        packed = _library(kind).compress(body, level)
     return bytes(packed), _SYS_FLAGS[kind]
 
 
@@ -48,7 +47,7 @@ def require(kind: str) -> None:
 
     Raises: ConfigError: the kind needs the `compression` extra, which is not installed.
     """
-    if kind in _LIBRARIES:
+    if kind != "zlib":  # which Python has
         _library(kind)
 
 
@@ -69,7 +68,7 @@ def decompress(
     if kind not in _DECOMPRESSORS:
         raise DecodeError(f"message body has an unknown compression type, sysFlag {sys_flag:#x}")
     name, work = _DECOMPRESSORS[kind]
-    library = zlib if name == "zlib" else _library(name)
+    library = _library(name)
     try:
         plain = work(library, body, max_decompressed_bytes)
     # Each library has an error class of its own, and two of them may not be installed.
@@ -125,7 +124,7 @@ _DECOMPRESSORS: dict[int, tuple[str, Callable[[Any, bytes, int], bytes]]] = {
 }
 
 
-# Imported when first needed: most installations compress with zlib only.
+# Imported when first needed: most bodies are not compressed, and most others by zlib.
 def _library(kind: str) -> Any:
     try:
         return importlib.import_module(_LIBRARIES[kind])

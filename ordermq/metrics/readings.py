@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 from weakref import WeakSet
 
-from ordermq.consumer.listener import ConsumeCall, ConsumeHook
+from ordermq.consumer.hooks import ConsumeCall, ConsumeHook
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.queue.statistics import COUNTERS, Lag

@@ -9,7 +9,7 @@ from contextvars import Token
 from typing import Any, Final
 
 import ordermq
-from ordermq.consumer.listener import ConsumeCall, ConsumeHook
+from ordermq.consumer.hooks import ConsumeCall, ConsumeHook
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (

@@ -21,7 +21,6 @@ from ordermq.config import ProducerConfig
 from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
-from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
     from ordermq.config.settings import ProducerSettings
     from ordermq.health import ClientHealth
+    from ordermq.model.codec import Codec
     from ordermq.model.message import MessageFields
 
 _log = logging.getLogger("ordermq.producer")
@@ -104,7 +104,11 @@ class Producer(Starting):
             self.config.remoting, self.name_servers, instance_name, is_producer=True
         )
         compression.require(self.config.send.compress_type)
-        self._codec = None if codec is None else require_codec(codec, self.group)
+        self._codec: Codec | None = None
+        if codec is not None:
+            from ordermq.model.codec import require_codec
+
+            self._codec = require_codec(codec, self.group)
         self._clock = clock if clock is not None else SystemClock()
         self._latency_faults = (
             LatencyFaults(self._clock) if self.config.send.send_latency_fault else None

@@ -43,6 +43,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
     "consumer": (
         {"queue"},
         {"listener", "offsets"},
+        {"hooks"},
         {"dispatch", "trace_consumption"},
         {"fetch"},
         {"group", "pull_consumer"},

@@ -16,7 +16,8 @@ import orjson
 from ordermq.cli.demo.flights import TOPIC
 from ordermq.cli.demo.logbook import Logbook
 from ordermq.config import ConsumeFromWhere
-from ordermq.consumer.listener import ConsumeCall, ConsumeContext
+from ordermq.consumer.hooks import ConsumeCall
+from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.errors import StaleOwner
 from ordermq.model.message import MessageView

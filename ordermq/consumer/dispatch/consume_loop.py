@@ -27,8 +27,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic, Protocol
 
 from ordermq import core
 from ordermq.client.runtime import Runtime, result_of
@@ -53,6 +54,7 @@ from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 from ordermq.supervisor import every
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
@@ -168,7 +170,7 @@ async def _call_async(
     return None
 
 
-class CallPlan(NamedTuple):
+class CallPlan(Value):
     """Values that the calls of all claims of a dispatcher share.
 
     Args:
@@ -415,7 +417,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         self._group = group
         self._config = config
         self._listener = listener
-        self._results = results = results._replace(is_strict=config.strict_results)
+        self._results = results = replace(results, is_strict=config.strict_results)
         # Without SUCCESS twice, None would be done before anybody judges it.
         self._other_success = _SUCCESS if results.is_strict else None
         self._recorder = recorder

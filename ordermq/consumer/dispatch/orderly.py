@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from typing import Protocol, cast
@@ -205,8 +206,8 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         self._offsets = offsets
         strict = config.strict_results
         self._results_of = {
-            True: AUTO_COMMIT._replace(is_strict=strict),
-            False: MANUAL_COMMIT._replace(is_strict=strict),
+            True: replace(AUTO_COMMIT, is_strict=strict),
+            False: replace(MANUAL_COMMIT, is_strict=strict),
         }
         # Otherwise None and SUCCESS are done without being judged.
         self._judges_all = recorder.enabled or not config.auto_commit

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ordermq.consumer.listener import (
@@ -43,7 +44,7 @@ def transactional(
     """
     if inspect.iscoroutinefunction(listener):
         raise ConfigError(_NO_COROUTINES, group=group)
-    results = TRANSACTIONAL._replace(is_strict=is_strict)
+    results = replace(TRANSACTIONAL, is_strict=is_strict)
 
     def call(messages: Sequence[MessageView], context: ConsumeContext) -> object:
         scope = _Scope(store, group, context)

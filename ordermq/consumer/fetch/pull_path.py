@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit
 from ordermq.model.message import MessageBatch
 from ordermq.remoting.command import Command, PullFrames
+from ordermq.value import Value
 
 
 class PullTarget(Protocol):
@@ -53,7 +54,7 @@ class EngineTarget(PullTarget, Protocol):
         """Count pulls with messages; any thread."""
 
 
-class QueuePulls(NamedTuple):
+class QueuePulls(Value):
     """The pulls of one loop, and the queue they are for.
 
     Args:

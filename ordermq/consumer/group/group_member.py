@@ -41,7 +41,6 @@ from ordermq.consumer.offsets.offset_committer import (
     OffsetCommitter,
     OffsetStorage,
 )
-from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, HeldQueue, Lag
@@ -60,6 +59,7 @@ from ordermq.value import Record
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
     from ordermq.consumer.offsets.local_offsets import OffsetFile
+    from ordermq.consumer.offsets.offset_store import OffsetStore
     from ordermq.consumer.offsets.store_offsets import StoreOffsets
     from ordermq.health import ConsumerHealth
 
@@ -243,7 +243,7 @@ class GroupMember(ProcessBound):
             statistics,
             commits_done=settings.commits_done,
             commits_resets=settings.commits_resets,
-            is_transactional=isinstance(settings.offset_store, TransactionalStore),
+            is_transactional=self._store is not None and self._store.is_transactional,
         )
         # Each part is made after the parts it uses; it reaches later ones through callbacks.
         self._receiver = settings.make_receiver(

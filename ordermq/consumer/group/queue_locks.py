@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ordermq.client.broker_api import LockGrant
 from ordermq.client.session import ClientSession
@@ -20,12 +20,13 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _NOT_RENEWED = "it could not be renewed in time"
 
 
-class LeaseTimes(NamedTuple):
+class LeaseTimes(Value):
     """Times of a lease: its life, the margin before its end, and the renewal interval."""
 
     duration_ms: int

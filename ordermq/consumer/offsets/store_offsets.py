@@ -38,7 +38,7 @@ class StoreOffsets:
         self._brokers = brokers
         self._group = group
         self._recorder = recorder
-        self._is_transactional = isinstance(store, TransactionalStore)
+        self.is_transactional = isinstance(store, TransactionalStore)
         # Its own threads: a database that does not answer must not use up those that the event
         # loop has for everybody.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"ordermq-{group}-offsets")
@@ -51,7 +51,7 @@ class StoreOffsets:
         offset = await self._run(partial(store.take_over, group, queue, epoch))
         # Before a broker is told: what the last owner had in the database, it may have recorded
         # nowhere else.
-        if self._is_transactional and offset is not None:
+        if self.is_transactional and offset is not None:
             self._recorder.record(EventType.TAKE_OVER, queue, epoch, off=offset)
         told = await self._brokers.take_over(queue, lease)
         if offset is None:

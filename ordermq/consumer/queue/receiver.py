@@ -8,6 +8,7 @@ is given one receiver at construction, and asks it for everything that differs: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCal
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import Round
+from ordermq.value import Value
 
 Queue = TypeVar("Queue", bound=AssignedQueue)
 _NO_LIMIT = 1 << 62  # offsets
@@ -31,7 +33,7 @@ class Flow(Enum):
     WAIT = auto()  # nothing notifies: look again after a moment
 
 
-class FillLimits(NamedTuple):
+class FillLimits(Value):
     """Flow control of a queue in numbers, for the pull engine.
 
     Args:
@@ -150,7 +152,7 @@ def limits_by_fill(config: PullConfig) -> FillLimits:
 def limits_by_fill_and_span(config: PullConfig) -> FillLimits:
     """Return the limits of `flow_by_fill_and_span`."""
     span = config.consume_concurrently_max_span
-    return limits_by_fill(config)._replace(fills_if_none_pending=False, span=span)
+    return replace(limits_by_fill(config), fills_if_none_pending=False, span=span)
 
 
 def flow_by_fill_and_span(config: PullConfig, messages: int, size_bytes: int, span: int) -> Flow:

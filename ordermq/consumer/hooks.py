@@ -1,0 +1,231 @@
+"""Hooks and filters. They are wrapped around the listener when the consumer starts, so that a
+consumer without any pays nothing per call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import field, replace
+from enum import Enum
+from typing import Any, Protocol, cast
+
+from ordermq.callables import is_async, require_plain_result
+from ordermq.client.runtime import result_of
+from ordermq.clock import Clock
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.errors import ConfigError
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.status import ConsumeResult
+from ordermq.value import Record
+
+_log = logging.getLogger("ordermq.consumer")
+
+
+class ConsumeReturn(Enum):
+    """The outcome of a listener call, as Java's ConsumeReturnType names it
+    (docs/internals/semantics.md#hook-return-types)."""
+
+    SUCCESS = "SUCCESS"
+    TIME_OUT = "TIME_OUT"  # it took `consume_timeout_ms` or more, whatever it returned
+    EXCEPTION = "EXCEPTION"
+    RETURN_NULL = "RETURNNULL"  # it returned None, with `strict_results=True`
+    FAILED = "FAILED"  # SUSPEND, ROLLBACK, or fewer than all messages are done
+
+
+class ConsumeCall(Record):
+    """One listener call, as hooks see it; the fields from `result` to `spent_ms` are for `after`
+    only."""
+
+    group: str
+    message_queue: MessageQueue
+    messages: Sequence[MessageView]
+    attempt: int  # failed attempts of the first message in this process
+    result: object = None  # what the listener returned
+    exception: BaseException | None = None
+    outcome: ConsumeReturn | None = None
+    done: int = 0  # messages that are done, from the first on; as counted for the commit
+    spent_ms: int = 0
+    notes: dict[str, Any] = field(default_factory=dict)  # from a hook's `before` to its `after`
+    # Of RocketMQ 4, which group and topics leave out; "" for none. Java's hooks are told it, too.
+    namespace: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        """True if every message of the batch is done."""
+        return self.done == len(self.messages)
+
+
+class ConsumeHook(Protocol):
+    """Is called around each listener call, on its thread, in the order hooks were added.
+
+    An exception of a hook is logged and counted (`hook_errors`); the call continues.
+    """
+
+    def before(self, call: ConsumeCall) -> None: ...
+
+    def after(self, call: ConsumeCall) -> None: ...
+
+
+MessageFilter = Callable[[MessageView], bool]  # False keeps the message from the listener
+
+
+def wrapped(
+    listener: AnyListener,
+    group: str,
+    namespace: str,
+    clock: Clock,
+    config: ConsumeConfig,
+    statistics: ConsumerStatistics,
+    hooks: Sequence[ConsumeHook],
+    filters: Sequence[MessageFilter],
+    results: ListenerResults,
+) -> Any:
+    """Return the listener with hooks and filters around it; plain or `async def` as it was."""
+    results = replace(results, is_strict=config.strict_results)
+    around = _Around(group, namespace, clock, config, statistics, hooks, filters, results)
+
+    # Two wrappers that differ in one `await`: a plain listener cannot be driven by the async
+    # one without an event loop per thread.
+    async def call_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        kept = around.filtered(messages)
+        if not kept:
+            return ConsumeResult.SUCCESS
+        call = around.begin(kept, context)
+        try:
+            call.result = await listener(kept, context)
+        except BaseException as error:
+            call.exception = error
+            raise
+        finally:
+            around.end(call, context)
+        return around.result(call, messages, context)
+
+    def call_plain(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        kept = around.filtered(messages)
+        if not kept:
+            return ConsumeResult.SUCCESS
+        call = around.begin(kept, context)
+        try:
+            call.result = listener(kept, context)
+        except BaseException as error:
+            call.exception = error
+            around.end(call, context)
+            raise
+        if inspect.isawaitable(call.result):  # awaited by the dispatcher, hooks and all
+            return finish(call, messages, context)
+        around.end(call, context)
+        return around.result(call, messages, context)
+
+    async def finish(
+        call: ConsumeCall, messages: Sequence[MessageView], context: ConsumeContext
+    ) -> object:
+        try:
+            call.result = await result_of(cast(Awaitable[object], call.result))
+        except BaseException as error:
+            call.exception = error
+            raise
+        finally:
+            around.end(call, context)
+        return around.result(call, messages, context)
+
+    return call_async if is_async(listener) else call_plain
+
+
+class _Around(Record):
+    """The steps of a wrapped call."""
+
+    group: str
+    namespace: str
+    clock: Clock
+    config: ConsumeConfig
+    statistics: ConsumerStatistics
+    hooks: Sequence[ConsumeHook]
+    filters: Sequence[MessageFilter]
+    results: ListenerResults
+    failed: list[Callable[[ConsumeCall], None]] = field(default_factory=list)  # steps of hooks
+
+    def filtered(self, messages: Sequence[MessageView]) -> Sequence[MessageView]:
+        """Return the messages every filter keeps; a filter that raises fails the call."""
+        if not self.filters:
+            return messages
+        kept = [message for message in messages if all(self._keeps(message))]
+        if len(kept) < len(messages):
+            self.statistics.add("filtered", len(messages) - len(kept))
+        return kept
+
+    def _keeps(self, message: MessageView) -> Iterator[object]:
+        for keep in self.filters:
+            # A coroutine is true, whatever it would say.
+            yield require_plain_result("filter", keep, keep(message))
+
+    def begin(self, messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeCall:
+        call = ConsumeCall(
+            self.group,
+            context.message_queue,
+            messages,
+            context.attempt,
+            namespace=self.namespace,
+        )
+        for hook in self.hooks:
+            self._run(hook.before, call)
+        call.spent_ms = -self.clock.now_ms()  # after the hooks: their time is not the listener's
+        return call
+
+    def end(self, call: ConsumeCall, context: ConsumeContext) -> None:
+        call.spent_ms += self.clock.now_ms()
+        if call.exception is None:
+            # As the dispatcher will judge it: `ack_index` and a result that nobody understands
+            # send messages back, too, and a hook must not be told of success then.
+            with contextlib.suppress(ConfigError):
+                call.done = context.judge(call.result, self.results, len(call.messages)).done
+        if call.exception is not None:
+            call.outcome = ConsumeReturn.EXCEPTION
+        elif call.result is None and self.config.strict_results:
+            call.outcome = ConsumeReturn.RETURN_NULL
+        elif call.spent_ms >= self.config.consume_timeout_ms:
+            call.outcome = ConsumeReturn.TIME_OUT
+        elif call.done < len(call.messages):
+            call.outcome = ConsumeReturn.FAILED
+        else:
+            call.outcome = ConsumeReturn.SUCCESS
+        for hook in self.hooks:
+            self._run(hook.after, call)
+
+    def _run(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
+        try:
+            returned: object = step(call)  # type: ignore[func-returns-value]
+            require_plain_result("hook", step, returned)
+        # Also sys.exit(): a hook watches the call and does not decide it.
+        except BaseException:  # noqa: BLE001 - the user's; logged and counted
+            self.statistics.add("hook_errors")
+            if step in self.failed:
+                return
+            self.failed.append(step)  # one line per hook: it may raise at each message
+            _log.exception(
+                "%s: consume hook raised; the listener call continues, further errors of this "
+                "hook are counted in hook_errors",
+                call.message_queue,
+            )
+
+    def result(
+        self, call: ConsumeCall, messages: Sequence[MessageView], context: ConsumeContext
+    ) -> object:
+        """Translate the result for the kept messages into one for the whole batch."""
+        kept, result = call.messages, call.result
+        if len(kept) == len(messages):
+            return result
+        # A dropped message counts as done, but only together with the kept one behind it: what
+        # follows an unfinished message must not be committed.
+        wanted = {message.queue_offset for message in kept}
+        ends = [place for place, each in enumerate(messages) if each.queue_offset in wanted]
+        ends.append(len(messages))
+        context.count_dropped(ends)
+        if type(result) is int and 0 <= result <= len(kept):
+            return ends[result]
+        return result
