@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False, auto_pickle=False
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False, auto_pickle=False, freethreading_compatible=True
 """The C core bound for CPython. Contracts: ordermq/core/interface.py.
 
 Every call holds the GIL, except long calls on columns: releasing it costs as much as a small call.

@@ -44,7 +44,7 @@ cdef class ConcurrentRun:
     cdef object _lock  # of the queue
     cdef object _submit
     # The call in progress. Whoever sets it to None settles the call: this worker, or the watch for
-    # slow listeners. The GIL makes that one step, so a call is registered by these stores alone.
+    # slow listeners, each in a critical section of this object. So are the counts below.
     cdef CallContext _context
     cdef Claim _claim
     cdef int64_t _since_ms
@@ -78,29 +78,45 @@ cdef class ConcurrentRun:
 
     @property
     def call(self):
-        if self._context is None:
-            return None
-        return self._plan._running_call(
-            self._assigned, self._claim.messages, self._since_ms, self._thread
-        )
+        cdef object messages
+        cdef int64_t since_ms
+        with cython.critical_section(self):
+            if self._context is None:
+                return None
+            messages = self._claim.messages
+            since_ms = self._since_ms
+        return self._plan._running_call(self._assigned, messages, since_ms, self._thread)
 
+    @cython.critical_section
     def take(self, messages):
-        cdef CallContext context = self._context
-        if context is None or self._claim.messages is not messages:
+        if self._context is None or self._claim.messages is not messages:
             return None
-        self._context = None
-        return context
+        return self._taken()
 
     def let_go(self):
-        self._context = None
+        self._take()
 
+    @cython.critical_section
     def take_counts(self):
         counts = self._batches, self._messages, self._spent_ms
         self._batches = self._messages = self._spent_ms = 0
         return counts
 
-    cdef bint _begin(self) except -1:
-        """Claim the first batch, which answers the dispatch flag; False: there is none."""
+    cdef inline CallContext _taken(self):
+        cdef CallContext context = self._context
+        self._context = None
+        return context
+
+    @cython.critical_section
+    cdef CallContext _take(self):
+        return self._taken()
+
+    @cython.critical_section
+    cdef CallContext _current(self):
+        return self._context
+
+    cdef CallContext _begin(self):
+        """Claim the first batch, which answers the dispatch flag; None: there is none."""
         cdef QueueFields assigned = self._assigned
         cdef object claim = None
         cdef MessageRun run
@@ -111,7 +127,7 @@ cdef class ConcurrentRun:
             if self._may_claim():
                 run = self._queue._take_run(self._plan._calls._size, self._plan._calls._run)
                 if run is None:
-                    return False  # the take has cleared the dispatch flag
+                    return None  # the take has cleared the dispatch flag
                 claim = self._claimed(run, <Py_ssize_t>assigned._running)
                 # As `has_more` does it: the pull engine may put in between.
                 omq.omq_process_queue_end_dispatch(self._queue._queue)
@@ -121,24 +137,22 @@ cdef class ConcurrentRun:
         if claim is None:  # whatever is not just a claim; nothing has changed yet
             claim = assigned.begin_batch(self._plan._calls._size, self._now_ms)
             if not isinstance(claim, self._plan._claim):
-                return False
+                return None
             has_more = assigned.has_more()
         elif not has_more:
             assigned._on_idle()
         # Before the call: the next worker claims the next batch while this one runs.
         if has_more:
             self._submit(assigned)
-        self._register(<Claim>claim)
-        return True
+        return self._registered(<Claim>claim)
 
-    cdef bint _go_on(self) except -1:
-        """Settle the call that has just succeeded, and claim the next batch; False: the run ends.
+    cdef CallContext _go_on(self):
+        """Settle the call that has just succeeded, and claim the next batch; None: the run ends.
 
         A further claim leaves the dispatch flag alone: while it is set, a request waits in the
         pool, and whoever serves that finds what is left, or nothing.
         """
         cdef QueueFields assigned = self._assigned
-        cdef CallContext context = self._context
         cdef Claim claim = self._claim
         cdef Claim following = None
         cdef MessageRun run = None
@@ -146,13 +160,10 @@ cdef class ConcurrentRun:
         cdef Py_ssize_t running
         cdef bint is_drained
         cdef bint has_room = False
-        self._context = None
-        if context is None:
-            return False  # its messages are sent back; the result comes too late
+        if self._take() is None:
+            return None  # its messages are sent back; the result comes too late
         self._now_ms = self._plan._calls._now_ms()
-        self._batches += 1
-        self._messages += count
-        self._spent_ms += self._now_ms - self._since_ms
+        self._count(count)
         if not self._is_reset:
             self._is_reset = True
             assigned.internal_errors = 0
@@ -178,9 +189,15 @@ cdef class ConcurrentRun:
             assigned._notify(False, is_drained, has_room)
         if following is None:
             assigned._on_idle()
-            return False
-        self._register(following)
-        return True
+            return None
+        return self._registered(following)
+
+    @cython.critical_section
+    cdef int _count(self, Py_ssize_t messages) except -1:
+        self._batches += 1
+        self._messages += messages
+        self._spent_ms += self._now_ms - self._since_ms
+        return 0
 
     # Under the lock of the queue.
 
@@ -237,7 +254,7 @@ cdef class ConcurrentRun:
 
     # Without the lock.
 
-    cdef int _register(self, Claim claim) except -1:
+    cdef CallContext _registered(self, Claim claim):
         """Make the context of a claim's call, from now on the call in progress."""
         cdef CallPlan calls = self._plan._calls
         cdef MessageRun run = <MessageRun>claim.messages
@@ -247,37 +264,34 @@ cdef class ConcurrentRun:
         context.claim = claim
         context.messages = run
         context.attempt = attempts.get(run._offset_at(0), 0) if attempts else 0
-        context.suspend_ms = -1
-        context._delay_level = 0
+        context._begin()
         if calls._on_start is not None:
             calls._on_start(context)
         self.calls += 1
         self._left -= run._length
-        self._since_ms = self._now_ms
-        self._claim = claim
-        self._context = context
-        return 0
+        with cython.critical_section(self):
+            self._since_ms = self._now_ms
+            self._claim = claim
+            self._context = context
+        return context
 
     def perform(self, listener, runtime, awaited):
         cdef CallPlan calls = self._plan._calls
-        cdef CallContext context
-        if not self._begin():
-            return None
-        while True:
-            context = self._context
+        cdef CallContext context = self._begin()
+        while context is not None:
             try:
-                value = listener(self._claim.messages, context)
+                value = listener(context.messages, context)
             # BaseException: a listener's sys.exit() must fail its batch, not end the worker.
             except BaseException as error:
                 return context, (None, error)
             if (
                 (value is not calls._success and value is not calls._other_success)
                 or calls._is_judged
-                or context._ack_index is not None
+                or context._ack is not None
             ):
                 return context, calls._outcome_of(value, awaited)
-            if not self._go_on():
-                return None
+            context = self._go_on()
+        return None
 
     def perform_async(self, listener, runtime):
         return self._plan._calls._call_async(self, listener)
@@ -289,12 +303,15 @@ cdef class ConcurrentRun:
         return self
 
     def __next__(self):
+        cdef CallContext context
         if not self._has_begun:
-            if not self._begin():
+            context = self._begin()
+        else:
+            context = self._current()
+            # What the listener has limited the dispatcher judges; behind a close nothing counts.
+            if (context is not None and context._ack is not None) or self._plan._is_closed():
                 raise StopIteration
-        # What the listener has limited the dispatcher judges; behind a close nothing counts.
-        elif self._context is not None and self._context._ack_index is not None:
+            context = self._go_on()
+        if context is None:
             raise StopIteration
-        elif self._plan._is_closed() or not self._go_on():
-            raise StopIteration
-        return self._context
+        return context

@@ -5,18 +5,53 @@ cdef class CallContext:
     cdef public object claim
     cdef public object messages
     cdef public object attempt
-    cdef public object suspend_ms
-    # Of concurrent calls, whose context shows them without the underscore.
-    cdef public object _ack_index
-    cdef public object _delay_level
+    cdef object _suspend
+    cdef object _ack
+    cdef object _delay
 
     def __init__(self, assigned, claim, messages, attempt):
         self._assigned = assigned
         self.claim = claim
         self.messages = messages
         self.attempt = attempt
-        self.suspend_ms = -1
-        self._delay_level = 0
+        self._begin()
+
+    cdef inline int _begin(self) except -1:
+        self._suspend = -1
+        self._delay = 0
+        return 0
+
+    # In critical sections: threads of a listener's may set them while its call is settled.
+    @property
+    def suspend_ms(self):
+        with cython.critical_section(self):
+            return self._suspend
+
+    @suspend_ms.setter
+    def suspend_ms(self, value):
+        with cython.critical_section(self):
+            self._suspend = value
+
+    # Of concurrent calls, whose context shows them without the underscore.
+    @property
+    def _ack_index(self):
+        with cython.critical_section(self):
+            return self._ack
+
+    @_ack_index.setter
+    def _ack_index(self, value):
+        with cython.critical_section(self):
+            self._ack = value
+
+    @property
+    def _delay_level(self):
+        with cython.critical_section(self):
+            return self._delay
+
+    @_delay_level.setter
+    def _delay_level(self, value):
+        with cython.critical_section(self):
+            self._delay = value
 
 
 cdef class QueueFields:
@@ -173,7 +208,7 @@ cdef class BatchCalls:
         context.claim = self._claim
         context.messages = run
         context.attempt = self._attempts.get(run.first_offset, 0) if self._attempts else 0
-        context.suspend_ms = -1
+        context._begin()
         self._assigned._set_calling(run)
         if self._plan._on_start is not None:
             self._plan._on_start(context)

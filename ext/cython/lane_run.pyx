@@ -141,7 +141,7 @@ cdef class LaneRun:
         context.claim = claim
         context.messages = run
         context.attempt = attempts.get(run._offset_at(0), 0) if attempts else 0
-        context.suspend_ms = -1
+        context._begin()
         self.begun_ms = self._now_ms
         if calls._on_start is not None:
             calls._on_start(context)

@@ -206,7 +206,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
 
     def _running_calls(self, assigned: Sequence[AssignedQueue]) -> list[RunningCall]:
         calls = [call for call, _ in self._running.copy().values()]
-        return calls + [call for run in tuple(self._runs) if (call := run.call) is not None]
+        return calls + [call for run in self._runs.copy() if (call := run.call) is not None]
 
     async def consume_directly(
         self, batch: MessageBatch, assigned: AssignedQueue | None
@@ -247,7 +247,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             self._pool.goes_on(run.calls)  # only to report them
 
     def _count_runs(self) -> None:
-        for run in tuple(self._runs):
+        for run in self._runs.copy():
             self._count(run)
 
     def _count(self, run: ConcurrentCalls) -> None:
@@ -332,7 +332,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     def _take(self, messages: MessageRun) -> ConcurrentContext | None:
         if (found := self._running.pop(messages, None)) is not None:
             return found[1]
-        for run in tuple(self._runs):
+        for run in self._runs.copy():
             if (context := run.take(messages)) is not None:
                 return context
         return None

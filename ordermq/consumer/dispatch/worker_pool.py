@@ -28,8 +28,10 @@ from ordermq.forking import ProcessBound
 
 _log = logging.getLogger("ordermq.consumer")
 # A listener that returns sooner than this hardly waits for anything but the interpreter lock, so
-# one thread is enough for it.
+# one thread is enough for it. Without that lock threads compute at once, but passing a queue from
+# one to another takes some microseconds, too.
 _QUICK_CALL_NS = 100_000
+_QUICK_CALL_WITHOUT_LOCK_NS = 5_000
 _CHECK_AFTER_S = 0.001  # how long a queue may wait behind a listener that does not return
 
 
@@ -137,7 +139,8 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     """
 
     # Threads that share one interpreter lock do not run quick listeners any faster than one
-    # thread does, and they contend for the lock with the I/O thread. Hence one primary worker.
+    # thread does, and they contend for the lock with the I/O thread. Hence one primary worker;
+    # without that lock far fewer listeners count as quick.
 
     def __init__(
         self,
@@ -166,6 +169,8 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         self._is_short = False  # of threads, and that is logged
         self._make_loop = make_loop
         self._loop: TaskLoop | None = None
+        has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # since Python 3.13
+        self._quick_call_ns = _QUICK_CALL_NS if has_lock else _QUICK_CALL_WITHOUT_LOCK_NS
 
     def submit(self, assigned: Queue) -> None:
         with self._lock:
@@ -181,7 +186,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         # check that came first is seen here or at the next report.
         worker = self._workers[threading.get_ident()]
         now_ns = self._clock_ns()
-        worker.is_quick = now_ns - worker.since_ns <= calls * _QUICK_CALL_NS
+        worker.is_quick = now_ns - worker.since_ns <= calls * self._quick_call_ns
         worker.since_ns = now_ns
         if worker is self._primary:
             if worker.is_quick:

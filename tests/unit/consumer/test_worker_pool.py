@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from ordermq.consumer.dispatch.worker_pool import WorkerPool, stacks_of_tasks
 
 WAIT_S = 10.0
 QUICK_NS = 1_000
+COMPUTING_NS = 50_000
 SLOW_NS = 10_000_000
 
 
@@ -126,6 +128,23 @@ def test_after_a_slow_call_each_waiting_queue_gets_a_thread_at_once() -> None:
     others = [pool.give(Work(SLOW_NS)) for _ in range(2)]
     assert all(work.started.wait(WAIT_S) for work in (first, *others)), "and nobody looked"
     wait_until(lambda: first.went_on == [True])  # it keeps its thread and its queue
+    pool.end(first, *others)
+
+
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_threads_compute_beside_each_other_where_no_interpreter_lock_forbids_it(
+    has_lock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_lock, raising=False)
+    pool = Pool(3)
+    first = pool.give(Work(COMPUTING_NS))
+    wait_until(lambda: len(first.went_on) == 1)
+    others = [pool.give(Work(COMPUTING_NS)) for _ in range(2)]
+    if has_lock:
+        assert first.call(COMPUTING_NS) is False, "the others wait for its thread"
+    else:
+        assert all(work.started.wait(WAIT_S) for work in others), "and nobody looked"
+        assert first.call(COMPUTING_NS) is True
     pool.end(first, *others)
 
 

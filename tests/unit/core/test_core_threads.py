@@ -532,6 +532,21 @@ def test_a_field_is_read_while_another_thread_replaces_it(core):
     hammer(repeatedly(replace), repeatedly(replace), repeatedly(read), repeatedly(read))
 
 
+def test_a_context_is_read_while_threads_of_its_listener_set_it(core):
+    context = core.CallContext(None, None, None, 0)
+
+    def change(step):
+        context.suspend_ms = [f"pause {step}", step]
+        context._ack_index = [f"end {step}", step]
+        context._delay_level = [f"level {step}", step]
+
+    def read(step):
+        for value in (context.suspend_ms, context._ack_index, context._delay_level):
+            assert value in (None, 0, -1) or len(value) == 2
+
+    hammer(repeatedly(change), repeatedly(change), repeatedly(read), repeatedly(read))
+
+
 def test_frames_added_by_several_threads_stay_whole():
     stream = _cython.FrameStream(1 << 20)
     wanted = 3 * 2_000
