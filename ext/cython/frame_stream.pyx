@@ -12,6 +12,10 @@ cdef extern from "frame_stream.h" nogil:
         int event
         uint8_t *frame
         size_t size
+        omq.omq_text message_ids
+        int64_t queue_id
+        int64_t queue_offset
+        omq.bool is_ahead
     ctypedef enum omq_waited:
         OMQ_ANSWERED
     omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes)
@@ -32,6 +36,7 @@ cdef extern from "frame_stream.h" nogil:
     omq_waited omq_frame_stream_wait(
         omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms
     )
+    void omq_frame_stream_pass(omq_frame_stream *stream, omq_awaited *awaited)
 
 
 cdef extern from "outbox.h" nogil:
@@ -206,6 +211,8 @@ cdef class AwaitedAnswer:
             flushed = omq_outbox_flush(self._outbox._outbox, &self._error)
             if flushed == OMQ_FLUSHED:
                 said = omq_frame_stream_wait(self._stream._stream, &self._awaited, timeout_ms)
+        if self._awaited.is_ahead:
+            omq_frame_stream_pass(self._stream._stream, &self._awaited)
         if flushed != OMQ_FLUSHED:
             return BROKEN if flushed == OMQ_FAILED else NOT_WRITTEN
         if said != OMQ_ANSWERED:  # perhaps by a signal: its handler is Python's
@@ -217,11 +224,27 @@ cdef class AwaitedAnswer:
         return self._error
 
     @property
+    def stored(self):
+        if self._awaited.message_ids.bytes is NULL:
+            return None
+        return (
+            PyUnicode_DecodeUTF8(
+                <const char *>self._awaited.message_ids.bytes, self._awaited.message_ids.size, NULL
+            ),
+            self._awaited.queue_id,
+            self._awaited.queue_offset,
+        )
+
+    @property
+    def is_here(self):
+        return self._awaited.frame is not NULL
+
+    @property
     def frame(self):
         cdef const uint8_t *at = self._awaited.frame
         cdef size_t header_size
         if at is NULL:
-            return None
+            raise ValueError("the answer is not here yet")
         header_size = (<size_t>at[1] << 16) | (<size_t>at[2] << 8) | at[3]
         return (
             at[0],

@@ -50,6 +50,9 @@ struct omq_frame_stream {
     omq_awaited *heir; /* woken to take the turn; until then the gate stays closed */
     omq_awaited *sleepers;
     omq_awaited *awaited[BUCKETS];
+    bool is_one_ahead; /* a thread that is answered will wake the first of the line */
+    omq_awaited *line;
+    omq_awaited **line_end;
 };
 
 omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes) {
@@ -60,6 +63,7 @@ omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes) {
     }
     stream->max_frame_bytes = max_frame_bytes;
     stream->socket = stream->gate = -1;
+    stream->line_end = &stream->line;
     return stream;
 }
 
@@ -149,6 +153,18 @@ static void wake(const omq_awaited *awaited) {
     }
 }
 
+static void note_stored(omq_awaited *awaited, const omq_reply_header *header,
+                        const omq_frame *frame) {
+    awaited->queue_id = omq_offset_of(header->queue_id);
+    awaited->queue_offset = omq_offset_of(header->queue_offset);
+    if (header->message_id.size > 0 && awaited->queue_id >= 0 && awaited->queue_offset >= 0 &&
+        !header->has_recall_handle) {
+        const uint8_t *begin = frame->header - 4;
+        awaited->message_ids.bytes = awaited->frame + (header->message_id.bytes - begin);
+        awaited->message_ids.size = header->message_id.size;
+    }
+}
+
 /* Hand a frame to the thread that waits for it; false: it is the owner's. */
 static bool hand_over(omq_frame_stream *stream, const omq_frame *frame, const omq_awaited *reader) {
     omq_reply_header header;
@@ -171,11 +187,46 @@ static bool hand_over(omq_frame_stream *stream, const omq_frame *frame, const om
     *at = awaited->next;
     awaited->frame = copy;
     awaited->size = size;
+    note_stored(awaited, &header, frame);
     stream->answered++;
+    if (stream->is_one_ahead && awaited != reader) {
+        awaited->behind = NULL;
+        *stream->line_end = awaited;
+        stream->line_end = &awaited->behind;
+        return true;
+    }
+    awaited->is_ahead = !stream->is_one_ahead;
+    stream->is_one_ahead = true;
     if (awaited != reader) {
         wake(awaited);
     }
     return true;
+}
+
+/* Take a thread that woke by itself out of the line. */
+static void leave_line(omq_frame_stream *stream, const omq_awaited *awaited) {
+    for (omq_awaited **at = &stream->line; *at != NULL; at = &(*at)->behind) {
+        if (*at == awaited) {
+            *at = awaited->behind;
+            if (stream->line_end == &awaited->behind) {
+                stream->line_end = at;
+            }
+            return;
+        }
+    }
+}
+
+void omq_frame_stream_pass(omq_frame_stream *stream, omq_awaited *awaited) {
+    omq_mutex_lock(&stream->lock);
+    omq_awaited *next = stream->line;
+    awaited->is_ahead = false;
+    stream->is_one_ahead = next != NULL;
+    if (next != NULL) {
+        leave_line(stream, next);
+        next->is_ahead = true;
+        wake(next);
+    }
+    omq_mutex_unlock(&stream->lock);
 }
 
 /* Hand over the next frames; true: one for the owner follows, or something that is none. */
@@ -457,8 +508,11 @@ omq_waited omq_frame_stream_wait(omq_frame_stream *stream, omq_awaited *awaited,
             bucket = &(*bucket)->next;
         }
         *bucket = awaited->next;
-    } else if (said == OMQ_WOKEN) {
-        said = OMQ_ANSWERED;
+    } else {
+        said = said == OMQ_WOKEN ? OMQ_ANSWERED : said;
+        if (!awaited->is_ahead) {
+            leave_line(stream, awaited);
+        }
     }
     if (stream->heir == awaited) {
         pass_on(stream);

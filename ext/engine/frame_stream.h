@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "ordermq.h"
+
 typedef struct omq_frame_stream omq_frame_stream;
 
 /* NULL without memory. */
@@ -78,9 +80,16 @@ typedef struct omq_awaited {
     int event;       /* fixed: an eventfd or a pipe, which anybody may set to end the wait */
     uint8_t *frame;  /* once it is here: all behind its length; the caller's to free */
     size_t size;
+    /* Of a send: what its receipt is made of; bytes NULL if the frame lacks some of that,
+     * or has a handle to recall the message by. The text lies in the frame. */
+    omq_text message_ids;
+    int64_t queue_id;
+    int64_t queue_offset;
     struct omq_awaited *next;     /* with the same low bits */
     struct omq_awaited *sleeping; /* the one that fell asleep before */
     bool is_heir;                 /* woken to take the turn */
+    struct omq_awaited *behind;   /* in the line of those that are answered */
+    bool is_ahead; /* answered and woken: the thread must call omq_frame_stream_pass */
 } omq_awaited;
 
 typedef enum {
@@ -93,5 +102,10 @@ typedef enum {
 /* Wait for an answer, and read meanwhile for all, if nobody else does. An answer that is no
  * success (code 0, a header in JSON) is the owner's, as is one that comes before or after. */
 omq_waited omq_frame_stream_wait(omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms);
+
+/* Wake the next thread that is answered. Called by the one before it, `is_ahead`, when it has the
+ * interpreter lock: of many threads that are answered together all but one would wake only to fall
+ * asleep again, waiting for that lock. */
+void omq_frame_stream_pass(omq_frame_stream *stream, omq_awaited *awaited);
 
 #endif

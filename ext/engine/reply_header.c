@@ -68,7 +68,7 @@ static bool take_value(omq_json *json, int depth, omq_text *text, bool *is_strin
     return is_read;
 }
 
-/* Read the fields of a pull; all of them are strings, as Java's broker writes them. */
+/* Read the fields of a pull and a send; all are strings, as Java's broker writes them. */
 static bool take_fields(omq_json *json, omq_reply_header *header) {
     if (!omq_json_take_byte(json, '{')) {
         return false;
@@ -94,8 +94,16 @@ static bool take_fields(omq_json *json, omq_reply_header *header) {
             wanted = &header->max_offset;
         } else if (omq_text_is(&name, "suggestWhichBrokerId")) {
             wanted = &header->suggestion;
+        } else if (omq_text_is(&name, "msgId")) {
+            wanted = &header->message_id;
+        } else if (omq_text_is(&name, "queueId")) {
+            wanted = &header->queue_id;
+        } else if (omq_text_is(&name, "queueOffset")) {
+            wanted = &header->queue_offset;
         } else if (omq_text_is(&name, "offsetDelta")) {
             header->has_offset_delta = true;
+        } else if (omq_text_is(&name, "recallHandle")) {
+            header->has_recall_handle = true;
         }
         header->is_odd |= is_name_escaped;
         if (wanted != NULL) {

@@ -1,4 +1,4 @@
-/* The header of an answer in JSON, read as far as a pull needs it. Pure function, any thread. */
+/* The header of an answer in JSON, read as far as a pull or a send needs it. Pure, any thread. */
 #ifndef OMQ_REPLY_HEADER_H
 #define OMQ_REPLY_HEADER_H
 
@@ -11,7 +11,11 @@ typedef struct {
     omq_text next_offset; /* of extFields, within the header; bytes NULL: there is none */
     omq_text max_offset;
     omq_text suggestion;
+    omq_text message_id;
+    omq_text queue_id;
+    omq_text queue_offset;
     bool has_offset_delta;
+    bool has_recall_handle;
     bool is_odd; /* JSON that this reader does not judge, as an escaped name */
 } omq_reply_header;
 

@@ -131,7 +131,7 @@ class Runtime(ProcessBound):
     @property
     def is_io_thread(self) -> bool:
         """True on the I/O thread itself, where blocking would stop all clients."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._thread.ident
 
     def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """Run `work` on the I/O thread and wait for its result, from another thread.

@@ -451,8 +451,19 @@ class AwaitedAnswer(Protocol):
         """The errno of a write that failed."""
 
     @property
-    def frame(self) -> tuple[int, bytes, bytes] | None:
-        """The answer, as of `FrameStream.frame`, once it is here."""
+    def stored(self) -> tuple[str, int, int] | None:
+        """Fields that the receipts of a send are made of; None if not here, or not just them.
+
+        Returns: the broker's ids of the messages, joined with commas, queue id, first offset.
+        """
+
+    @property
+    def is_here(self) -> bool:
+        """True once the answer is here."""
+
+    @property
+    def frame(self) -> tuple[int, bytes, bytes]:
+        """The answer, as of `FrameStream.frame`; only if it is here."""
 
 
 class SendRun(Protocol):

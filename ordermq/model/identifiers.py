@@ -92,13 +92,18 @@ def _prefix(now_ms: int) -> str:
     global _month
     if not _month.began_ms <= now_ms < _month.valid_to_ms:
         _month = _Month.of(now_ms)
-    process = _PROCESS_PART.pack(_LOOPBACK, os.getpid() & 0xFFFF, _PROCESS_SALT).hex().upper()
-    return f"{process}{(now_ms - _month.began_ms) & 0xFFFFFFFF:08X}"
+    return f"{_process_digits()}{(now_ms - _month.began_ms) & 0xFFFFFFFF:08X}"
+
+
+@functools.lru_cache(1)  # until a fork
+def _process_digits() -> str:
+    return _PROCESS_PART.pack(_LOOPBACK, os.getpid() & 0xFFFF, _PROCESS_SALT).hex().upper()
 
 
 def _forget() -> None:
     global _counter_lock
-    _prefix.cache_clear()  # it contains the process id, and the child has another
+    for cached in (_prefix, _process_digits):  # of the process id, and the child has another
+        cached.cache_clear()
     _counter_lock = threading.Lock()  # another thread may have held it during the fork
 
 

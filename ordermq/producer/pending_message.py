@@ -198,6 +198,25 @@ class SendStream:
             )
 
 
+class ThreadWaiter:
+    """Lets a thread wait for one message's receipt."""
+
+    __slots__ = ("_thread", "event", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._thread = threading.get_ident()
+        self.event = ThreadEvent.of_thread()
+
+    def on_done(self, message: PendingMessage) -> None:
+        self.is_done = True
+        if threading.get_ident() != self._thread:
+            self.event.set()
+
+    def wait(self) -> None:
+        wait_for_event(self)
+
+
 class BatchWaiter:
     """Lets a thread wait until all `count` messages of one call are done."""
 
@@ -211,7 +230,7 @@ class BatchWaiter:
     def on_done(self, message: PendingMessage) -> None:
         self._done.add(message)  # a set: it may be told twice
         # A copy: another thread may add to the set meanwhile.
-        if self._count == 1 or sum(map(len, [*self._done])) == self._count:
+        if sum(map(len, [*self._done])) == self._count:
             self.is_done = True
             if threading.get_ident() != self._thread:
                 self.event.set()

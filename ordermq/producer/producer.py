@@ -35,6 +35,7 @@ from ordermq.producer.pending_message import (
     PendingMessage,
     SendStream,
     SendWindow,
+    ThreadWaiter,
     caller_cancelled,
 )
 from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
@@ -49,7 +50,7 @@ from ordermq.producer.request_reply import (
 from ordermq.producer.send_protocol import SendProtocol
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.reading import can_share_reads
+from ordermq.remoting.reading import AnswerWaiter, can_share_reads
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
@@ -284,7 +285,11 @@ class Producer(Starting):
             ConnectFailed: its broker is away, after all retries; it is not stored.
             RouteError: no broker has the topic.
         """
-        return self._send_and_wait([message], sharding_key, queue)[0]
+        self._live_for_blocking()
+        waiter = ThreadWaiter()
+        pending = self._preparation.one(message, sharding_key, waiter.on_done)
+        self._hand_in_and_wait(message, sharding_key, queue, [pending], waiter)
+        return pending.receipt()
 
     async def asend(
         self,
@@ -523,12 +528,22 @@ class Producer(Starting):
         self._live_for_blocking()
         waiter = BatchWaiter(len(messages))
         made = self._preparation.batch(messages, key, waiter.on_done)
+        self._hand_in_and_wait(messages[0], key, queue, made, waiter)
+        return _receipts(made)
+
+    def _hand_in_and_wait(
+        self,
+        message: Message,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+        made: Sequence[PendingMessage],
+        waiter: AnswerWaiter,
+    ) -> None:
         wakes_only = not self._hooks.hooks
         for pending in made:
             pending.wakes_only = wakes_only
         is_read = wakes_only and self._are_reads_shared
-        self._hand_in(messages[0], key, queue, made, is_read_by_caller=is_read).wait(waiter)
-        return _receipts(made)
+        self._hand_in(message, key, queue, made, is_read_by_caller=is_read).wait(waiter)
 
     def _hand_in(
         self,
@@ -640,7 +655,7 @@ class Producer(Starting):
                 the reply arrived is unknown.
         """
         self._live_for_blocking()
-        waiter = BatchWaiter(1)
+        waiter = ThreadWaiter()
         message, added = reply_message(request, body, tags, keys, properties)
         pending = self._begin_reply(request, message, added, waiter.on_done)
         waiter.wait()

@@ -359,12 +359,22 @@ class InFlightBatch(ResponseFuture):
         """Take a success, if that only wakes threads; all else is the I/O thread's."""
         if command.code != ResponseCode.SUCCESS:
             return False
+        assert self._body is not None
+        size = len(self._body)
+        return self._end_outside(lambda: self._protocol.receipts(self._batch, size, command))
+
+    def stored_outside(self, message_ids: str, queue_id: int, queue_offset: int) -> bool:
+        batch = self._batch
+        return self._end_outside(
+            lambda: self._protocol.stored(batch, message_ids, queue_id, queue_offset)
+        )
+
+    def _end_outside(self, receipts_of: Callable[[], Sequence[Sequence[SendReceipt]]]) -> bool:
         for message in self._batch:
             if not message.wakes_only:
                 return False
-        assert self._body is not None
         try:
-            receipts = self._protocol.receipts(self._batch, len(self._body), command)
+            receipts = receipts_of()
         except Exception:  # noqa: BLE001 - the I/O thread meets it again and handles it
             return False
         if self._may_end():

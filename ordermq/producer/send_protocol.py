@@ -19,7 +19,7 @@ from ordermq.errors import (
 )
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
-from ordermq.model.receipts import SendReceipts
+from ordermq.model.receipts import SendReceipt, SendReceipts
 from ordermq.model.status import SendStatus
 from ordermq.producer.pending_message import PendingMessage, is_single
 from ordermq.producer.queue_selector import LatencyFaults
@@ -111,7 +111,8 @@ class SendProtocol:
         # The last check before the write: what it allows is counted as sent.
         if first.requirement is not None and not first.requirement.is_met(address):
             return False
-        self._sent_ms = client.clock.now_ms()
+        if self._latency_faults is not None:
+            self._sent_ms = client.clock.now_ms()
         return self._write(address, body, answer)
 
     def _write(self, address: str, body: bytes, answer: ResponseFuture | None) -> bool:
@@ -136,20 +137,44 @@ class SendProtocol:
 
     def receipts(
         self, batch: Sequence[PendingMessage], body_bytes: int, answer: Command
-    ) -> list[SendReceipts]:
+    ) -> list[Sequence[SendReceipt]]:
         """Return the receipts of each message of the last request.
 
         Raises: BrokerError: the broker refused them. ProtocolError: the answer does not fit.
         """
-        broker_name = self.queue.broker_name
         code, reply = self._read(body_bytes, answer)
+        for message in batch:
+            if message.is_watched:
+                message.reply_header = reply
+        place = reply.message_id, reply.queue_id, reply.queue_offset
+        return self.stored(batch, *place, _STATUS[code], reply.recall_handle)
+
+    def stored(
+        self,
+        batch: Sequence[PendingMessage],
+        message_ids: str,
+        queue_id: int,
+        queue_offset: int,
+        status: SendStatus = SendStatus.SEND_OK,
+        recall_handle: str | None = None,
+    ) -> list[Sequence[SendReceipt]]:
+        """Return the receipts of each message of the last request, which the broker has stored.
+
+        Args:
+            message_ids: the broker's, joined with commas.
+            queue_offset: of the first message.
+        Raises: ProtocolError: there are more or fewer ids than messages.
+        """
+        broker_name = self.queue.broker_name
         self._is_fallback_logged = False
         if self._latency_faults is not None:
             latency_ms = self._client.clock.now_ms() - self._sent_ms
             self._latency_faults.record(broker_name, latency_ms)
-        # The ids of a batch are joined with commas. With fewer ids than messages, nobody could
-        # tell whose offset is whose.
-        offset_ids = reply.message_id.split(",")
+        queue = self.queue
+        if queue_id != queue.queue_id:  # the broker names the queue it chose
+            queue = MessageQueue(queue.topic, broker_name, queue_id)
+        # With fewer ids than messages, nobody could tell whose offset is whose.
+        offset_ids = message_ids.split(",")
         count = sum([len(message.bodies) for message in batch])  # a list: quicker than a generator
         if len(offset_ids) != count:
             raise ProtocolError(
@@ -157,20 +182,18 @@ class SendProtocol:
                 topic=self.queue.topic,
                 broker=broker_name,
             )
-        queue = self.queue
-        if reply.queue_id != queue.queue_id:  # the broker names the queue it chose
-            queue = MessageQueue(queue.topic, broker_name, reply.queue_id)
-        status, handle = _STATUS[code], reply.recall_handle
-        receipts, at = [], 0
+        receipts: list[Sequence[SendReceipt]] = []
+        at = 0
         for message in batch:
-            if message.is_watched:
-                message.reply_header = reply
-            end, ids = at + len(message), message.unique_ids
-            receipts.append(
-                SendReceipts(
-                    queue, reply.queue_offset + at, ids, offset_ids[at:end], status, handle
-                )
-            )
+            ids = message.unique_ids
+            end, offset = at + len(ids), queue_offset + at
+            found: Sequence[SendReceipt]
+            if end == at + 1:  # no object that makes it when it is read
+                one = SendReceipt(queue, offset, ids[0], offset_ids[at], status, recall_handle)
+                found = (one,)
+            else:
+                found = SendReceipts(queue, offset, ids, offset_ids[at:end], status, recall_handle)
+            receipts.append(found)
             at = end
         return receipts
 

@@ -28,7 +28,7 @@ from ordermq.model.receipts import SendReceipt
 from ordermq.model.status import SendStatus, TransactionState
 from ordermq.model.stored_message import StoredMessage
 from ordermq.model.transaction_receipt import TransactionReceipt
-from ordermq.producer.pending_message import AsyncWaiter, BatchWaiter, PendingMessage
+from ordermq.producer.pending_message import AsyncWaiter, PendingMessage, ThreadWaiter
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
@@ -193,7 +193,7 @@ class TransactionProducer(Producer):
         """
         client = self._live_for_blocking()
         execute = _executable(message, execute or self._execute)
-        waiter = BatchWaiter(1)
+        waiter = ThreadWaiter()
         pending = self._send_half(message, sharding_key, queue, waiter.on_done)
         waiter.wait()
         half = pending.receipt()

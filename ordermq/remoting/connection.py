@@ -29,6 +29,7 @@ from ordermq.remoting.command import (
     ONEWAY_FLAG,
     RESPONSE_FLAG,
     Command,
+    decode_frame,
     encode,
     make_binary,
 )
@@ -43,6 +44,7 @@ from ordermq.remoting.tls import (
 from ordermq.remoting.writing import SharedSocket
 
 if TYPE_CHECKING:
+    from ordermq import core
     from ordermq.remoting.namespaces import Namespaces
     from ordermq.remoting.signing import Credentials
 
@@ -407,9 +409,16 @@ class Connection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.close()
 
-    def take_outside(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
+    def take_outside(
+        self, opaque: int, waiting: ResponseFuture, answer: core.interface.AwaitedAnswer
+    ) -> None:
         if self._pending.pop(opaque) is None:  # it has just timed out, or its connection has ended
             return
+        # Nearly always: no command is made.
+        stored = answer.stored
+        if stored is not None and waiting.stored_outside(*stored):
+            return
+        command = decode_frame(*answer.frame)
         if self._namespaces is not None:
             self._namespaces.unwrap_answer(waiting.code, command)
         if not waiting.answered_outside(command):

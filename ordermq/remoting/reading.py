@@ -69,8 +69,13 @@ class ReadConnection(Protocol):
     def take(self, commands: list[Command], broken: ProtocolError | None) -> None:
         """Handle what was read, and the end if what followed is malformed."""
 
-    def take_outside(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
-        """Handle the answer to a request on the thread that waited for it."""
+    def take_outside(
+        self, opaque: int, waiting: ResponseFuture, answer: core.interface.AwaitedAnswer
+    ) -> None:
+        """Handle the answer to a request on the thread that waited for it.
+
+        Raises: ProtocolError: its header is malformed.
+        """
 
     def take_again(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
         """Handle it after an exception has ended `take_outside` somewhere, or its wait before."""
@@ -201,12 +206,10 @@ class SharedReading:
     def awaiting(
         self, opaque: int, waiting: ResponseFuture, shared: SharedSocket
     ) -> CallersAnswer | None:
-        return CallersAnswer(self, self._connection, opaque, waiting, shared)
-
-    def answer(self, opaque: int, outbox: Outbox) -> core.interface.AwaitedAnswer:
-        """Return the native part of an answer that the calling thread waits for."""
         assert core.AwaitedAnswer is not None
-        return core.AwaitedAnswer(self._stream, outbox, opaque, ThreadEvent.of_thread().number)
+        event = ThreadEvent.of_thread().number
+        answer = core.AwaitedAnswer(self._stream, shared.outbox, opaque, event)
+        return CallersAnswer(self, self._connection, opaque, waiting, shared, answer)
 
     def received(self, data: bytes) -> None:
         self._stream.add(data)
@@ -331,13 +334,14 @@ class CallersAnswer:
         opaque: int,
         waiting: ResponseFuture,
         shared: SharedSocket,
+        answer: core.interface.AwaitedAnswer,
     ) -> None:
         self._reading = reading
         self._connection = connection
         self._opaque = opaque
         self._waiting = waiting
         self._shared = shared
-        self._answer = reading.answer(opaque, shared.outbox)
+        self._answer = answer
 
     def wait(self, waiter: AnswerWaiter) -> None:
         """Write the request; return once the waiter's messages are done, on its thread."""
@@ -358,8 +362,11 @@ class CallersAnswer:
             said = answer.wait(_SIGNAL_CHECK_MS)
             if said != _ANSWERED:
                 self._tell_loop(said)
-            if (frame := answer.frame) is not None:
-                self._take(frame)
+            if answer.is_here:
+                try:
+                    self._connection.take_outside(self._opaque, self._waiting, answer)
+                except ProtocolError as error:
+                    self._reading.call_soon(self._reading.end_broken, error)
                 return
 
     def _tell_loop(self, said: int) -> None:
@@ -373,20 +380,12 @@ class CallersAnswer:
             error = self._answer.error
             self._shared.failed(OSError(error, os.strerror(error)))
 
-    def _take(self, frame: tuple[int, bytes, bytes]) -> None:
-        try:
-            command = decode_frame(*frame)
-        except ProtocolError as error:
-            self._reading.call_soon(self._reading.end_broken, error)
-        else:
-            self._connection.take_outside(self._opaque, self._waiting, command)
-
     def take_again(self) -> None:
         """Handle what an exception may have left; on the loop's thread."""
         self._shared.flush()
-        if (frame := self._answer.frame) is not None:
+        if self._answer.is_here:
             try:
-                command = decode_frame(*frame)
+                command = decode_frame(*self._answer.frame)
             except ProtocolError as error:
                 self._reading.end_broken(error)
             else:

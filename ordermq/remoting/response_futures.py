@@ -51,6 +51,10 @@ class ResponseFuture:
         """
         return False
 
+    def stored_outside(self, message_ids: str, queue_id: int, queue_offset: int) -> bool:
+        """Take the fields of a response to a send, as `answered_outside` takes all of it."""
+        return False
+
     def failed(self, error: Exception) -> None:
         """Take the error instead; one of those of `Connection.request`. Must not raise."""
         raise NotImplementedError

@@ -16,7 +16,8 @@ from ordermq.config.consumer import PULL_PATH_VARIABLE
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "internals" / "architecture.md"
 _ITEM = re.compile(r"^\d+\. `([\w/]+\.py)`", re.MULTILINE)
-# Entered only sometimes: periodic work that may fall into a measurement, busy workers.
+# Entered only sometimes: periodic work that may fall into a measurement, busy workers, an answer to
+# a send that the loop began.
 _BESIDE = {
     "ordermq/client/heartbeats.py",
     "ordermq/client/name_server_api.py",
@@ -28,6 +29,8 @@ _BESIDE = {
     "ordermq/model/names.py",
     "ordermq/forking.py",  # once per connection
     "ordermq/remoting/bodies.py",
+    "ordermq/remoting/headers.py",
+    "ordermq/model/receipts.py",
     "ordermq/supervisor.py",
     "ordermq/value.py",  # settings and headers, as they are made
 }

@@ -16,7 +16,6 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.config.producer import SendPathKind
 from ordermq.producer.accumulator import SendRequest
 from ordermq.producer.queue_sender import InFlightBatch, QueueSender
-from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.reading import AnswerWaiter, CallersAnswer, can_share_reads
 from tests.component.interruption import InterruptedAt
@@ -152,13 +151,13 @@ def test_a_thread_that_sends_alone_reads_the_answer_itself(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readers: list[str] = []
-    taken = InFlightBatch.answered_outside
+    taken = InFlightBatch.stored_outside
 
-    def noting(self: InFlightBatch, command: Command) -> bool:
+    def noting(self: InFlightBatch, ids: str, queue_id: int, offset: int) -> bool:
         readers.append(threading.current_thread().name)
-        return taken(self, command)
+        return taken(self, ids, queue_id, offset)
 
-    monkeypatch.setattr(InFlightBatch, "answered_outside", noting)
+    monkeypatch.setattr(InFlightBatch, "stored_outside", noting)
     for number in range(40):
         producer.send(message(number), sharding_key="k")
     mine = readers.count(threading.current_thread().name)

@@ -207,6 +207,9 @@ static void *send_all_of(void *context) {
             }
             omq_waited said = omq_frame_stream_wait(at->stream, &awaited, 50);
             REQUIRE(said != OMQ_STOPPED);
+            if (awaited.is_ahead) {
+                omq_frame_stream_pass(at->stream, &awaited);
+            }
             if (said == OMQ_FOR_OWNER) {
                 tell_owner(at);
             }

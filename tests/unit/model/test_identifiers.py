@@ -26,7 +26,8 @@ def test_the_brokers_id_is_its_address_and_the_records_place(address: str, text:
 
 
 def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) -> None:
-    identifiers._prefix.cache_clear()
+    for cached in ("_prefix", "_process_digits"):
+        monkeypatch.setattr(identifiers, cached, getattr(identifiers, cached).__wrapped__)
     monkeypatch.setattr(identifiers, "_month", identifiers._Month(0, 0))
     month_ms, pid, salt, address = 0xABCD, 1234, 5, bytes((10, 0, 0, 1))
     monkeypatch.setattr(identifiers, "_LOOPBACK", address)
@@ -35,7 +36,6 @@ def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(identifiers.os, "getpid", lambda: 0x50000 + pid)
     first = datetime(2026, 11, 1).timestamp()
     assert unique_message_id(first + month_ms / 1000) == "0A00000104D2000000050000ABCD0007"
-    identifiers._prefix.cache_clear()
 
 
 def test_an_id_counts_from_the_first_of_its_own_month() -> None:

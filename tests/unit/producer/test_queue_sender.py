@@ -450,7 +450,16 @@ def stored_at(offset: int, count: int = 1) -> Command:
     return Command(0, SendReplyHeader(places, QUEUE.queue_id, offset).to_ext())
 
 
-def test_an_answer_read_outside_is_left_to_the_loop_unless_it_only_wakes_threads() -> None:
+def places_from(offset: int, count: int = 1) -> tuple[str, int, int]:
+    """The same, as `AwaitedAnswer.stored` has it."""
+    header = SendReplyHeader.from_ext(stored_at(offset, count).ext)
+    return header.message_id, header.queue_id, header.queue_offset
+
+
+@pytest.mark.parametrize("are_fields_read", [False, True])
+def test_an_answer_read_outside_is_left_to_the_loop_unless_it_only_wakes_threads(
+    are_fields_read: bool,
+) -> None:
     async def work() -> None:
         broker = FakeBroker()
         broker.gate.clear()
@@ -460,12 +469,17 @@ def test_an_answer_read_outside_is_left_to_the_loop_unless_it_only_wakes_threads
         batch = sender._in_flight
         assert batch is not None
         assert not batch.answered_outside(stored_at(7))  # its caller may be a future
+        assert not batch.stored_outside(*places_from(7))
         first.wakes_only = True
+        assert not batch.stored_outside(*places_from(7, 2))  # of two messages
         assert not batch.answered_outside(Command(2, remark="busy"))
         assert not batch.answered_outside(Command(0, {"queueId": "3"}))
         assert first.receipts is None
         broker.in_flight = 0  # as if the broker had answered
-        assert batch.answered_outside(stored_at(7))
+        if are_fields_read:
+            assert batch.stored_outside(*places_from(7))
+        else:
+            assert batch.answered_outside(stored_at(7))
         assert first.receipt().queue_offset == 7
         assert broker.requests == [["a"], ["b"]], "the next request follows at once"
         await sender.stop()

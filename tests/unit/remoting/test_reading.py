@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
+import select
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +19,11 @@ from hypothesis import strategies as st
 from ordermq import core
 from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
+from ordermq.core.streams import AnswerWait
 from ordermq.errors import ConnectionLost, OrderMQError, ProtocolError
-from ordermq.remoting.command import Command, Framer, decode_frame, encode
+from ordermq.remoting.command import RESPONSE_FLAG, Command, Framer, decode_frame, encode
 from ordermq.remoting.connection import Connection
+from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.reading import shared_reading, wait_for_event
 from ordermq.remoting.response_futures import ResponseFuture
 from ordermq.remoting.thread_event import ThreadEvent
@@ -405,3 +410,70 @@ def test_a_stream_keeps_a_frame_longer_than_its_buffer() -> None:
     stream.drop()
     assert stream.buffered_bytes == 0
     assert stream.rest() == b""
+
+
+# Answers as the thread that waits gets them, compared with the header in Python.
+
+_TEXTS = st.one_of(
+    st.sampled_from(["0", "7", "-1", "1" * 18, "1" * 19, "", "1_0", " 3", "\u0663", 'a"b', "A,B"]),
+    st.text(max_size=5),
+    st.integers(0, 9),
+)
+_FIELDS = st.dictionaries(
+    st.sampled_from(["msgId", "queueId", "queueOffset", "recallHandle", "TRACE_ON", "other"]),
+    _TEXTS,
+    max_size=6,
+)
+
+
+def awaited(answer: Command) -> tuple[int, core.interface.AwaitedAnswer]:
+    """Wait for an answer on this thread; return how the wait ended."""
+    assert core.FrameStream is not None
+    assert core.Outbox is not None
+    assert core.AwaitedAnswer is not None
+    ours, theirs = socket.socketpair()
+    stream, event = core.FrameStream(1 << 16), ThreadEvent()
+    with ours, theirs, contextlib.closing(select.epoll()) as gate:
+        stream.attach(ours.fileno(), gate.fileno())
+        stream.trust()
+        theirs.sendall(encode(answer))
+        outbox = core.Outbox(ours.fileno())
+        found = core.AwaitedAnswer(stream, outbox, answer.opaque, event.number)
+        said = found.wait(10_000)
+        stream.stop()
+    return said, found
+
+
+@given(_FIELDS, st.sampled_from([0, 0, 0, 1, 10]))
+def test_what_a_send_stored_is_read_as_by_the_header_or_left_to_it(
+    fields: dict[str, Any], code: int
+) -> None:
+    answer = Command(code, fields, opaque=1 << 30, flag=RESPONSE_FLAG)
+    said, found = awaited(answer)
+    texts = {name: str(value) for name, value in fields.items()}
+    if said == AnswerWait.FOR_LOOP:
+        assert found.stored is None
+        is_plain = all(type(value) is str and '"' not in value for value in fields.values())
+        escaped = any(not value.isprintable() or "\\" in value for value in texts.values())
+        assert code != 0 or not is_plain or escaped
+        return
+    assert said == AnswerWait.ANSWERED
+    assert decode_frame(*found.frame).ext == texts
+    try:
+        header = SendReplyHeader.from_ext(texts)
+    except ProtocolError:
+        assert found.stored is None
+        return
+    if found.stored is not None:
+        assert found.stored == (header.message_id, header.queue_id, header.queue_offset)
+        assert header.recall_handle is None
+    else:
+        is_usual = all(texts[name].isdecimal() for name in ("queueId", "queueOffset"))
+        assert "recallHandle" in texts or not is_usual or header.queue_offset >= 10**18
+
+
+def test_a_usual_answer_is_read_natively() -> None:
+    header = SendReplyHeader("7F00000100002A9F0000000000000400", 3, 7)
+    said, found = awaited(Command(0, header.to_ext(), opaque=1 << 30, flag=RESPONSE_FLAG))
+    assert said == AnswerWait.ANSWERED
+    assert found.stored == (header.message_id, 3, 7)
