@@ -43,13 +43,16 @@ class NativeReceivedSends:
         self._new_run = run
 
     def take(self, connection: BrokerConnection, received: bytes) -> int:
+        # As for other runs, one that comes alone is left to the handler of single sends. Seen here,
+        # it costs 0.3 us, and 2.4 by the core.
+        if 4 + int.from_bytes(received[:4]) >= len(received):
+            return 0
         context = self._context
         run = self._new_run(
             received,
             max_frame_bytes=connection.max_frame_bytes,
             max_body_bytes=context.config.max_message_bytes,
         )
-        # As for other runs, one that comes alone is left to the handler of single sends.
         if len(run) < 2:
             return 0
         appends: list[Append] = []
