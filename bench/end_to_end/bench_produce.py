@@ -1,9 +1,11 @@
 """Sends to the embedded broker, 64 in flight, compared with bare SQLite at the same commit size.
 
 The broker answers a send when it is on the disk (`durability=fsync`): sends that wait together
-share a commit. Bare SQLite writes rows of about the same size into one table of a database in the
-same folder, with the broker's settings, as many per commit as the broker had on average. Rounds
-alternate, each with a new broker. Writes bench/results/produce_embedded.json.
+share a commit. The load is of requests that are ready (`ready_sender`), for a producer takes longer
+for a send than the broker; what a producer reaches is measured, too. Bare SQLite writes rows of
+about the same size into one table of a database in the same folder, with the broker's settings, as
+many per commit as the broker had on average. Rounds alternate, each with two new brokers. Writes
+bench/results/produce_embedded.json.
 """
 
 from __future__ import annotations
@@ -18,29 +20,35 @@ from pathlib import Path
 from typing import Any
 
 from bench import workloads
-from bench.machine import broker_process, command_line, run_json, save
+from bench.machine import broker_process, command_line, cpu_seconds, run_json, save
 from ordermq import Message, Producer
 
-PROGRAM = "bench.end_to_end.ordermq_sender"
+READY = "bench.end_to_end.ready_sender"
+PRODUCER = "bench.end_to_end.ordermq_sender"
 TOPIC = "sending"
 IN_FLIGHT = 64  # keys, each with one unacknowledged message
 ROW_BYTES = 250  # of a stored message with a body of 100 bytes
 
 
-def send(folder: Path, messages: int) -> dict[str, Any]:
-    """Send to a new broker; return the sender's row, with the messages per commit."""
+def send(folder: Path, program: str, messages: int) -> dict[str, Any]:
+    """Send to a new broker; return the sender's row, with the broker's figures."""
     with broker_process(folder) as (process, address):
         queues = workloads.CATCH_UP_QUEUES
         with Producer("bench", name_servers=address, default_topic_queue_nums=queues) as producer:
             producer.send(Message(TOPIC, b"first"))
         work = [address, TOPIC, "--keys", IN_FLIGHT, "--batch", 1, "--messages", messages]
         work += ["--warm", messages // 4, "--body-bytes", workloads.CATCH_UP_BODY_BYTES]
-        row = run_json(PROGRAM, work)
+        before = cpu_seconds(process.pid)
+        row = run_json(program, work)
+        broker_cpu_s = cpu_seconds(process.pid) - before
     assert process.stdout is not None
     counted = json.loads(process.stdout.read())
     # One more: the message that made the topic.
     assert counted["messages_stored"] == messages + messages // 4 + 1, counted
-    return row | {"per_commit": counted["messages_stored"] / counted["store_groups"]}
+    return row | {
+        "per_commit": counted["messages_stored"] / counted["store_groups"],
+        "broker_cpu_us": broker_cpu_s / (messages + messages // 4) * 1e6,
+    }
 
 
 def write_rows(path: Path, rows: int, per_commit: int) -> float:
@@ -70,14 +78,17 @@ def measure(rounds: int, messages: int) -> dict[str, Any]:
     found = []
     for number in range(rounds + 1):
         with tempfile.TemporaryDirectory() as folder:
-            row = send(Path(folder) / "broker", messages)
+            row = send(Path(folder) / "broker", READY, messages)
+            produced = send(Path(folder) / "second", PRODUCER, messages)
             per_commit = round(row["per_commit"])
             bare_s = write_rows(Path(folder) / "bare.db", messages, per_commit)
         one = {
             "rate": row["messages"] / row["seconds"],
             "bare_rate": messages / bare_s,
             "per_commit": row["per_commit"],
-            "cpu_us": row["cpu_seconds"] / row["messages"] * 1e6,
+            "broker_cpu_us": row["broker_cpu_us"],
+            "producer_rate": produced["messages"] / produced["seconds"],
+            "producer_cpu_us": produced["cpu_seconds"] / produced["messages"] * 1e6,
         }
         if number:  # the first round warms the page cache and is not counted
             found.append(one)
@@ -96,7 +107,9 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, float]:
         "messages_per_second": median("rate", 0),
         "bare_rows_per_second": median("bare_rate", 0),
         "messages_per_commit": median("per_commit", 1),
-        "cpu_us_per_message": median("cpu_us", 2),
+        "broker_cpu_us_per_message": median("broker_cpu_us", 2),
+        "producer_messages_per_second": median("producer_rate", 0),
+        "producer_cpu_us_per_message": median("producer_cpu_us", 2),
         "share_of_bare": round(share, 3),
     }
 

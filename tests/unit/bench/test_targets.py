@@ -17,6 +17,7 @@ from bench.end_to_end import (
     bench_produce,
     bench_queues,
     bench_start,
+    ready_sender,
 )
 from bench.end_to_end.bench_hand_off import Moves, row_of
 from bench.end_to_end.lock_requests import counted, file_of, most_per_second
@@ -33,6 +34,7 @@ from bench.peers.pull_floor import FLOOR
 from bench.targets import Measured, Row, rows, section
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.remoting.command import Command, encode
 from ordermq.testing import wait_until_consumed
 
 MACHINE = dict.fromkeys(("cpu", "cores", "system", "python", "core", "date", "ordermq"), "?")
@@ -194,14 +196,42 @@ def test_bare_sqlite_writes_every_row_in_commits_of_the_given_size(tmp_path: Pat
 
 def test_the_share_of_bare_sqlite_is_that_of_each_round() -> None:
     rounds = [
-        {"rate": rate, "bare_rate": bare, "per_commit": 60.0, "cpu_us": 10.0}
+        {
+            "rate": rate,
+            "bare_rate": bare,
+            "per_commit": 60.0,
+            "broker_cpu_us": 10.0,
+            "producer_rate": 7.0,
+            "producer_cpu_us": 17.0,
+        }
         for rate, bare in ((10.0, 20.0), (30.0, 40.0), (1.0, 100.0))
     ]
     found = bench_produce.summary(rounds)
     assert found["share_of_bare"] == 0.5  # not 10 of 40, the medians
     work = {"in_flight": 64, "queues": 8, "body_bytes": 100, "row_bytes": 250, "rounds": 3}
     text = produce_section({"command": "x", "machine": MACHINE, "workload": work, "figures": found})
-    assert "| 10 | 40 | 0.50 | 60 | 10.0 |" in text
+    assert "| 10 | 40 | 0.50 | 60 |" in text
+    assert "10.0 us of CPU. A producer takes longer, 17.0 us, and sends 7 messages/s." in text
+
+
+def test_ready_requests_are_all_stored(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        with Producer("p", name_servers=broker.address, default_topic_queue_nums=8) as producer:
+            producer.send(Message("ready", b"first"))
+        host, port = broker.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            ready_sender.send(connection, ready_sender.frames("ready", 64, b"x", 130), 64)
+            ready_sender.send(connection, ready_sender.frames("ready", 3, b"x", 2), 3)
+        assert broker.statistics.messages_stored == 133
+        assert broker.statistics.copies_dropped == 0
+
+
+def test_only_whole_answers_that_tell_success_are_counted() -> None:
+    answer = encode(Command(0, opaque=3, flag=1))
+    assert ready_sender.answered(answer * 3) == (3, 3 * len(answer))
+    assert ready_sender.answered(answer * 2 + answer[:-1]) == (2, 2 * len(answer))
+    with pytest.raises(SystemExit, match="not stored"):
+        ready_sender.answered(answer + encode(Command(1, opaque=3, flag=1)))
 
 
 def test_the_idle_share_is_shown_of_runs_that_watched_it() -> None:
