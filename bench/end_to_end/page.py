@@ -295,10 +295,10 @@ def take_over_section(result: dict[str, Any]) -> str:
 
 
 _SEND_WORDS = (
-    "\nA caller that sends alone reads the answer itself, so that an answer wakes one thread and "
-    "not two. On a machine with much other work, `send_path` `native` compared with `python` in "
-    "four alternating runs of 400 sends to RocketMQ: medians of 111 to 259 us instead of 283 to "
-    "1,380 (2026-11-23).\n"
+    "\nOf the threads that wait for their receipts one reads the answers and wakes the others; "
+    "none passes the I/O thread. On a machine with much other work, `send_path` `native` compared "
+    "with `python` in four alternating runs of 400 sends to RocketMQ, one at a time: medians of "
+    "111 to 259 us instead of 283 to 1,380 (2026-11-23).\n"
 )
 
 
