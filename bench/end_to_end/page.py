@@ -351,7 +351,10 @@ def produce_section(result: dict[str, Any]) -> str:
         "and "
         "sends that wait together share a commit. Bare SQLite writes rows of "
         f"{work['row_bytes']} bytes into one table in the same folder, with `synchronous=FULL` and "
-        f"as many rows per commit as the broker had. {_load_of(found)} Medians of "
+        "as many rows per commit as the broker had. The requests were encoded before the clock "
+        f"started, and each costs the broker {found['broker_cpu_us_per_message']:.1f} us of CPU. A "
+        f"producer takes longer, {found['producer_cpu_us_per_message']:.1f} us, and sends "
+        f"{found['producer_messages_per_second']:,.0f} messages/s. Medians of "
         f"{work['rounds']} alternating rounds.\n\n"
         + table(
             ["ordermq, messages/s", "SQLite, rows/s", "share", "rows per commit"],
@@ -362,17 +365,6 @@ def produce_section(result: dict[str, Any]) -> str:
         )
         + source_line(result)
     )  # fmt: skip
-
-
-def _load_of(found: dict[str, float]) -> str:
-    if "producer_messages_per_second" not in found:  # an older run
-        return "The load is a producer's, which takes about as long for a send as the broker."
-    return (
-        "The requests were encoded before the clock started, and each costs the broker "
-        f"{found['broker_cpu_us_per_message']:.1f} us of CPU. A producer takes longer, "
-        f"{found['producer_cpu_us_per_message']:.1f} us, and sends "
-        f"{found['producer_messages_per_second']:,.0f} messages/s."
-    )
 
 
 def queues_section(result: dict[str, Any]) -> str:
