@@ -109,9 +109,9 @@ def _catch_up() -> Iterator[Row]:
         for batch, (rate, cpu) in bounds.items():
             what = f"catch-up from {where}, batch {batch}"
             yield Row(f"{what}: throughput", result, _beside(batch, FLOOR, "rate"),
-                      FLOOR, at_least=rate)  # fmt: skip
+                      FLOOR, at_least=rate, why=_OF_CALLS)  # fmt: skip
             yield Row(f"{what}: CPU per message", result, _beside(batch, FLOOR, "cpu"),
-                      FLOOR, at_most=cpu)  # fmt: skip
+                      FLOOR, at_most=cpu, why=_OF_CALLS)  # fmt: skip
     for peer, by_batch in (
         ("Java client", {32: (2.0, 0.35), 1: (3.0, 0.15)}),
         ("Go client", {32: (None, None), 1: (None, None)}),
@@ -119,9 +119,16 @@ def _catch_up() -> Iterator[Row]:
         for batch, (least, most) in by_batch.items():
             what = f"catch-up from RocketMQ, batch {batch}"
             yield Row(f"{what}: throughput", "catch_up_rocketmq", _beside(batch, peer, "rate"),
-                      peer, at_least=least)  # fmt: skip
+                      peer, at_least=least, why=_OF_CALLS)  # fmt: skip
             yield Row(f"{what}: CPU per message", "catch_up_rocketmq", _beside(batch, peer, "cpu"),
-                      peer, at_most=most)  # fmt: skip
+                      peer, at_most=most, why=_OF_CALLS)  # fmt: skip
+
+
+_OF_CALLS = (
+    "What pulls is native; what is called is Python. In a profile of a catch-up from the embedded "
+    "broker, the start of the process included, the interpreter takes 58 % at batch 32 and 67 % at "
+    "batch 1, the system 27 and 15 %, the native module 7 and 9 %."
+)
 
 
 def _beside(batch: int, peer: str, figure: str) -> Callable[[Result], Measured]:
