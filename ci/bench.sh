@@ -91,6 +91,7 @@ spark() {
     "$python" -m bench.spark.growth
     "$python" -m bench.spark.memory
     "$python" -m bench.spark.state
+    "$python" -m bench.spark.link
 }
 
 all() {

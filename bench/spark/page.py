@@ -272,11 +272,32 @@ def idle(result: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
+LEAST_AHEAD = 3
+
+
+def link(result: dict[str, Any]) -> str:
+    work, rates = result["workload"], result["rows_per_second"]
+    lines = [
+        [name, f"{rate:,}", *([f"{result['ratio']}", f">= {LEAST_AHEAD}",
+         verdict(result["ratio"] >= LEAST_AHEAD)] if name == "ahead" else ["", "", ""])]
+        for name, rate in rates.items()
+    ]  # fmt: skip
+    return (
+        "## One queue over a slow link\n\n"
+        f"A task's reading of one queue, {work['rows']:,} rows, without Spark, behind a proxy that "
+        f"holds every byte back for {work['one_way_ms']:.1f} ms each way; an answer has "
+        f"{work['messages_per_answer']} messages, as RocketMQ's.\n\n"
+        + table(["pulls", "rows/s", "ratio", "target", "met"], lines)
+        + source_line(result)
+    )
+
+
 SECTIONS = {
     "spark": section,
     "spark_driver": driver,
     "spark_growth": growth,
     "spark_idle": idle,
+    "spark_link": link,
     "spark_memory": memory,
     "spark_queues": queues,
     "spark_state": state,
