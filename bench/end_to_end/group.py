@@ -19,6 +19,7 @@ from ordermq.clock import CLOCK_ID
 
 TOPIC = "moving"
 GROUP = "movers"
+WAIT_S = 90  # Java's unlock may wait for 20 s, and the next try for its lock another 20
 
 
 def ordermq_member() -> list[str]:
@@ -75,8 +76,8 @@ class Member:
     def wait_for_queues(self, count: int) -> None:
         """Return when it has been assigned `count` more queues."""
         for _ in range(count):
-            if not self._assigned.acquire(timeout=30):
-                raise SystemExit(f"{self.history.name}: no {count} queues within 30 s")
+            if not self._assigned.acquire(timeout=WAIT_S):
+                raise SystemExit(f"{self.history.name}: no {count} queues within {WAIT_S} s")
 
     def kill(self) -> None:
         """Send SIGKILL."""
