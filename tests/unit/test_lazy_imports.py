@@ -1,4 +1,4 @@
-"""Names that are imported on use, and libraries of extras where they are not installed."""
+"""Libraries of extras, where they are not installed."""
 
 from __future__ import annotations
 
@@ -31,22 +31,3 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         "opentelemetry run pip install 'ordermq[otel]'",
         "opentelemetry run pip install 'ordermq[otel]'",
     ]
-
-
-COLLECTING = """
-import gc
-import ordermq
-for is_enabled, name in ((True, "Producer"), (True, "PushConsumer"), (False, "LitePullConsumer")):
-    (gc.enable if is_enabled else gc.disable)()
-    runs = []
-    gc.callbacks.append(lambda phase, about: runs.append(phase))
-    getattr(ordermq, name)
-    print(runs.count("start") <= 2, gc.isenabled())  # what was put off follows at once
-"""
-
-
-def test_the_garbage_collector_rests_during_an_import_and_is_as_it_was_behind_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.splitlines() == ["True True", "True True", "True False"]
