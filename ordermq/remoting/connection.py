@@ -533,7 +533,7 @@ class Connection(asyncio.Protocol):
                 self.abort(error)
         self._end_stuck_frame(now_ms)
         if self._socket is not None:
-            self._socket.flush_forgotten()
+            self._socket.flush()
 
     def _fail(self, waiting: ResponseFuture, error: Exception) -> None:
         # Whoever waits must not raise. If one does, the others must hear of their failure even so.

@@ -124,12 +124,8 @@ class SharedSocket:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Pass to the transport what other threads have not written."""
-        with self._lock:
-            self._write_rest()
-
-    def flush_forgotten(self) -> None:
-        """Write, too, what a thread has added that an exception kept from writing it."""
+        """Pass to the transport what other threads have not written, or an exception kept one
+        from writing."""
         with self._lock:
             self._write_rest()
 
