@@ -93,18 +93,8 @@ def wrapped(
     # Two wrappers that differ in one `await`: a plain listener cannot be driven by the async
     # one without an event loop per thread.
     async def call_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
-        kept = around.filtered(messages)
-        if not kept:
-            return ConsumeResult.SUCCESS
-        call = around.begin(kept, context)
-        try:
-            call.result = await listener(kept, context)
-        except BaseException as error:
-            call.exception = error
-            raise
-        finally:
-            around.end(call, context)
-        return around.result(call, messages, context)
+        returned = call_plain(messages, context)
+        return await returned if inspect.isawaitable(returned) else returned
 
     def call_plain(messages: Sequence[MessageView], context: ConsumeContext) -> object:
         kept = around.filtered(messages)
