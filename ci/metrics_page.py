@@ -8,18 +8,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from ordermq.metrics.instruments import READ, RECORDED, Instrument, Kind
+from ordermq.metrics.instruments import (
+    ERROR,
+    EVENT,
+    GROUP,
+    OPERATION,
+    PARTITION,
+    PRODUCER_GROUP,
+    READ,
+    RECORDED,
+    TOPIC,
+    Instrument,
+    Kind,
+    label_of_prometheus,
+)
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 _BEGIN, _END = "<!-- metrics -->\n", "<!-- end -->"
+# Whole names in each row would leave no room for the meaning: the page says what each word is.
+_WORDS: Final = {
+    TOPIC: "topic",
+    PARTITION: "queue",
+    GROUP: "group",
+    PRODUCER_GROUP: "producer group",
+    OPERATION: "operation",
+    ERROR: "error",
+    EVENT: "event",
+}
 
 
 def table() -> str:
-    """Return every instrument as a row of a Markdown table."""
-    rows = ["| OpenTelemetry | Prometheus | kind | labels | meaning |", "|---|---|---|---|---|"]
+    """Return tables of the labels and of every instrument, in Markdown."""
+    rows = ["| label | OpenTelemetry | Prometheus |", "|---|---|---|"]
     rows += [
-        f"| `{one.name}` | `{_in_prometheus(one)}` | {_kind(one)} "
-        f"| {' '.join(f'`{label}`' for label in one.labels)} | {one.meaning} |"
+        f"| {word} | `{name}` | `{label_of_prometheus(name)}` |" for name, word in _WORDS.items()
+    ]
+    rows += ["", "| OpenTelemetry; Prometheus | kind | labels | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{one.name}` <br> `{_in_prometheus(one)}` | {_kind(one)} "
+        f"| {', '.join(_WORDS[label] for label in one.labels)} | {one.meaning} |"
         for one in (*READ, *RECORDED)
     ]
     return "\n".join(rows)

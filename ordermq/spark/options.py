@@ -579,7 +579,7 @@ SOURCE: Final = (
     Setting(
         "columns",
         _read_columns,
-        f"some of {','.join(COLUMNS)}",
+        f"some of {', '.join(COLUMNS)}",
         COLUMNS,
         "columns to read, in this order; Spark prunes none itself",
     ),

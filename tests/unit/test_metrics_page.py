@@ -20,7 +20,8 @@ def test_the_page_is_up_to_date() -> None:
     page = SCRIPT["PAGE"].read_text()
     assert page == SCRIPT["filled"](page), "run ci/metrics_page.py"
     assert (
-        "| `ordermq.consumer.lag.time` | `ordermq_consumer_lag_time_seconds` | gauge, s |" in page
+        "| `ordermq.consumer.lag.time` <br> `ordermq_consumer_lag_time_seconds` | gauge, s |"
+        in page
     )
 
 

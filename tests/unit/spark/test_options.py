@@ -110,7 +110,7 @@ def test_account_and_tls_options_reach_the_client():
 WRONG = [
     ({"max_rows": "0"}, "option max_rows='0': expected int >= 1"),
     ({"maxRows": "many"}, "option max_rows='many': expected"),
-    ({"columns": "body,colour"}, "option columns='body,colour': expected some of topic,broker,"),
+    ({"columns": "body,colour"}, "option columns='body,colour': expected some of topic, broker,"),
     ({"topic": " , "}, "option topic=' , ': expected topic names"),
     ({"topic": "a b"}, "option topic='a b': expected"),
     ({"group": "a b"}, "option group='a b': expected consumer group name"),
