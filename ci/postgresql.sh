@@ -2,11 +2,20 @@
 # Run a PostgreSQL of one's own for tests: a cluster in a folder of its own, on a free port of
 # 127.0.0.1, which vanishes with the tests. Installs Debian's package where it is missing and that
 # is allowed. The server refuses root, so root runs it as the package's user.
-#   ci/postgresql.sh start            a new cluster; prints its folder and its port
+#   ci/postgresql.sh start            a new cluster; prints its folder and its port. Its user is
+#                                     ordermq, without a password:
+#                                     psql --host 127.0.0.1 --port PORT --user ordermq postgres
 #   ci/postgresql.sh start FOLDER     the same cluster again, on its port
 #   ci/postgresql.sh stop FOLDER      in order; --crash: as if it had been killed
 #   ci/postgresql.sh remove FOLDER    stop it and delete everything
+#   ci/postgresql.sh --help
 set -euo pipefail
+case ${1:-} in
+-h | --help)
+    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
 
 fail() {
     echo "ordermq: $*" >&2

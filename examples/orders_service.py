@@ -1,7 +1,7 @@
 """A FastAPI service that takes orders by HTTP and consumes them into a database, on one event loop.
 
     pip install 'ordermq[sql]' fastapi uvicorn aiosqlite greenlet
-    ordermq broker orders.mq --port 9876 &
+    ordermq broker --data orders.mq --port 9876 &
     export ORDERMQ_NAME_SERVERS=127.0.0.1:9876
     cd examples && uvicorn orders_service:app --port 8000
     curl -X POST 'localhost:8000/orders/o-17?step=paid'
