@@ -122,15 +122,25 @@ class Groups:
         members: dict[str, GroupMember] = {}
         known_by: dict[str, str] = {}
         wanted = set(topics)
-        progress: dict[MessageQueue, QueueProgress] = {}
         for address in masters.values():
             found = await self._api.group_connections(address, group)
             members |= {member.client_id: member for member in found.members}
             known_by |= {member.client_id: address for member in found.members}
+            if not topics:
+                wanted |= set(found.topics)
+        names = sorted(known_by) if ask_members else []
+        # Through the broker that lists the member: clients do not listen on a port. Before the
+        # ends of the queues: what a member has consumed is never beyond an end asked for later.
+        reports = await asyncio.gather(
+            *(self._api.member_report(known_by[name], group, name) for name in names),
+            return_exceptions=True,  # one that is silent must not keep the others from being shown
+        )
+        progress: dict[MessageQueue, QueueProgress] = {}
+        for address in masters.values():
             rows = await self._api.group_progress(address, group)
             progress |= rows
             if not topics:
-                wanted |= {*found.topics, *(queue.topic for queue in rows)}
+                wanted |= {queue.topic for queue in rows}
         progress = {queue: row for queue, row in progress.items() if queue.topic in wanted}
         progress |= await self._untouched(wanted, progress, masters)
         # Every push consumer subscribes to its group's retry topic, which an orderly group never
@@ -143,12 +153,6 @@ class Groups:
         holdings: dict[MessageQueue, tuple[str, QueueHolding]] = {}
         silent: dict[str, str] = {}
         subscriptions: dict[str, dict[str, str]] = {}
-        names = sorted(known_by) if ask_members else []
-        # Through the broker that lists the member: clients do not listen on a port.
-        reports = await asyncio.gather(
-            *(self._api.member_report(known_by[name], group, name) for name in names),
-            return_exceptions=True,  # one that is silent must not keep the others from being shown
-        )
         for name, report in zip(names, reports, strict=True):
             if isinstance(report, OrderMQError):
                 # A frozen member is what the tool is there to find: note it, look at the others.

@@ -114,8 +114,8 @@ def broker(
     \b
     Example:
       ordermq broker --data ./data --port 9876
-      ordermq broker --data ./data --retention-ms 259200000 --retention-bytes 10000000000
-      ordermq broker --data ./data --accounts accounts.json --tls-certificate server.pem
+      ordermq broker --data ./data --retention-ms 259200000
+      ordermq broker --accounts accounts.json --tls-certificate server.pem
       ordermq broker backup ./data /backups/monday.db
     """
     if context.invoked_subcommand is not None:

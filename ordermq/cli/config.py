@@ -73,7 +73,9 @@ def check(
     else:
         for step in steps:
             mark = Text("ok     ", "green") if step.is_ok else Text("FAILED ", "bold red")
-            out.print(mark + Text(f"{step.name}: {step.detail}"), highlight=False)
+            line = mark + Text(f"{step.name}: {step.detail}")
+            # A file or pipe gets each step on one line, for who searches in it.
+            out.print(line, highlight=False, soft_wrap=not out.is_terminal)
     if failed := [step for step in steps if not step.is_ok]:
         # The first one: those behind it are its consequences.
         fail(f"{failed[0].name}: {failed[0].detail}", _EXIT_CODES[failed[0].kind])

@@ -46,7 +46,7 @@ def list_groups(servers: Servers, as_json: bool) -> None:
     if as_json:
         print_json_list(found)
         return
-    rows = [(each.group, ", ".join(each.topics) or "-", each.members, each.lag) for each in found]
+    rows = [(each.group, list(each.topics) or "-", each.members, each.lag) for each in found]
     print_table(counted(len(found), "group"), ["group", "topics", "members", "lag"], rows, right=2)
 
 
@@ -102,8 +102,8 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
     print_table(title, columns, progress)
 
 
-def _spoken(subscriptions: dict[str, str] | None) -> str:
+def _spoken(subscriptions: dict[str, str] | None) -> list[str]:
     if subscriptions is None:
-        return "did not answer"
+        return ["did not answer"]
     shown = (f"{topic} [{tags}]" for topic, tags in sorted(subscriptions.items()))
-    return ", ".join(each for each in shown if not each.startswith("%RETRY%"))
+    return [each for each in shown if not each.startswith("%RETRY%")]

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 import click
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.groups import GroupState
@@ -83,7 +84,7 @@ def lag(
                 nonlocal state
                 state = look()
 
-            watch(lambda: _table(state), refresh, stop, every, count)
+            watch(lambda: _view(state), refresh, stop, every, count)
         else:
             columns, rows = lag_rows(state, _now_ms())
             print_table(_title(state), columns, rows)
@@ -103,11 +104,9 @@ def _title(state: GroupState) -> str:
     return f"{state.group}: {behind_by} behind, {counted(len(state.members), 'member')}"
 
 
-def _table(state: GroupState) -> Table:
+def _view(state: GroupState) -> RenderableType:
     columns, rows = lag_rows(state, _now_ms())
-    return fitted_table(
-        columns, rows, title=_title(state), title_justify="left", title_style="bold"
-    )
+    return Group(Text(_title(state), style="bold"), fitted_table(columns, rows))
 
 
 def require_known(state: GroupState) -> None:

@@ -65,7 +65,10 @@ def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) 
         # RocketMQ's brokers do not report locks: columns that are always empty are left out.
         columns = _BY_MEMBERS if state.locks is None else _BY_MEMBERS | _BY_BROKER
         short = short_client_ids(member.client_id for member in state.members)
-        cells = [[_cell(row, name, short) for name in columns.values()] for row in rows]
+        cells = [
+            [queue, *(_cell(row, name, short) for name in columns.values() if name != "queue")]
+            for queue, row in zip(state.progress, rows, strict=True)
+        ]
         title = f"{group}: {counted(len(state.members), 'member')}"
         print_table(title, list(columns), cells, right=3)
         for name, reason in state.silent.items():

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import IntEnum
+from itertools import groupby
+from textwrap import wrap
 from typing import Any, NoReturn, TypeVar
 
 import click
 import orjson
 from rich import box
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -25,6 +28,8 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+from ordermq.model.message_queue import MessageQueue
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -65,11 +70,16 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: int = 1
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: int = 1,
+    text: str | None = None,
 ) -> None:
-    """Write a table to stdout; columns from number `right` on are aligned to the right."""
+    """Write a table to stdout; the arguments are those of `fitted_table`."""
     out.print(f"[bold]{_escape(title)}[/]", highlight=False, soft_wrap=True)
-    out.print(fitted_table(columns, rows, right=right), crop=False)
+    out.print(fitted_table(columns, rows, right=right, text=text), crop=False)
 
 
 def fitted_table(
@@ -77,26 +87,50 @@ def fitted_table(
     rows: Sequence[Sequence[object]],
     *,
     right: int = 1,
-    **settings: Any,
-) -> Table:
+    text: str | None = None,
+) -> RenderableType:
     """Return a table that fits the terminal; elsewhere it is as wide as its words.
 
-    On a terminal names are shortened in their middle, so that a queue keeps its number. Files and
-    pipes get whole names, for who searches in them.
+    On a terminal that is too narrow for queues with their topics, each topic stands above the rows
+    of its queues. What is too wide even then is shortened. Files and pipes get whole names, one
+    row on each line, for who searches in them.
+
+    Args:
+        rows: a cell that is a list of names has one on each line.
+        right: columns from this number on are aligned to the right, and never shortened.
+        text: column that is shortened at its end. Others are in their middle, so that a queue keeps
+            its number.
     """
     cells = [[_cell(value) for value in row] for row in rows]
-    widths = _widths(columns, cells, [len(each) for each in columns])
-    if _table_width(widths) > out.width:
-        # Headings of figures may wrap; cells never do, or nobody could copy what is in them.
-        least = [max(map(len, each.split())) for each in columns[right:]]
-        widths = _widths(columns, cells, [*map(len, columns[:right]), *least])
+    widths = _fitting_widths(columns, cells)
+    queues = [row[0] for row in rows if isinstance(row[0], MessageQueue)]
+    sections: list[tuple[str | None, list[list[Text]]]] = [(None, cells)]
+    if out.is_terminal and queues and len(queues) == len(rows) and _table_width(widths) > out.width:
+        for queue, line in zip(queues, cells, strict=True):
+            line[0] = Text(f"{queue.broker_name}/{queue.queue_id}")
+        widths = _fitting_widths(columns, cells)
+        pairs = groupby(zip(queues, cells, strict=True), lambda pair: pair[0].topic)
+        sections = [(topic, [line for _, line in lines]) for topic, lines in pairs]
     if out.is_terminal:
-        _shorten_names(cells, widths, right)
-    table = new_table(**settings)
+        _shorten_names(cells, widths, right, None if text is None else columns.index(text))
+    parts: list[RenderableType] = []
+    for topic, lines in sections:
+        if topic is not None:
+            parts.append(Text(topic, no_wrap=True, overflow="ellipsis"))
+        parts.append(_table(columns, lines, widths, right))
+    return Group(*parts)
+
+
+def _table(
+    columns: Sequence[str], cells: Sequence[Sequence[Text]], widths: Sequence[int], right: int
+) -> Table:
+    table = new_table()
     for place, column in enumerate(columns):
         is_name = place < right
+        # Of names only the heading is wrapped.
+        heading = "\n".join(wrap(column, widths[place]))
         table.add_column(
-            column, justify="left" if is_name else "right", no_wrap=is_name, width=widths[place]
+            heading, justify="left" if is_name else "right", no_wrap=is_name, width=widths[place]
         )
     for row in cells:
         table.add_row(*row)
@@ -106,13 +140,25 @@ def fitted_table(
     return table
 
 
+def _fitting_widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
+    widths = _widths(columns, cells, [len(each) for each in columns])
+    if _table_width(widths) <= out.width:
+        return widths
+    # Headings may wrap; cells never do, or nobody could copy what is in them.
+    return _widths(columns, cells, [max(map(len, each.split())) for each in columns])
+
+
 def _widths(
     columns: Sequence[str], cells: Sequence[Sequence[Text]], headings: Sequence[int]
 ) -> list[int]:
     return [
-        max(headings[place], *(row[place].cell_len for row in cells), 0)
+        max(headings[place], *(_width(row[place]) for row in cells), 0)
         for place in range(len(columns))
     ]
+
+
+def _width(cell: Text) -> int:
+    return max((cell_len(line) for line in cell.plain.split("\n")), default=0)
 
 
 def _table_width(widths: Sequence[int]) -> int:
@@ -120,7 +166,9 @@ def _table_width(widths: Sequence[int]) -> int:
     return sum(widths) + 2 + len(widths) + len(widths) - 1
 
 
-def _shorten_names(cells: Sequence[Sequence[Text]], widths: list[int], right: int) -> None:
+def _shorten_names(
+    cells: Sequence[Sequence[Text]], widths: list[int], right: int, at_its_end: int | None
+) -> None:
     """Shorten cells of the left columns, the widest first, until the table fits the terminal."""
     while _table_width(widths) > out.width:
         widest = max(range(right), key=lambda place: widths[place])
@@ -128,12 +176,17 @@ def _shorten_names(cells: Sequence[Sequence[Text]], widths: list[int], right: in
             break
         widths[widest] -= 1
     for row in cells:
-        for text, width in zip(row[:right], widths, strict=False):
-            whole = text.plain
-            if len(whole) > width:
-                # More of the end: it has the number of a queue, and the process of a member.
-                head = (width - 1) // 3
-                text.plain = f"{whole[:head]}…{whole[len(whole) - (width - 1 - head) :]}"
+        for place, (cell, width) in enumerate(zip(row[:right], widths, strict=False)):
+            lines = cell.plain.split("\n")
+            # More of the end: it has the number of a queue, and the process of a member.
+            head = width - 1 if place == at_its_end else (width - 1) // 3
+            cell.plain = "\n".join(_shortened(line, width, head) for line in lines)
+
+
+def _shortened(whole: str, width: int, head: int) -> str:
+    if len(whole) <= width:
+        return whole
+    return f"{whole[:head]}…{whole[len(whole) - (width - 1 - head) :]}"
 
 
 def new_table(**settings: Any) -> Table:
@@ -153,6 +206,8 @@ def _cell(value: object) -> Text:
         return Text(f"{value:,.1f}")
     if isinstance(value, int) and not isinstance(value, bool):
         return Text(f"{value:,}")
+    if isinstance(value, list):
+        return Text(("\n" if out.is_terminal else ", ").join(_cell(each).plain for each in value))
     # Bodies and tags are others' text: no markup of rich, and no commands to the terminal.
     return Text("".join(each if each.isprintable() else "\ufffd" for each in str(value)))
 

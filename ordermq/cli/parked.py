@@ -72,7 +72,7 @@ def list_keys(topic: str, group: str | None, servers: Servers, as_json: bool) ->
 @client_options
 @json_option
 def show_key(topic: str, group: str, key: str, servers: Servers, as_json: bool) -> None:
-    """Print the messages of KEY that GROUP has parked in TOPIC, in order.
+    """Print the messages of KEY that GROUP has parked, in order.
 
     \b
     Example:

@@ -67,7 +67,7 @@ def show_messages(
             columns.insert(1, "sent to")
             for row, message in zip(rows, messages, strict=True):
                 row.insert(1, message.topic)
-        print_table(title, columns, rows, right=len(columns) - 2)
+        print_table(title, columns, rows, right=len(columns) - 2, text="body")
 
 
 def _rows(messages: Iterable[MessageView]) -> Iterable[tuple[object, ...]]:

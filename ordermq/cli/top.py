@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import click
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ordermq.admin.admin import Admin
@@ -60,7 +60,7 @@ def top(
         # A mistyped name would show an empty table for ever.
         require_known(samples.state)
         if not as_json:
-            watch(lambda: _table(samples), samples.refresh, stop, every, count)
+            watch(lambda: _view(samples), samples.refresh, stop, every, count)
             return
         print_json(_document(samples))
         for _ in rounds(stop, every, count):
@@ -92,7 +92,7 @@ class _Samples:
         return (now.end - then.end) / seconds, (now.done - then.done) / seconds
 
 
-def _table(samples: _Samples) -> Table:
+def _view(samples: _Samples) -> RenderableType:
     state, now_ms = samples.state, time.time_ns() // 1_000_000
     title = f"{state.group}: {counted(state.lag, 'message')} behind, "
     title += counted(len(state.members), "member")
@@ -111,13 +111,10 @@ def _table(samples: _Samples) -> Table:
             )
         )  # fmt: skip
     columns = ("queue", "member", "stored/s", "done/s", "lag", "behind", "buffered")
-    table = fitted_table(
-        columns, rows, right=2, title=title, title_justify="left", title_style="bold"
+    silent = (
+        Text(f"{name} did not answer: {why}", style="yellow") for name, why in state.silent.items()
     )
-    if state.silent:
-        silent = "\n".join(f"{name} did not answer: {why}" for name, why in state.silent.items())
-        table.caption = Text(silent, style="yellow")
-    return table
+    return Group(Text(title, style="bold"), fitted_table(columns, rows, right=2), *silent)
 
 
 def _document(samples: _Samples) -> dict[str, object]:

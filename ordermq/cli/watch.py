@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import RenderableType
 from rich.live import Live
-from rich.table import Table
 
 from ordermq.cli.output import out
 
@@ -25,13 +25,13 @@ def until_interrupted() -> Iterator[threading.Event]:
 
 
 def watch(
-    show: Callable[[], Table],
+    show: Callable[[], RenderableType],
     refresh: Callable[[], None],
     stop: threading.Event,
     every: float,
     count: int | None,
 ) -> None:
-    """Show a table now and after each `refresh`; `count` of them in all, or until `stop`."""
+    """Show a view now and after each `refresh`; `count` of them in all, or until `stop`."""
     if not out.is_terminal:
         # One table below the other, for a file or a pipe.
         out.print(show(), crop=False)

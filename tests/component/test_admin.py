@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import pytest
 
 from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.admin_api import AdminApi
 from ordermq.errors import ConfigError, LockRefused, RouteError, StateError
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.docs_examples import DOCS, examples, run_example
@@ -148,6 +150,37 @@ def test_a_group_is_listed_with_members_and_lag(
     producer.send_many(numbered(10, start=40))
     (listed,) = admin.groups()
     assert (listed.members, listed.lag) == (0, 10)
+
+
+def test_what_a_member_has_consumed_is_never_beyond_the_end_of_its_queue(
+    admin: Admin,
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer.send_many(numbered(8, keys=1))
+    with make_consumer(seen.take) as consumer:
+        seen.wait_for_count(8)
+
+        def one_more() -> None:
+            producer.send_many(numbered(1, keys=1, start=len(seen.deliveries)))
+            eventually(
+                lambda: all(not lag.messages for lag in consumer.lag().values()), "it is consumed"
+            )
+
+        for name in ("group_progress", "member_report"):
+            asked = getattr(AdminApi, name)
+
+            async def answer(*arguments: Any, _asked: Any = asked) -> Any:
+                found = await _asked(*arguments)
+                await asyncio.to_thread(one_more)  # the group goes on between two requests
+                return found
+
+            monkeypatch.setattr(AdminApi, name, answer)
+        (progress,) = (each for each in admin.group("g", ["orders"]).progress.values() if each.end)
+    assert progress.consumed is not None
+    assert 8 <= progress.consumed <= progress.end
 
 
 def test_a_group_without_members_is_moved_to_an_offset_a_time_and_either_end(
