@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -50,6 +50,7 @@ from ordermq.remoting.headers import (
     UpdateOffsetHeader,
 )
 from ordermq.remoting.response_futures import ResponseFuture
+from ordermq.value import Value
 
 if TYPE_CHECKING:
     from ordermq.remoting.rare_headers import (
@@ -88,7 +89,7 @@ MAX_PAST_END = 1 << 20
 _QUEUE_ID_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 12, 20, 28  # in a record
 
 
-class LockGrant(NamedTuple):
+class LockGrant(Value):
     """Answer to a lock request.
 
     Args:

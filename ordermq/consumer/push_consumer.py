@@ -459,19 +459,18 @@ class PushConsumer(GroupConsumer):
         self, parts: ReceiverParts
     ) -> ConcurrentDispatcher | OrderedDispatcher[Any]:
         # Each is loaded where it is chosen: a consumer has one of them.
-        client, offsets, recorder, statistics, user_code = parts
         consume = self.config.consume
         if self._listener is None:
             from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 
             return ConcurrentDispatcher(
-                client,
+                parts.client,
                 self.group,
                 consume,
                 self._wrapped(self._concurrent_listener, CONCURRENT),
-                recorder,
-                statistics,
-                user_code,
+                parts.recorder,
+                parts.statistics,
+                parts.user_code,
                 is_broadcasting=self._is_broadcasting,
             )
         kind: type[OrderedDispatcher[Any]]
@@ -484,16 +483,16 @@ class PushConsumer(GroupConsumer):
 
             kind = OrderlyDispatcher
         return kind(
-            client,
+            parts.client,
             self.group,
             consume,
             # With these a ROLLBACK is a failure to hooks, as in Java, also where it commits.
             self._wrapped(self._listener, MANUAL_COMMIT),
             self._policy,
-            offsets,
-            recorder,
-            statistics,
-            user_code,
+            parts.offsets,
+            parts.recorder,
+            parts.statistics,
+            parts.user_code,
         )
 
     @property

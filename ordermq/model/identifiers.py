@@ -8,7 +8,6 @@ import struct
 import threading
 import time
 from datetime import datetime
-from typing import NamedTuple
 
 _PROCESS_PART = struct.Struct(">4sHi")
 _HOUR_MS = 3_600_000
@@ -30,11 +29,12 @@ def offset_message_id(address: bytes, port: int, physical_offset: int) -> str:
     return (address + struct.pack(">iq", port, physical_offset)).hex().upper()
 
 
-class _Month(NamedTuple):
+class _Month:
     """Start of the current month, and the time until which it is valid, both ms since 1970."""
 
-    began_ms: int
-    valid_to_ms: int
+    def __init__(self, began_ms: int, valid_to_ms: int) -> None:
+        self.began_ms = began_ms
+        self.valid_to_ms = valid_to_ms
 
     @classmethod
     def of(cls, now_ms: int) -> _Month:

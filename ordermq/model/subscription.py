@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ordermq.errors import ConfigError
 from ordermq.model.hashing import string_hash
 from ordermq.model.names import check_topic
+from ordermq.value import Value
 
 EVERYTHING = "*"
 TAG = "TAG"
@@ -32,7 +32,7 @@ def split_tags(topic: str, expression: str | None) -> tuple[str, ...]:
     return () if EVERYTHING in tags else tags
 
 
-class Subscription(NamedTuple):
+class Subscription(Value):
     """Topic and filter expression; `version` grows whenever the subscription changes.
 
     The broker filters by `tag_hashes`, which may collide, and the client again by `tags`. An SQL

@@ -12,16 +12,17 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ordermq.clock import Clock, wait_until_set
 from ordermq.remoting.race import staggered
+from ordermq.value import Value
 
 _FRESH_MS = 1_000  # the longest wait for a look-up of a host whose addresses are known from before
 _NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
-class SocketAddress(NamedTuple):
+class SocketAddress(Value):
     """One address of a host, as `socket.getaddrinfo` gives it."""
 
     family: int

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
@@ -54,7 +54,7 @@ from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.supervisor import every
-from ordermq.value import Record
+from ordermq.value import Record, Value
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
@@ -128,7 +128,7 @@ def _unlock_claims() -> None:
 os.register_at_fork(after_in_child=_unlock_claims)
 
 
-class ReceiverParts(NamedTuple):
+class ReceiverParts(Value):
     """The parts of a member that its receiver may use."""
 
     client: ClientSession

@@ -412,7 +412,7 @@ class QueueLocks:
         queue = item.queue
         try:
             before = None if item.has_stored_offset else item.committed_offset
-            offset, is_stored = await self._offsets.start_offset(queue, lease, before)
+            start = await self._offsets.start_offset(queue, lease, before)
         except OrderMQError as error:
             # Tried several times a second while a database is away: each reason is told once.
             if self._unread.get(queue) != str(error):
@@ -422,10 +422,10 @@ class QueueLocks:
         self._unread.pop(queue, None)
         if self.is_doubtful(queue):
             return False
-        if not item.regain(lease, offset):  # revoked meanwhile
+        if not item.regain(lease, start.offset):  # revoked meanwhile
             return False
-        item.has_stored_offset = is_stored
-        _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, offset)
+        item.has_stored_offset = start.is_stored
+        _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, start.offset)
         self._on_regained(item)
         return True
 

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled
@@ -23,6 +22,7 @@ from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _FIRST_LOCK_RETRY_MS = 5
@@ -65,7 +65,7 @@ class WarnOnce:
         self._problems[subject] = problem
 
 
-class Plan(NamedTuple):
+class Plan(Value):
     """The queues to give up and to ask for."""
 
     revoke: list[MessageQueue]
@@ -396,7 +396,7 @@ class Rebalancer:
 
     async def _take(self, queue: MessageQueue, lease: Lease) -> None:
         try:
-            offset, is_stored = await self._offsets.start_offset(queue, lease)
+            start = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
             self._try_again_in(self._retry_ms)
             self._warnings.note(str(queue), f"granted, but reading its offset failed: {error}")
@@ -411,10 +411,10 @@ class Rebalancer:
             await self._locks.give_back(queue, lease)
             return
         # Nothing is awaited from here to `_on_assigned`: who sees the queue may use it.
-        assigned = self._make_queue(queue, lease, offset)
-        assigned.has_stored_offset = is_stored
+        assigned = self._make_queue(queue, lease, start.offset)
+        assigned.has_stored_offset = start.is_stored
         self.held[queue] = assigned
-        _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
+        _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, start.offset)
         self._on_assigned(assigned)
         # The consumer was closed, or asked to give this queue up, while the offset was read.
         if self._closing or self._has_left or queue in self._excluded:

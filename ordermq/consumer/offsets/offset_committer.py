@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
@@ -21,6 +21,7 @@ from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _HALF_AN_HOUR_MS = 1_800_000
@@ -157,7 +158,7 @@ class FirstOffsets:
             self._made.add(table)
 
 
-class StartOffset(NamedTuple):
+class StartOffset(Value):
     """Start offset of a queue; not stored if it comes from a setting or a broker's rule."""
 
     offset: int

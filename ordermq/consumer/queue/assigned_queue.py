@@ -38,6 +38,7 @@ from ordermq.core import Claim, ProcessQueue, QueueFields
 from ordermq.errors import StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
+from ordermq.value import Value
 
 
 class QueueState(Enum):
@@ -159,7 +160,7 @@ class Blocked(NamedTuple):
     since_ms: int
 
 
-class QueueCallbacks(NamedTuple):
+class QueueCallbacks(Value):
     """Notifications of a queue; called on any thread, with no lock held.
 
     Args:
@@ -228,7 +229,10 @@ class AssignedQueue(QueueFields):
         # and is stored with the first commit. I/O thread only.
         self.has_stored_offset = True
         self.resets = 0  # how often an admin moved it; I/O thread only
-        self._on_lease_lost, self._on_drained, self._on_room, self._on_idle = callbacks
+        self._on_lease_lost = callbacks.on_lease_lost
+        self._on_drained = callbacks.on_drained
+        self._on_room = callbacks.on_room
+        self._on_idle = callbacks.on_idle
         self._lock = threading.Lock()
         self._state = QueueState.ACTIVE
         self._lease: Lease | None = lease

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
@@ -49,7 +49,7 @@ class FillLimits(Value):
     span: int
 
 
-class DirectResult(NamedTuple):
+class DirectResult(Value):
     """The outcome of one message consumed directly, as Java's ConsumeMessageDirectlyResult.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter, StartOffset
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RequestTimeout
@@ -173,14 +173,14 @@ def test_first_commits_of_a_topic_do_not_lose_each_other() -> None:
 def test_a_stored_offset_is_where_the_group_goes_on() -> None:
     api = FakeApi()
     api.stored = 5
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == (5, True)
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == StartOffset(5, True)
     assert api.calls == [("query",)]
 
 
 def test_zero_may_be_a_brokers_answer_to_a_new_group_and_counts_as_not_stored() -> None:
     api = FakeApi()
     api.stored = 0
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == (0, False)
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == StartOffset(0, False)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_without_one_the_setting_decides_and_nothing_is_stored(
 ) -> None:
     api = FakeApi()
     offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == (expected, False)
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == StartOffset(expected, False)
     assert api.calls == [("query",)]
 
 
@@ -213,11 +213,11 @@ def test_a_start_at_the_end_tells_how_many_messages_it_skips_once() -> None:
 
 def test_a_queue_that_starts_again_before_anything_was_stored_starts_where_it_did() -> None:
     api = FakeApi()
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == (4, False)
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == StartOffset(4, False)
     api.stored = 0  # a broker's answer to a new group, which may differ from one time to the next
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == (4, False)
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == StartOffset(4, False)
     api.stored = 6
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == (6, True)
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == StartOffset(6, True)
 
 
 def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> None:
@@ -226,10 +226,10 @@ def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> 
     joined_ms = clock.wall_ms()
     offsets = offsets_of(FakeApi(), clock)
     clock.advance(60_000)
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == (joined_ms, False)
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == StartOffset(joined_ms, False)
     assert not offsets.take_skipped()
     offsets.subscribed(QUEUE.topic)  # only now
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == (9, False)
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == StartOffset(9, False)
 
 
 def test_a_start_offset_is_stored_with_the_first_commit_of_its_topic() -> None:
@@ -337,7 +337,7 @@ def test_a_queue_that_begins_anew_reads_its_offset_behind_a_commit_under_way() -
         assert not start.done()
         api.gate.set()
         await commit
-        assert await start == (3, True)
+        assert await start == StartOffset(3, True)
 
     asyncio.run(asyncio.wait_for(work(), 10))
 

@@ -18,6 +18,7 @@ from ordermq.config import LeaseConfig
 from ordermq.consumer.group.queue_locks import LeaseTimes, QueueLocks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.lock_epochs import LocalEpochs
+from ordermq.consumer.offsets.offset_committer import StartOffset
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import RemotingError
@@ -150,8 +151,8 @@ class Broker:
 
     async def start_offset(
         self, queue: MessageQueue, lease: Lease, before: int | None = None
-    ) -> tuple[int, bool]:
-        return 0, True
+    ) -> StartOffset:
+        return StartOffset(0, is_stored=True)
 
     def run_until(self, end_ms: int, step_ms: int) -> None:
         """Let the renewal loop run from the first lease to a later moment."""
@@ -218,9 +219,9 @@ def test_a_lock_that_is_released_while_it_is_regained_is_given_back() -> None:
     broker.locks._epochs = epochs = LosingEpochs(broker.clock)
     epochs.lose = lambda: broker.queue.discard()  # what a release does, and then forgets its grant
 
-    async def start_offset(*_: object) -> tuple[int, bool]:
+    async def start_offset(*_: object) -> StartOffset:
         broker.locks._losses_at_grant.pop(QUEUE)
-        return 0, True
+        return StartOffset(0, is_stored=True)
 
     broker.locks._offsets = cast(Any, SimpleNamespace(start_offset=start_offset))
     asyncio.run(broker.locks.renew_all())
