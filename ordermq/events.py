@@ -36,7 +36,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Protocol
 
 from ordermq.clock import CLOCK_ID
@@ -113,6 +112,8 @@ class History(Closing):
     enabled = True
 
     def __init__(self, path: str | os.PathLike[str], process: str) -> None:
+        from pathlib import Path  # here, as few write a history
+
         self.path = Path(path)
         self.process = process
         self._lock = threading.Lock()

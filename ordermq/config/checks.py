@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -143,6 +142,8 @@ def _is_host(host: str) -> bool:
         return False
     try:
         if ":" in host:
+            import ipaddress  # here, as few addresses are of version 6
+
             ipaddress.IPv6Address(host)
         host.encode("idna")
     except ValueError:  # also of a label that is empty or longer than 63 bytes

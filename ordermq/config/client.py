@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ordermq.config.checks import Flat, hint, require_bare_addresses
 from ordermq.errors import ConfigError
@@ -96,6 +95,8 @@ class ClientConfig(Flat, kw_only=True):
         """
         if not isinstance(url, str):
             raise _bad_url(cls)
+        from urllib.parse import parse_qsl, unquote, urlsplit  # here, as few give a URL
+
         # `from None` throughout: the cause would show what was read, and with it the secret.
         try:
             parts = urlsplit(url)

@@ -28,7 +28,6 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ordermq.core.include import include_dir
 from ordermq.errors import ConfigError
 
 __all__ = [
@@ -133,6 +132,7 @@ ConcurrentRun: type[interface.ConcurrentRun] | None = getattr(_core, "Concurrent
 ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import interface
+    from ordermq.core.include import include_dir
     from ordermq.core.reference import (
         CallContext,
         Claim,
@@ -149,8 +149,10 @@ else:
     Claim = _core.Claim
     QueueFields = _core.QueueFields
 
-    def __getattr__(name: str) -> ModuleType:
-        """Import the contract when it is asked for: its protocols take long to define."""
-        if name != "interface":
-            raise AttributeError(f"module 'ordermq.core' has no attribute {name!r}")
-        return importlib.import_module("ordermq.core.interface")
+    def __getattr__(name: str) -> Any:
+        """Import what few ask for: the contract's protocols take long to define."""
+        if name == "interface":
+            return importlib.import_module("ordermq.core.interface")
+        if name == "include_dir":
+            return importlib.import_module("ordermq.core.include").include_dir
+        raise AttributeError(f"module 'ordermq.core' has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -548,6 +547,8 @@ class MessageView(core.MessageView):
 
 
 def _host(host: bytes) -> str:
+    import ipaddress  # here, as few ask where a message was born
+
     address = ipaddress.ip_address(host[:-4])
     port = int.from_bytes(host[-4:], "big", signed=True)
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

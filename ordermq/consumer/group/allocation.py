@@ -8,7 +8,6 @@ function of one's own: what every member must compute alike is the only rule.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -43,6 +42,8 @@ def allocate_by_consistent_hash(
     queues: Sequence[MessageQueue], member_ids: Sequence[str], own_id: str
 ) -> list[MessageQueue]:
     """Each queue to the next member on a hash ring: one that joins takes queues, none else does."""
+    from bisect import bisect_left  # here, as few allocate by a ring
+
     ring = {
         _ring_hash(f"{member}-{node}"): member
         for member in member_ids

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ordermq.client.connections import Answer
@@ -335,7 +334,9 @@ class GroupMember(ProcessBound):
         )
 
     def _open_offsets(self) -> OffsetFile:
-        from ordermq.consumer.offsets.local_offsets import OffsetFile  # of few: broadcasting
+        from pathlib import Path  # here, as few are broadcasting
+
+        from ordermq.consumer.offsets.local_offsets import OffsetFile
 
         settings = self._settings
         folder = Path(settings.local_offset_store_dir).expanduser()

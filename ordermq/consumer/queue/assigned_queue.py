@@ -28,7 +28,6 @@ them, or set it again (docs/internals/semantics.md#process-queue, no lost wake-u
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection
 from enum import Enum, auto
@@ -309,6 +308,8 @@ class AssignedQueue(QueueFields):
             filled_ms = self._oldest_filled_ms()
         if filled_ms is not None:
             return filled_ms
+        from bisect import bisect_left  # here, as metrics alone ask
+
         for _, batch in pulled:
             place = bisect_left(range(len(batch)), done, key=lambda at: batch[at].queue_offset)
             if place < len(batch):  # else what is left of it was dropped, as copies are
