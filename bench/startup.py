@@ -5,9 +5,11 @@
 
 Each statement runs in new interpreters, in turn, so that a busy machine slows all alike. Shown is
 the median of the processor time of a process, without that of an empty one; the factor is to
-`import asyncio, ssl, logging, json`. Clients are started at an embedded broker of this process:
-what is not imported at once must not be missing from their time. Unset PYTHONDONTWRITEBYTECODE,
-or every run compiles. tests/architecture/test_import_cost.py holds which modules are loaded.
+`import asyncio, ssl, logging, json`. The interpreters start without site, which loads modules for a
+package in its checkout that an installed one pays for. Clients are started at an embedded broker of
+this process: what is not imported at once must not be missing from their time. Unset
+PYTHONDONTWRITEBYTECODE, or every run compiles. tests/architecture/test_import_cost.py holds which
+modules are loaded.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import argparse
 import os
 import statistics
 import sys
+import sysconfig
 from collections.abc import Sequence
 
+from bench.machine import ROOT
 from ordermq import Message, Producer
 from ordermq.broker import EmbeddedBroker
 
@@ -49,7 +53,9 @@ STARTED = {
 
 def processor_ms(statement: str) -> float:
     """Run a statement in a new interpreter; return the processor time of the process."""
-    child = os.posix_spawn(sys.executable, [sys.executable, "-c", statement], os.environ)
+    places = os.pathsep.join((str(ROOT), sysconfig.get_path("purelib")))
+    command, environment = [sys.executable, "-S", "-c", statement], os.environ
+    child = os.posix_spawn(sys.executable, command, {**environment, "PYTHONPATH": places})
     _, status, used = os.wait4(child, 0)
     if status:
         sys.exit(f"ordermq: {statement!r} failed")
