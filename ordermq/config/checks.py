@@ -145,8 +145,12 @@ def _is_host(host: str) -> bool:
             import ipaddress  # here, as few addresses are of version 6
 
             ipaddress.IPv6Address(host)
-        host.encode("idna")
-    except ValueError:  # also of a label that is empty or longer than 63 bytes
+        if not host.isascii():
+            host.encode("idna")  # loads its codec, which takes longer than a connect
+    except ValueError:
+        return False
+    *labels, last = host.split(".")  # that is empty where the name ends with its dot
+    if not all(0 < len(label) < 64 for label in labels) or len(last) > 63:
         return False
     return host.isprintable()
 

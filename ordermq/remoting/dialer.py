@@ -65,7 +65,9 @@ async def _connect(opened: socket.socket, address: SocketAddress) -> None:
 
 
 def _addresses(host: str, port: int, flags: int) -> list[SocketAddress]:
-    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    # As bytes: a str would load the codec of international names, as in `_is_host` of the checks.
+    name = host.encode() if host.isascii() else host
+    infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)
     return [SocketAddress(family, place) for family, _, _, _, place in infos]
 
 

@@ -97,6 +97,16 @@ def test_a_client_loads_neither_the_other_nor_what_it_rarely_needs(
     }
 
 
+def test_an_address_loads_no_codec_of_international_names() -> None:
+    look_up = (
+        "from ordermq.config.checks import split_address\n"
+        "from ordermq.remoting.dialer import look_up\n"
+        "assert look_up(*split_address('{host}:9876')).result(10)"
+    )
+    assert "encodings.idna" not in loaded_by(look_up.format(host="127.0.0.1"))
+    assert "encodings.idna" not in loaded_by(look_up.format(host="localhost"))
+
+
 # The decorator of dataclasses compiles the methods of each class, in five to ten times the time of
 # a `Record`: that is for what is made per message. A named tuple takes three times as long.
 PER_MESSAGE = {

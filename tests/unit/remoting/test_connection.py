@@ -444,6 +444,8 @@ def test_a_refused_connect_names_the_address_and_the_remedy() -> None:
         ("::1:10911", "::1", 10911),  # as Java prints it
         ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
         (" broker-a:65535 ", "broker-a", 65535),
+        ("broker-a.local.:1", "broker-a.local.", 1),
+        ("bröker:1", "bröker", 1),
     ],
 )
 def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
@@ -469,7 +471,12 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
         "[host:1",
         "a b:1",
         "a..b:1",
+        "a..:1",
+        ".:1",
+        "ö..b:1",
         f"{'a' * 64}:1",
+        f"b.{'a' * 64}:1",
+        f"{'ö' * 64}:1",
         "a\0b:1",
         "http://host:1",
     ],

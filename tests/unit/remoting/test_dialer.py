@@ -37,7 +37,7 @@ class Dns:
         monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
 
     def _look_up(self, host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
-        if host != HOST:
+        if host != HOST.encode():
             return self._plain(host, port, *arguments, **options)
         if options.get("flags"):
             raise socket.gaierror(socket.EAI_NONAME, "numbers only")
