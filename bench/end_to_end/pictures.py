@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from bench.end_to_end.page import SHOWN_AS
 
@@ -101,6 +101,8 @@ def latency(result: dict[str, Any]) -> Figure:
             axes.plot(list(shares), times, marker="o", label=name, color=COLOURS[name])
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.yaxis.set_minor_formatter(PLAIN_NUMBERS)
         axes.set_title(f"{int(rate):,} messages per second", loc="left")
         axes.set_xlabel("percentile")
         bare(axes)
