@@ -18,6 +18,7 @@ from ordermq.closing import Closing
 from ordermq.config import ClientConfig, ProducerConfig, RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_sendable_topic, check_topic
 from ordermq.producer.producer import Producer
 
@@ -211,6 +212,15 @@ class Admin(Closing):
     def dead_letters(self) -> list[DeadLetters]:
         """Return the groups that have dead letters, sorted; `peek("%DLQ%billing")` reads them."""
         return self._client.call(self._dead_letters.summaries())
+
+    def redrive_offsets(self, group: str) -> dict[MessageQueue, int]:
+        """Return how far the dead letters of a group were sent again.
+
+        Returns: per queue of the dead-letter topic the offset of the first letter that `redrive`
+            sends next; its end if none is left.
+        Raises: RouteError: the group has no dead letters.
+        """
+        return self._client.call(self._dead_letters.next_offsets(group))
 
     def redrive(
         self, group: str, *, count: int | None = None, to_topic: str | None = None

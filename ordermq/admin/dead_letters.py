@@ -95,6 +95,11 @@ class DeadLetterTopics:
             max((each.last_stored_ms for each in ends.values()), default=0),
         )
 
+    async def next_offsets(self, group: str) -> dict[MessageQueue, int]:
+        """Return the offset of the first letter of each queue that was not sent again."""
+        ends = await self._topics.ends(dead_letter_topic(group))
+        return {queue: await self._begin(queue, each) for queue, each in ends.items()}
+
     def redrive(self, group: str, count: int | None, to_topic: str | None) -> Redriven:
         """Send letters again, as `Admin.redrive` describes."""
         # The present ends: a letter that fails once more meanwhile comes back behind them.

@@ -65,9 +65,12 @@ def list_letters(servers: Servers, as_json: bool) -> None:
 @click.argument("group")
 @from_option
 @count_option("Number of messages.")
+@click.option("--waiting", "is_waiting", is_flag=True, help="Only those that were not sent again.")
 @client_options
 @json_option
-def show_letters(group: str, place: Place, count: int, servers: Servers, as_json: bool) -> None:
+def show_letters(
+    group: str, place: Place, count: int, is_waiting: bool, servers: Servers, as_json: bool
+) -> None:
     """Print dead letters of GROUP, the oldest first.
 
     "sent to" is the topic that each came from, and goes back to with `dlq redrive`.
@@ -75,10 +78,21 @@ def show_letters(group: str, place: Place, count: int, servers: Servers, as_json
     \b
     Example:
       ordermq dlq show billing --from first --json
+      ordermq dlq show billing --waiting --from first --count 100
     """
     with exit_on_error(), Admin(**servers.settings()) as admin:
         try:
-            letters = admin.peek(dead_letter_topic(group), count, start=place)
+            if is_waiting:
+                first = admin.redrive_offsets(group)
+                # The first of them, not of all: else letters sent again would use up the count.
+                place = min(first.values()) if place == "first" else place
+                letters = [
+                    letter
+                    for letter in admin.peek(dead_letter_topic(group), count, start=place)
+                    if letter.queue_offset >= first[letter.message_queue]
+                ]
+            else:
+                letters = admin.peek(dead_letter_topic(group), count, start=place)
         except RouteError:
             # No such topic; or nobody can say so, and then this raises, too.
             if all(each.group != group for each in admin.dead_letters()):

@@ -77,9 +77,10 @@ def print_table(
     right: int = 1,
     text: str | None = None,
 ) -> None:
-    """Write a table to stdout; the arguments are those of `fitted_table`."""
+    """Write a table to stdout, or only its title; the arguments are those of `fitted_table`."""
     out.print(f"[bold]{_escape(title)}[/]", highlight=False, soft_wrap=True)
-    out.print(fitted_table(columns, rows, right=right, text=text), crop=False)
+    if rows:
+        out.print(fitted_table(columns, rows, right=right, text=text), crop=False)
 
 
 def fitted_table(

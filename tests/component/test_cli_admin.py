@@ -150,6 +150,7 @@ def test_a_body_is_shown_without_markup_and_without_commands_to_the_terminal(cli
 
 def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
     assert cli.json("dlq list") == []
+    assert cli.shown("dlq list") == "0 groups with dead letters\n"
     for line in ("dlq redrive billing --yes", "dlq show billing"):
         refused = cli.run(line)
         assert (refused.exit_code, "group 'billing' has no dead letters" in refused.stderr) == (
@@ -184,11 +185,15 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
         "keys": len({m["key"] for m in cli.json("dlq show billing --from first --count 4")}),
         "left": SENT - 4,
     }
+    waiting = cli.json("dlq show billing --waiting --from first --count 5")
+    assert [each["offset"] for each in waiting] == [4, 5, 6, 7, 8]
+    assert len(cli.json("dlq show billing --waiting --count 100")) == SENT - 4
     assert f"{SENT - 4} dead letters of 3 keys sent again, 0 left" in cli.shown(
         "dlq redrive billing --yes"
     )
     assert cli.json("topics describe orders")["messages"] == 2 * SENT
     assert "1 group with dead letters" in cli.shown("dlq list")
+    assert cli.json("dlq show billing --waiting --from first") == []
 
 
 def test_parked_keys_are_listed_shown_and_consumed_once_they_may(cli: Cli) -> None:

@@ -306,7 +306,8 @@ def test_processes_stop_when_their_supervisor_was_killed(folder: Path, producer:
 def test_what_cannot_be_run_ends_with_a_usage_error(folder: Path) -> None:
     with running(folder, target="nosuch:consumer") as run:
         run.ends_with(2)
-        assert "No module named 'nosuch'" in run.log
+        assert "error: nosuch:consumer: there is no module 'nosuch' in " in run.log
+        assert "Traceback" not in run.log
         assert "cannot start, see above; stopping" in run.log
 
 

@@ -136,7 +136,7 @@ def _show(outcome: Outcome, folder: Path) -> None:
             ("flights sent", timeline.total),
             ("  of these without a tail number (key: flight number)", outcome.unassigned_flights),
             ("sent twice: the broker was killed before its reply", outcome.resent),
-            ("stored by the broker (recorded in its history)", report.stored),
+            ("stored by the broker (its history lacks the last before the kill)", report.stored),
             ("processed by a consumer", report.delivered),
             ("aircraft logs written", outcome.logs),
         ],

@@ -18,6 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from ordermq.cli.output import ExitCode
@@ -55,7 +56,15 @@ def load(target: str) -> RunnableConsumer:
     Raises: NoConsumer: it is not there, or none. Whatever importing it raises.
     """
     module, _, attribute = target.partition(":")
-    found: Any = importlib.import_module(module)
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # What the module itself imports and does not find is shown with its traceback.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise NoConsumer(
+            f"{target}: there is no module {error.name!r} in {Path.cwd()} or among those installed"
+        ) from None
     for name in attribute.split("."):
         try:
             found = getattr(found, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_target_is_a_consumer_or_makes_one() -> None:
         load(f"{__name__}:nosuch")
     with pytest.raises(NoConsumer, match=r"a function with arguments .*: expected a PushConsumer"):
         load(f"{__name__}:listen")
+
+
+def test_a_module_that_is_not_there_is_named_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NoConsumer, match="there is no module 'nosuch_module' in /"):
+        load("nosuch_module:consumer")
+    with pytest.raises(NoConsumer, match=r"there is no module 'tests\.nosuch'"):
+        load("tests.nosuch:consumer")
+    # What is missing inside of the user's module is another error: its place is in the traceback.
+    (tmp_path / "half_installed.py").write_text("import nosuch_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModuleNotFoundError):
+        load("half_installed:consumer")
 
 
 def test_a_command_without_a_consumer_says_what_it_expects() -> None:
