@@ -157,9 +157,23 @@ def _loops() -> Iterator[Row]:
         "catch_up_rocketmq", _user_cpu_of_a_pull, at_most=3, unit="us",
         why="The target is of the pull alone; this figure, at batch 32, has the loop's calls, too.",
     )  # fmt: skip
-    for name, what, most in (("call", "a listener call at batch 1, an empty listener included",
-                              0.25), ("pass", "a pass of the consume loop", 2)):  # fmt: skip
-        yield Row(what, "call_cost", _cost(f"{name}_ns"), at_most=most, unit="us")
+    for name, what, most, why in (
+        ("call", "a listener call at batch 1, an empty listener included", 0.25, _OF_LISTENER),
+        ("pass", "a pass of the consume loop", 2, _OF_PASS),
+    ):
+        yield Row(what, "call_cost", _cost(f"{name}_ns"), at_most=most, unit="us", why=why)
+
+
+_OF_LISTENER = (
+    "Half of it is the listener, which does nothing but `return ConsumeResult.SUCCESS`: of 2,600 "
+    "instructions 1,350 are this call of a Python function, with the look-up of an enum's member. "
+    "Its two arguments are made (370) and freed (490); what is left, 400, is the loop itself."
+)
+_OF_PASS = (
+    "A quarter counts what was done, in Python, for the rates that `statistics` has; a tenth makes "
+    "the object of the run; the rest is a claim and a commit under the lock of the queue, and the "
+    "claim that finds nothing and ends the pass. At 32 messages per pull it is 0.2 us of each."
+)
 
 
 def _user_cpu_of_a_pull(result: Result) -> Measured:
@@ -287,10 +301,17 @@ def _hand_off_row(result: Result, client: str, listener_ms: int) -> dict[str, An
 
 def _latency() -> Iterator[Row]:
     for rate in (200, 1_000, 4_000):
-        for name, most in (("p50", 0.95), ("p99", 0.9)):
+        for name, most, why in (("p50", 0.95, _OF_BROKER), ("p99", 0.9, "")):
             yield Row(f"latency at {rate:,} messages/s, from the time a send was due: {name}",
                       "latency_rocketmq", _percentile(rate, f"{name}_us"), _JAVA,
-                      at_most=most)  # fmt: skip
+                      at_most=most, why=why)  # fmt: skip
+
+
+_OF_BROKER = (
+    "Both clients wait for the same broker: it looks once a millisecond for what was stored, and "
+    "answers waiting pulls then. A client has little share in the median of a load this light, "
+    "and more in its tail, and in CPU per message."
+)
 
 
 def _percentile(rate: int, name: str) -> Callable[[Result], Measured]:
@@ -317,7 +338,14 @@ def _lanes() -> Iterator[Row]:
                   at_least=least)  # fmt: skip
         if most is not None:
             yield Row(f"{what}: CPU per message", "lanes_embedded", _lane(case, "cpu_us", " us"),
-                      at_most=most, unit="us")  # fmt: skip
+                      at_most=most, unit="us", why=_OF_TASKS)  # fmt: skip
+
+
+_OF_TASKS = (
+    "Two thirds of it is the interpreter, uvloop 10 %, the native module 12 %, the system 8 %. "
+    "With calls of 100 ms a turn of the event loop ends 15 of them, with calls of 10 ms 83: what "
+    "is done once a turn is shared by fewer."
+)
 
 
 def _lane(case: str, name: str, unit: str) -> Callable[[Result], Measured]:
