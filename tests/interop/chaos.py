@@ -343,7 +343,8 @@ def is_of_ours(event: dict[str, Any]) -> bool:
 def late_starts(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Listeners of ours that were called after the lease of their epoch had ended.
 
-    The audit keeps the first violation of each invariant only.
+    The audit keeps the first violation of each invariant only. Each event gets `late_ms`, by how
+    much; None without any lease of its epoch.
     """
     ends: dict[tuple[Any, ...], int] = {}
     for event in events:
@@ -353,8 +354,8 @@ def late_starts(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if event["type"] == "LOCK_OK":
             until = event["sent"] + event["lease_ms"] * 1_000_000
             ends[tenure] = max(ends.get(tenure, 0), until)
-        elif event["type"] == "START" and event["t"] > ends.get(tenure, 0):
-            yield event
+        elif event["type"] == "START" and event["t"] > (end := ends.get(tenure, 0)):
+            yield event | {"late_ms": round((event["t"] - end) / 1e6, 3) if end else None}
 
 
 def set_back_by_ours(events: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -22,9 +22,9 @@ def lock(t_ms: int, p: str = OURS, **members: Any) -> dict[str, Any]:
 def test_a_start_after_the_last_grant_of_its_epoch_ran_out_is_late() -> None:
     late = event("START", 251, offs=[3])
     events = [lock(0), event("START", 99, offs=[1]), lock(150), event("START", 249, offs=[2]), late]
-    assert list(late_starts(events)) == [late]
+    assert list(late_starts(events)) == [late | {"late_ms": 1.0}]
     without_lock = event("START", 10, offs=[1], epoch=2)
-    assert list(late_starts([lock(0), without_lock])) == [without_lock]
+    assert list(late_starts([lock(0), without_lock])) == [without_lock | {"late_ms": None}]
     assert list(late_starts([event("START", 10, JAVAS, offs=[1])])) == []
 
 
