@@ -219,6 +219,16 @@ def test_an_unreachable_broker_fails_the_write(
         write(frame(spark), target, retry_times="0")
 
 
+def test_drop_repeats_after_a_shuffle_is_refused_and_the_reason_comes_first(
+    spark: SparkSession,
+) -> None:
+    none = F.lit(None).cast("map<string, string>")
+    moved = frame(spark, rows=2_000).withColumn("properties", none)
+    with pytest.raises(Exception, match="call drop_repeats straight on the source") as caught:
+        ordermq.spark.drop_repeats(moved.repartition(3)).collect()
+    assert "Traceback" not in str(caught.value)
+
+
 def test_drop_repeats_needs_the_properties(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="properties"):
         ordermq.spark.drop_repeats(frame(spark))

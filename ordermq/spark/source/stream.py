@@ -27,10 +27,7 @@ from ordermq.spark.versions import ADMISSION, is_before
 
 
 def stream_reader(options: SourceOptions) -> StreamReader:
-    """Return the reader that this version of Spark can call.
-
-    Raises: ConfigError: an option is for batch reads.
-    """
+    """Return the reader that this version of Spark can call."""
     # Imported here: a Spark before 4.2 lacks what the other one imports.
     if is_before(ADMISSION):
         from ordermq.spark.source.self_limited_stream import SelfLimitedStream
@@ -45,16 +42,6 @@ class StreamReader(DataSourceStreamReader):
     """Reads a stream, each queue in the order of its offsets; all but the ends of its batches."""
 
     def __init__(self, options: SourceOptions) -> None:
-        if options.end != Boundary(Edge.LATEST):
-            raise ConfigError(
-                "options ending_offsets and ending_timestamp are for batch reads: remove them, "
-                "or use spark.read"
-            )
-        if options.min_partitions is not None:
-            raise ConfigError(
-                "option min_partitions is for batch reads: remove it, or give tasks instead, "
-                "which keeps the order of each queue"
-            )
         self.options = options
         # Not opened here: Spark makes readers which it only pickles, and they must not connect,
         # take locks or start threads.
@@ -65,6 +52,7 @@ class StreamReader(DataSourceStreamReader):
 
     def _driver(self) -> StreamDriver:
         if self._opened is None:
+            _refuse_options_of_batches(self.options)
             install_sigterm_handler()
             self._opened = StreamDriver(self.options)
         return self._opened
@@ -110,6 +98,21 @@ class StreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of a task, queue by queue, ascending by offset."""
         return read_task(self.options, partition)
+
+
+def _refuse_options_of_batches(options: SourceOptions) -> None:
+    # At the first call: PySpark fails once more after an error in `streamReader`, and then shows a
+    # traceback with our text somewhere in it.
+    if options.end != Boundary(Edge.LATEST):
+        raise ConfigError(
+            "options ending_offsets and ending_timestamp are for batch reads: remove them, or use "
+            "spark.read"
+        )
+    if options.min_partitions is not None:
+        raise ConfigError(
+            "option min_partitions is for batch reads: remove it, or give tasks instead, which "
+            "keeps the order of each queue"
+        )
 
 
 def install_sigterm_handler() -> None:

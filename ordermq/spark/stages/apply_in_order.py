@@ -25,6 +25,7 @@ from ordermq.spark.row_order import (
     check_not_split,
 )
 from ordermq.spark.schema import LEASE_COLUMN
+from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
 from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
@@ -324,7 +325,8 @@ def _queue_stage(
     spec: StageSpec, by: list[str], max_in_flight: int, concurrent_by: str
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        return run_queues(spec, batches, by, max_in_flight, concurrent_by)
+        with text_first():
+            yield from run_queues(spec, batches, by, max_in_flight, concurrent_by)
 
     return stage
 
@@ -333,7 +335,8 @@ def _key_stage(
     spec: StageSpec, keys: list[str], by_key: bool, is_checked: bool
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        return run_keys(spec, batches, keys, by_key, is_checked)
+        with text_first():
+            yield from run_keys(spec, batches, keys, by_key, is_checked)
 
     return stage
 
@@ -342,7 +345,8 @@ def _group_stage(
     spec: StageSpec, keys: list[str], order_by: list[str], is_checked: bool
 ) -> Callable[[Any], Any]:
     def stage(table: Any) -> Any:
-        return run_group(spec, table, keys, order_by, is_checked)
+        with text_first():
+            return run_group(spec, table, keys, order_by, is_checked)
 
     return stage
 

@@ -21,6 +21,7 @@ from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
 from ordermq.spark.schema import LEASE_COLUMN
+from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import SHARDING_KEY, check_speculation, make_spec
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, queue_of
 from ordermq.spark.stages.output import struct_of
@@ -177,6 +178,14 @@ class _KeyProcessor(StatefulProcessor):
         frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
         # Spark 4.3 names computed columns _13, _14, ...; their positions are right.
         frame.columns = self._columns
+        with text_first():
+            yield from self._handle(key, frame)
+
+    def close(self) -> None:
+        pass
+
+    def _handle(self, key: Any, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+        """Process the rows of a key, and keep its state."""
         memory = self._load()
         queue = self._queue_in_order(frame)
         if queue is None:
@@ -188,9 +197,6 @@ class _KeyProcessor(StatefulProcessor):
             context = self._context(frame, key)
             yield from self._process(frame, memory, context)
             self._save(memory)
-
-    def close(self) -> None:
-        pass
 
     # The state.
 

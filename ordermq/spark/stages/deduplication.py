@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from ordermq.errors import ConfigError
 from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns, check_not_split
 from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE
+from ordermq.spark.shown_errors import text_first
 
 # Columns with the stamp while rows are filtered; the leading underscore keeps them apart from
 # the user's.
@@ -62,7 +63,8 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
 
 def _stage_function(has_key: bool) -> Any:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        return first_occurrences(batches, has_key)
+        with text_first():
+            yield from first_occurrences(batches, has_key)
 
     return stage
 

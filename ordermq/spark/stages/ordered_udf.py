@@ -21,6 +21,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, row_tokens
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.session import RunningTask, running_task
+from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import check_engine, check_speculation, session_time_zone
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.output import OutputShape
@@ -317,8 +318,9 @@ class _ColumnStage:
         guard = _OrderGuard(self._name, self._frames, self._fence)
         parts = guard.parts(batches)
         results = self._call_once if self._form.takes_iterator else self._call_per_part
-        for result in results(parts, guard):
-            yield self._frames.result(result)
+        with text_first():
+            for result in results(parts, guard):
+                yield self._frames.result(result)
 
     def _call_per_part(self, parts: Iterator[tuple[Any, ...]], guard: _OrderGuard) -> Iterator[Any]:
         for part in parts:
