@@ -105,8 +105,8 @@ def _missing(*names: str) -> ConfigError:
     return ConfigError(
         f"option {' and '.join(names)} is missing: give it by .option(...). A table made by "
         "CREATE TABLE ... USING ordermq loses its OPTIONS in Spark: read it as SELECT * FROM t "
-        "WITH (topic '...', name_servers '...'), by spark.read.option(...).table('t'), or make "
-        "it a TEMPORARY VIEW"
+        "WITH (topic '...', name_servers '...'), or by spark.read.option(...).table('t'). A "
+        "TEMPORARY VIEW keeps its options, and the messages of its creation"
     )
 
 
@@ -125,9 +125,16 @@ def _unknown(key: str, table: Mapping[str, Setting]) -> list[str]:
     if instead is not None:
         return [f"option {key!r} is of Kafka's connector: {instead}"]
     # Spark itself ignores unknown options, so a typo would be a silent default.
-    near = difflib.get_close_matches(_normalized(key), table, n=1)
-    hint = f"; did you mean {table[near[0]].name}?" if near else ""
-    return [f"no option {key!r}{hint}"]
+    for kind, settings in (("source", SOURCE), ("sink", SINK)):
+        if _normalized(key) in {_normalized(setting.name) for setting in settings}:
+            return [f"option {key!r} belongs to the {kind}: remove it here"]
+    meant = [name for name in _MEANT.get(_normalized(key), ()) if name in table]
+    near = meant or difflib.get_close_matches(_normalized(key), table, n=1)
+    if near:
+        return [f"no option {key!r}; did you mean {table[near[0]].name}?"]
+    of_clients = {_normalized(setting.name) for setting in CLIENT}
+    own = [setting.name for name, setting in table.items() if name not in of_clients]
+    return [f"no option {key!r}: the format has {', '.join(own or of_clients)}"]
 
 
 # Options of Kafka's connector, in `_normalized` form, which are not also ours, and what to give
@@ -140,7 +147,6 @@ _KAFKAS: Final = {
     "maxoffsetspertrigger": "here max_rows",
     "minoffsetspertrigger": "here min_rows",
     "maxtriggerdelay": "here max_trigger_delay_ms, in milliseconds",
-    "minpartitions": "here min_partitions, for batch reads; or tasks, which keeps the order",
     "maxrecordsperpartition": "here max_rows, or tasks",
     "startingoffsetsbytimestamp": "here starting_timestamp, one for all queues or JSON by queue",
     "endingoffsetsbytimestamp": "here ending_timestamp, one for all queues or JSON by queue",
@@ -148,11 +154,32 @@ _KAFKAS: Final = {
     "includeheaders": "here the column properties, which is always there",
     "groupidprefix": "here group",
     "kafka.group.id": "here group",
+    "group.id": "here group",
+    "bootstrap.servers": "here name_servers, host:port of RocketMQ's name servers",
+    "auto.offset.reset": "here starting_offsets, earliest or latest",
     "fetchoffset.numretries": "here read_timeout_ms",
     "fetchoffset.retryintervalms": "here read_timeout_ms",
     "kafkaconsumer.polltimeoutms": "here read_timeout_ms",
     "key": "keys are a column, sharding_key; the sink's option is key_column",
     "value": "the value is a column, body; the sink's option is body_column",
+}
+
+
+# Other names that users try, in `_normalized` form, as are the options that may be meant. The
+# nearest name misleads: min_partitions, for `partitions`, gives up the order.
+_MEANT: Final = {
+    "partition": ("queues", "queuecolumn"),
+    "partitions": ("tasks",),
+    "numpartitions": ("tasks",),
+    "offset": ("startingoffsets",),
+    "offsets": ("startingoffsets",),
+    "timestamp": ("startingtimestamp",),
+    "limit": ("maxrows",),
+    "batchsize": ("maxrows", "maxbatchbytes"),
+    "consumergroup": ("group",),
+    "producergroup": ("group",),
+    "subscription": ("topic",),
+    "brokers": ("nameservers",),
 }
 
 
@@ -242,10 +269,10 @@ def _setting_of_field(kind: type[Any], name: str, default: Any, description: str
         # The dataclass knows its ranges and does not show them, so 0 is tried.
         try:
             kind(**{name: 0})
-            allowed = "int >= 0"
+            least = 0
         except ConfigError:
-            allowed = "int >= 1"
-        return Setting(name, read_int(0, 1 << 62), allowed, default, description)
+            least = 1
+        return Setting(name, read_int(least, 1 << 62), f"int >= {least}", default, description)
     return Setting(name, str, "string", default, description)
 
 
@@ -782,6 +809,7 @@ class SourceOptions:
         selection = Selection(topics, values["topic_pattern"], queues)
         _check_account(values)
         _check_source(values, selection)
+        _check_span(values)
         if values["ordered"] is None:
             values["ordered"] = bool(values["group"])
         # Options whose name and value are the field's go straight in; the others are composed.
@@ -826,6 +854,22 @@ def _check_account(values: Mapping[str, Any]) -> None:
     for given, missing in (("access_key", "secret_key"), ("secret_key", "access_key")):
         if values[given] and not values[missing]:
             raise ConfigError(f"option {given} is given, {missing} is missing: give both")
+
+
+def _check_span(values: Mapping[str, Any]) -> None:
+    """Refuse an end before the start: it would read nothing, and no error would say so."""
+    edges = (values["starting_timestamp"], values["ending_timestamp"])
+    times = [edge.timestamp_ms for edge in edges if edge is not None]
+    if len(times) == 2 and None not in times and times[1] < times[0]:
+        raise ConfigError("option ending_timestamp is before starting_timestamp: exchange the two")
+    last = dict(values["ending_offsets"].offsets)
+    for queue, first in values["starting_offsets"].offsets if values["starting_offsets"] else ():
+        until = last.get(queue)
+        if isinstance(first, int) and isinstance(until, int) and until < first:
+            raise ConfigError(
+                f"option ending_offsets has {queue_text(queue)} at {until}, before {first} in "
+                "starting_offsets: exchange the two"
+            )
 
 
 def _check_source(values: Mapping[str, Any], selection: Selection) -> None:
@@ -971,8 +1015,8 @@ class SinkOptions:
             is_wanted = option == "body_column" or _normalized(option) in normalized
             if name and is_wanted and name not in columns:
                 raise ConfigError(
-                    f"option {option}={name!r}: the DataFrame has no such column; it has "
-                    f"{', '.join(columns)}"
+                    f"option {option}={name!r}: the DataFrame has no such column; name one of "
+                    f"{', '.join(columns)} by this option, or rename one to {name}"
                 )
         config = ProducerConfig(
             remoting=config_of(RemotingConfig, values), send=config_of(SendConfig, values)

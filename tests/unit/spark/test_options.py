@@ -10,10 +10,14 @@ from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import (
+    _KAFKAS,
+    _MEANT,
+    SINK,
     SOURCE,
     Boundary,
     Edge,
     ReleaseInFlight,
+    SinkOptions,
     SourceOptions,
     parse_queue,
     queue_text,
@@ -135,7 +139,21 @@ WRONG = [
     ({"release_in_flight": "now"}, "option release_in_flight='now': expected strict or afterPause"),
     ({"path": "x"}, "a path, as in load.*, is not supported: use option topic"),
     ({"max_row": "1"}, "no option 'max_row'; did you mean max_rows?"),
-    ({"zzzzz": "1"}, "no option 'zzzzz'$"),
+    ({"zzzzz": "1"}, "no option 'zzzzz': the format has topic, topic_pattern, queues, group, tags"),
+    ({"partitions": "4"}, "no option 'partitions'; did you mean tasks"),
+    ({"partition": "4"}, "no option 'partition'; did you mean queues"),
+    ({"consumerGroup": "g"}, "did you mean group"),
+    ({"body_column": "x"}, "option 'body_column' belongs to the sink: remove it here"),
+    ({"group.id": "g"}, "of Kafka's connector: here group"),
+    ({"auto.offset.reset": "earliest"}, "of Kafka's connector: here starting_offsets"),
+    (
+        {"starting_timestamp": "2026-11-20", "ending_timestamp": "2026-11-19"},
+        "ending_timestamp is before starting_timestamp",
+    ),
+    (
+        {"starting_offsets": '{"orders@b:1": 9}', "ending_offsets": '{"orders@b:1": 8}'},
+        "ending_offsets has orders@b:1 at 8, before 9 in starting_offsets",
+    ),
     ({"tls_ca_file": "x"}, "tls_ca_file is given without tls=True"),
     ({"access_key": "x"}, "option access_key is given, secret_key is missing: give both"),
     ({"starting_timestamp": "1700000000"}, r"'1700000000': expected ms since 1970 \(not seconds"),
@@ -161,7 +179,7 @@ WRONG = [
     ({"starting_timestamp": '{"other@b:1": "2026-11-20"}'}, "given for other@b:1, whose topic"),
     ({"minPartitions": "5", "tasks": "2"}, "tasks and min_partitions: give only one"),
     ({"key": "k"}, "keys are a column, sharding_key"),
-    ({"connect_timeout_ms": "0"}, "RemotingConfig.connect_timeout_ms=0: expected 1.."),
+    ({"connect_timeout_ms": "0"}, "option connect_timeout_ms='0': expected int >= 1"),
 ]
 
 
@@ -169,6 +187,18 @@ WRONG = [
 def test_a_wrong_option_is_refused_with_what_is_allowed(wrong, said):
     with pytest.raises(ConfigError, match=said):
         options(**wrong)
+
+
+def test_the_sink_refuses_options_of_the_source_and_says_whose_they_are():
+    with pytest.raises(ConfigError, match="option 'max_rows' belongs to the source: remove it"):
+        SinkOptions.of(NEEDED | {"max_rows": "5"}, {"body": None})
+    with pytest.raises(ConfigError, match="option 'partition'; did you mean queue_column"):
+        SinkOptions.of(NEEDED | {"partition": "5"}, {"body": None})
+
+
+def test_a_sink_without_a_body_says_how_to_name_it():
+    with pytest.raises(ConfigError, match="name one of key, value by this option, or rename"):
+        SinkOptions.of(NEEDED, {"key": None, "value": None})
 
 
 def test_all_wrong_options_are_in_one_error():
@@ -183,8 +213,26 @@ def test_offsets_and_a_time_are_not_given_together():
         options(starting_offsets="latest", starting_timestamp="0")
 
 
-def test_a_missing_option_error_names_create_table():
-    with pytest.raises(ConfigError, match=r"name_servers and topic is missing.*TEMPORARY VIEW"):
+def test_an_end_at_the_start_reads_nothing_and_is_no_mistake():
+    options(starting_timestamp="2026-11-20", ending_timestamp="2026-11-20")
+    same = '{"orders@b:1": 9}'
+    options(starting_offsets=same, ending_offsets=same)
+
+
+def test_no_name_of_kafkas_is_an_option_here():
+    ours = {setting.name.replace("_", "") for setting in (*SOURCE, *SINK)}
+    assert not ours & set(_KAFKAS)
+
+
+def test_what_other_names_may_mean_is_an_option_here():
+    ours = {setting.name.replace("_", "") for setting in (*SOURCE, *SINK)}
+    assert {name for meant in _MEANT.values() for name in meant} <= ours
+
+
+def test_a_missing_option_error_names_create_table_and_what_a_view_keeps():
+    with pytest.raises(
+        ConfigError, match=r"name_servers and topic is missing.*VIEW keeps .* the messages of its"
+    ):
         SourceOptions.of({})
 
 
