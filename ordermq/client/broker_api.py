@@ -63,6 +63,8 @@ _RELAY_TIMEOUT_MS = 10_000
 # All of them mean stored; the last three only less durable than the broker's settings ask for.
 # "msg body length limit 4194304B" of RocketMQ, "message body of 9 bytes" of the embedded broker.
 _BODY_SIZE = r"body (?:length limit (\d+)B|of \d+ bytes)"
+# RocketMQ, of a request with several messages: the exception of its encoder, by code 1.
+_NO_BATCH_SO_LARGE = "message body size exceeded"
 _PROXY_MARK = "TRACE_ON"  # a field of every answer of RocketMQ's proxy
 _STORED = frozenset(
     {
@@ -212,12 +214,13 @@ class BrokerApi:
         if answer.code not in _STORED:
             # Java's remarks name the check that failed, but not what a sender can change.
             why = answer.remark or "broker refused the message"
-            if answer.code == ResponseCode.MESSAGE_ILLEGAL and _is_about_size(why, body_bytes):
+            is_illegal = answer.code == ResponseCode.MESSAGE_ILLEGAL
+            if _NO_BATCH_SO_LARGE in why or (is_illegal and _is_about_size(why, body_bytes)):
                 why += (
                     f"; the request has {body_bytes} bytes: send less per request, compress it, "
                     "or raise the broker's maxMessageSize"
                 )
-            elif answer.code == ResponseCode.MESSAGE_ILLEGAL and "TopicMessageType" in why:
+            elif is_illegal and "TopicMessageType" in why:
                 why += (
                     "; RocketMQ's proxy checks the topic's attribute message.type: make it MIXED "
                     "for messages with and without keys, or set the proxy's "
@@ -346,8 +349,14 @@ class BrokerApi:
         self, address: str, header: PullHeader, answer: Command
     ) -> tuple[int, PullReplyHeader, bytes]:
         if answer.code not in _PULLED:
+            why = answer.remark or "broker refused the pull"
+            if "SQL92" in why:
+                why += (
+                    "; RocketMQ's brokers filter by SQL with enablePropertyFilter=true in their "
+                    "broker.conf, others by tags only"
+                )
             raise BrokerError(
-                answer.remark or "broker refused the pull",
+                why,
                 response_code=answer.code,
                 topic=header.topic,
                 broker=header.broker_name,

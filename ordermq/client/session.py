@@ -26,7 +26,7 @@ from ordermq.forking import ProcessBound
 from ordermq.loggers import LogErrors
 from ordermq.model.identifiers import unique_instance
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import check_instance
+from ordermq.model.names import check_instance, wrapped
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.dialer import look_up
@@ -332,7 +332,7 @@ class ClientSession(ProcessBound):
         """
         route = await self.routes.get(topic)
         if route is None:
-            raise _no_such_topic(topic)
+            raise _no_such_topic(topic, self.config.namespace)
         return subscribe_queues(topic, route)
 
     async def address_of(self, queue: MessageQueue) -> str:
@@ -342,7 +342,7 @@ class ClientSession(ProcessBound):
         """
         # Not by `queues`, which lists and sorts all of the topic's queues: this runs per request.
         if await self.routes.get(queue.topic) is None:
-            raise _no_such_topic(queue.topic)
+            raise _no_such_topic(queue.topic, self.config.namespace)
         return self.routes.master_of(queue.broker_name)
 
     def report_failure(self, broker_name: str, action: str, error: Exception) -> None:
@@ -429,10 +429,11 @@ class ClientSession(ProcessBound):
             self.heartbeats.connection_lost(address)
 
 
-def _no_such_topic(topic: str) -> RouteError:
-    return RouteError(
-        "topic not found on any broker: create it first, or send a message to it", topic=topic
-    )
+def _no_such_topic(topic: str, namespace: str) -> RouteError:
+    remedy = "create it first, or send a message to it"
+    if namespace:
+        remedy += f". With namespace={namespace!r} brokers know it as {wrapped(namespace, topic)!r}"
+    return RouteError(f"topic not found on any broker: {remedy}", topic=topic)
 
 
 def new_client_id(

@@ -574,6 +574,8 @@ def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
 def test_an_unknown_topic_is_named(broker, run):
     with pytest.raises(RouteError, match=r"topic not found on any broker.*topic='orders'"):
         run().initial()
+    with pytest.raises(RouteError, match=r"brokers know it as 'shop%orders'"):
+        run(namespace="shop").initial()
 
 
 class TestAnAccountIsAskedFor:

@@ -76,6 +76,12 @@ class StreamDriver(ProcessBound):
         if self._initial is None:
             check_past(self._options.stream_start(), self._session.clock.wall_ms())
             queues = self._session.call(first_queues(self._session, self._options.selection))
+            if not queues:
+                _log.warning(
+                    "option topic_pattern=%r matches no topic now: the query waits for one. It "
+                    "must match whole names",
+                    str(self._options.selection),
+                )
             # Locked first: until then another member may move the group's offset on.
             self._hold(queues, None)
             boundary = self._options.stream_start()

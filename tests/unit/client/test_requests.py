@@ -86,6 +86,13 @@ def test_a_refused_send_carries_code_remark_and_place() -> None:
     assert (error.response_code, error.topic, error.broker, error.queue_id) == (16, "T", "b", 3)
 
 
+def test_a_batch_that_is_too_large_says_so_whatever_code_the_broker_gives() -> None:
+    remark = "java.lang.RuntimeException: message body size exceeded, org.x.encode(X.java:290)"
+    header = SendHeader("PG", "T", 3, batch=True)
+    with pytest.raises(BrokerError, match=r"request has 7 bytes: send less.*maxMessageSize"):
+        ask(refused(1, remark), lambda api, at: api.send(at, header, b"x" * 7, 1_000))
+
+
 @pytest.mark.parametrize("code", [0, 19, 20, 21])
 def test_a_pull_returns_offsets_with_and_without_messages(code: int) -> None:
     def answer(command: Command) -> Command:
@@ -103,6 +110,15 @@ def test_a_pull_returns_offsets_with_and_without_messages(code: int) -> None:
 def test_a_pull_answer_without_its_offsets_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="nextBeginOffset"):
         ask(ok(), lambda api, at: api.pull(at, PullHeader("G", "T", 0, 5, 32, 6), 1_000))
+
+
+def test_a_broker_without_sql_is_answered_with_its_setting() -> None:
+    remark = "The broker does not support consumer to filter message by SQL92"
+    with pytest.raises(BrokerError, match=r"by SQL92; .*enablePropertyFilter=true"):
+        ask(
+            refused(1, remark),
+            lambda api, at: api.pull(at, PullHeader("G", "T", 0, 5, 32, 6), 1_000),
+        )
 
 
 def test_any_other_pull_answer_is_an_error_with_group_and_offset() -> None:
