@@ -192,6 +192,27 @@ def test_a_batch_begins_and_ends_at_the_times_of_single_queues(
         snapshot(broker, session, topic="orders", starting_timestamp='{"orders@b:0": "2999-01-01"}')
 
 
+def test_a_start_of_some_queues_warns_that_the_others_are_read_whole(
+    broker: EmbeddedBroker,
+    producer: Producer,
+    session: ClientSession,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(producer, QUEUES[0], 3)
+    fill(producer, QUEUES[1], 2)
+    told = "the start names 1 of 8 queues, and the others are read from their beginning"
+    start = '{"orders@b:0": 2}'
+    found = snapshot(broker, session, topic="orders", starting_offsets=start)
+    assert found == {QUEUES[0]: (2, 3), QUEUES[1]: (0, 2)}
+    assert caplog.text.count(told) == 1
+    with driver_of(broker, topic="orders", starting_offsets=start) as driver:
+        assert driver.initial() == driver.initial()
+    assert caplog.text.count(told) == 2
+    snapshot(broker, session, queues="orders@b:0", starting_offsets=start)
+    snapshot(broker, session, topic="orders")
+    assert caplog.text.count(told) == 2, "whoever names all, or none, is not warned"
+
+
 def test_a_batch_of_a_pattern_that_matches_nothing_is_refused(
     broker: EmbeddedBroker, producer: Producer, session: ClientSession
 ) -> None:

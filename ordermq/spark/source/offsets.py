@@ -222,6 +222,7 @@ async def resolve_snapshot(session: ClientSession, options: SourceOptions) -> Ra
     check_past(start, session.clock.wall_ms())
     queues = await first_queues(session, options.selection)
     starts = await resolve_boundary(session, options, start, queues)
+    warn_of_unnamed(start, queues)
     if not queues:
         raise ConfigError(
             f"option topic_pattern={str(options.selection)!r} matches no topic: a batch would read "
@@ -260,6 +261,18 @@ def check_past(start: Boundary, now_ms: int) -> None:
         raise ConfigError(
             f"option starting_timestamp is {moment}, in the future: give ms since 1970 or ISO 8601 "
             "of a time that has passed; a time without a zone is UTC"
+        )
+
+
+def warn_of_unnamed(start: Boundary, queues: Sequence[MessageQueue]) -> None:
+    """Warn of queues that a start by queue does not name: they are read from their beginning."""
+    unnamed = set(queues).difference(start.named)
+    if start.named and unnamed:
+        _log.warning(
+            "the start names %d of %d queues, and the others are read from their beginning: to "
+            "read only some, give option queues",
+            len(start.named),
+            len(start.named) + len(unnamed),
         )
 
 

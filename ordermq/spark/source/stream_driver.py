@@ -26,6 +26,7 @@ from ordermq.spark.source.offsets import (
     find_truncation,
     first_queues,
     resolve_boundary,
+    warn_of_unnamed,
 )
 from ordermq.spark.source.task_ranges import Range, task_count
 
@@ -88,6 +89,7 @@ class StreamDriver(ProcessBound):
             start = self._session.call(
                 resolve_boundary(self._session, self._options, boundary, queues)
             )
+            warn_of_unnamed(boundary, queues)
             self._initial = StreamOffset(start, self.run_id)
         return self._initial
 
