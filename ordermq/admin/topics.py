@@ -179,11 +179,16 @@ class Topics:
         own = self._client.config.namespace
         for broker in {queue.broker_name for queue in await self.queues(name)} & set(masters):
             queues |= await self._api.queue_ends(masters[broker], name)
-            groups |= {
-                unwrapped(own, group)
-                for group in await self._api.topic_groups(masters[broker], name)
-            }
+            groups |= {unwrapped(own, group) for group in await self._groups(masters[broker], name)}
         return TopicState(name, dict(sorted(queues.items())), tuple(sorted(groups)))
+
+    async def _groups(self, address: str, topic: str) -> list[str]:
+        """Return the groups with a member or an offset of a topic at this broker."""
+        found = await self._api.topic_groups(address, topic)
+        # RocketMQ 5 names the topic itself among them, as soon as one of them has had a member.
+        if topic in found and topic not in await self._api.group_names(address):
+            found.remove(topic)
+        return found
 
     async def queues(self, name: str, queue_ids: Sequence[int] = ()) -> list[MessageQueue]:
         """Return the readable queues of a topic, sorted; those of these ids, if any are given.

@@ -57,6 +57,19 @@ def test_a_topic_is_created_with_its_queues_listed_described_and_deleted(
         admin.topic("orders")
 
 
+def test_a_topic_that_its_broker_names_as_a_group_is_none_unless_there_is_one(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def named(api: AdminApi, address: str, topic: str) -> list[str]:
+        return ["billing", topic]  # as RocketMQ 5 answers
+
+    monkeypatch.setattr(AdminApi, "topic_groups", named)
+    admin.create_topic("orders", 1)
+    assert admin.topic("orders").groups == ("billing",)
+    admin.reset("orders", "orders", "first")
+    assert admin.topic("orders").groups == ("billing", "orders")
+
+
 def test_a_topic_that_exists_keeps_its_queues(admin: Admin) -> None:
     admin.create_topic("orders", 2)
     with pytest.raises(StateError, match="the topic exists"):

@@ -60,6 +60,15 @@ def test_messages_are_peeked_without_a_group(run: Run, admin: Admin) -> None:
     assert admin.topic(run.topic).groups == ()
 
 
+def test_a_topic_has_the_groups_that_consume_it_and_no_other(run: Run, admin: Admin) -> None:
+    admin.create_topic(run.topic, 1)
+    run.send(10)
+    run.member("one")
+    run.wait_for_all()
+    run.members["one"].close()
+    assert admin.topic(run.topic).groups == (run.group,)
+
+
 def test_a_group_without_members_goes_on_from_the_offsets_it_is_given(
     run: Run, admin: Admin
 ) -> None:
