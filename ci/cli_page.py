@@ -45,7 +45,9 @@ def section(path: str, command: click.Command) -> str:
     if examples:
         lines += ["", *inspect.cleandoc(f"\n{examples}").splitlines()]
     lines += ["```"]
-    options = [row(each) for each in command.params if isinstance(each, click.Option)]
+    options = [
+        row(each) for each in command.params if isinstance(each, click.Option) and not each.hidden
+    ]
     if options:
         lines += ["", "| option | default | meaning |", "|---|---|---|", *options]
     return "\n".join(lines) + "\n"

@@ -33,9 +33,17 @@ from ordermq.events import History, NoHistory
 @click.option(
     "--port", default=9876, show_default=True, help="Port to listen on; 0 = any free port."
 )
-@click.option("--lease-ms", type=int, help="Expire a queue lock that is not renewed for this long.")
 @click.option(
-    "--queues", type=int, help="Maximum number of queues of a topic created by its first send."
+    "--lease-ms",
+    default=BrokerConfig.lock_max_live_ms,
+    show_default=True,
+    help="Expire a queue lock that is not renewed for this long.",
+)
+@click.option(
+    "--queues",
+    default=BrokerConfig.default_queue_count,
+    show_default=True,
+    help="Maximum number of queues of a topic created by its first send.",
 )
 @click.option(
     "--durability",
@@ -54,12 +62,13 @@ from ordermq.events import History, NoHistory
 )
 @click.option(
     "--new-groups-start-at-zero/--new-groups-start-by-setting",
-    "--young-queues-from-zero",  # deprecated
     "new_groups_start_at_zero",
     default=True,
     help="Start new groups at offset 0 of queues that still have their first message,"
     " as RocketMQ's broker does (the default), or where their consume_from_where says.",
 )
+# The deprecated name of what is the default now.
+@click.option("--young-queues-from-zero", is_flag=True, hidden=True, expose_value=False)
 @click.option(
     "--accounts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -92,8 +101,8 @@ def broker(
     data: Path | None,
     host: str,
     port: int,
-    lease_ms: int | None,
-    queues: int | None,
+    lease_ms: int,
+    queues: int,
     durability: str,
     retention_ms: int | None,
     retention_bytes: int | None,
