@@ -95,7 +95,17 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
-    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+    _imported, __dir__ = lazy_names(__name__, _HOMES)
+
+    def __getattr__(name: str) -> object:
+        try:
+            return _imported(name)
+        except ImportError:
+            # Spark 3.5 lacks modules that some of these import: it says so, and not which.
+            from ordermq.spark.versions import FORMAT, require
+
+            require(FORMAT)
+            raise
 
 
 def register(spark: SparkSession) -> None:

@@ -32,6 +32,19 @@ def test_on_spark_3_5_one_sentence_says_what_is_missing(monkeypatch: pytest.Monk
     assert "needs Spark 4.0 or later, and this is 3.5.9: upgrade Spark" in text
 
 
+def test_a_stage_that_spark_3_5_cannot_import_says_so_in_the_same_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ordermq.spark.stages.ordered_udf", None)
+    monkeypatch.delitem(vars(ordermq.spark), "ordered_udf", raising=False)
+    install("3.5.9", monkeypatch)
+    with pytest.raises(ConfigError, match=r"or later, and this is 3\.5\.9: upgrade Spark"):
+        ordermq.spark.ordered_udf  # noqa: B018
+    install("4.3.0", monkeypatch)
+    with pytest.raises(ImportError, match="ordered_udf"):
+        ordermq.spark.ordered_udf  # noqa: B018
+
+
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda one: one.name)
 def test_a_feature_is_refused_before_its_version_and_allowed_from_it_on(
     feature: Feature, monkeypatch: pytest.MonkeyPatch
