@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from ordermq.client.broker_api import LockGrant
@@ -388,9 +389,8 @@ class QueueLocks:
             if not epoch:
                 # RocketMQ's brokers send none: their grant while the lease is valid renews it.
                 renewed = lease._replace(deadline_ms=renewed.deadline_ms)
-            if item.renew(generation, renewed):
-                self._record_grant(item.queue, renewed.epoch, sent_ms)
-            else:
+            record = partial(self._record_grant, item.queue, renewed.epoch, sent_ms)
+            if not item.renew(generation, renewed, record):
                 item.lose_lease("its lock was granted anew, with another epoch", generation)
 
     async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:

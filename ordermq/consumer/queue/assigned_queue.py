@@ -706,9 +706,14 @@ class AssignedQueue(QueueFields):
 
     # Group member, on the I/O thread: leases.
 
-    def renew(self, generation: int, lease: Lease) -> bool:
+    def renew(
+        self, generation: int, lease: Lease, record: Callable[[], object] = lambda: None
+    ) -> bool:
         """Extend the lease by a newer grant of the same epoch.
 
+        Args:
+            record: called before anything can begin under the new lease, unless False is returned:
+                else a history may tell of a listener's start before the grant that allowed it.
         Returns: False if the epoch differs: another member may have owned the queue in between,
             so the caller must treat the lease as lost.
         """
@@ -717,6 +722,7 @@ class AssignedQueue(QueueFields):
                 return False
             if self._lease.epoch != lease.epoch:
                 return False
+            record()
             # Answers may overtake each other; an older grant must not shorten the lease.
             if lease.deadline_ms > self._lease.deadline_ms:
                 self._lease = lease

@@ -227,8 +227,15 @@ def test_a_renewal_never_shortens_a_lease(orders: Orders) -> None:
     assert orders.queue.lease == LEASE
 
 
+def test_a_renewal_is_recorded_before_a_claim_may_use_it(orders: Orders) -> None:
+    at_record: list[Lease | None] = []
+    renewed = Lease(7, DEADLINE + 500, True)
+    assert orders.queue.renew(0, renewed, lambda: at_record.append(orders.queue.lease))
+    assert (at_record, orders.queue.lease) == ([LEASE], renewed)
+
+
 def test_a_grant_of_another_epoch_or_generation_is_no_renewal(orders: Orders) -> None:
-    assert not orders.queue.renew(0, Lease(8, DEADLINE + 1, True))
+    assert not orders.queue.renew(0, Lease(8, DEADLINE + 1, True), pytest.fail)
     assert not orders.queue.renew(1, Lease(7, DEADLINE + 1, True))
     orders.queue.lose_lease("lost")
     assert not orders.queue.renew(orders.queue.generation, Lease(7, DEADLINE + 1, True))
