@@ -129,7 +129,8 @@ class Routes:
     Name servers drop a broker as soon as its connection closes, for a restart as for ever. A
     broker that is in no route any more is *away*: its queues are given up, no heartbeat and no
     member list is asked of it, but it is still expected back at its last address. After
-    `forget_broker_after_ms` it is forgotten (docs/internals/semantics.md#routes).
+    `forget_broker_after_ms`, during which name servers have answered, it is forgotten
+    (docs/internals/semantics.md#routes).
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Routes:
         self._counted: dict[str, tuple[BrokerData, ...]] = {}
         self._topics_of: Counter[str] = Counter()
         self._forgotten: set[str] = set()
+        self._unanswered_ms = 0  # when no name server answered, the last time
         self._watched: set[str] = set()
         self._malformed: dict[str, list[str]] = {}  # by topic, as they were logged last
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
@@ -265,6 +267,7 @@ class Routes:
         except RouteError as error:
             # NameServerApi has reported the outage, once for all topics.
             _log.debug("topic %s: route refresh failed: %s", topic, error)
+            self._unanswered_ms = self._clock.now_ms()
         except OrderMQError as error:
             _log.warning("topic %s: route refresh failed: %s", topic, error)
 
@@ -410,6 +413,10 @@ class Routes:
     def _forget(self) -> None:
         """Forget brokers and topics that have been away for too long to be restarting."""
         before_ms = self._clock.now_ms() - self._forget_after_ms
+        # One that was restarted knows no broker until each has registered again: if it is away
+        # once more, a broker that it did not name may well be there.
+        if self._unanswered_ms > before_ms:
+            return
         for topic, since_ms in list(self._missing_since_ms.items()):
             if since_ms <= before_ms:
                 del self._missing_since_ms[topic], self._routes[topic]
@@ -475,7 +482,10 @@ class PullSource:
         """Choose another replica after a pull without answer, and refresh the route."""
         # The name server takes a killed master out of the route at once, but a silent one only
         # after two minutes. Trying the next replica without waiting for that costs one request.
-        asked, _ = self.choose()
+        try:
+            asked, _ = self.choose()
+        except RouteError:  # the broker was forgotten while the pull was on its way
+            asked = self._wanted
         await self._routes.refresh_soon(self._queue.topic)
         others = set(self._routes.replicas_of(self._queue.broker_name)) - {asked}
         self._wanted = min(others, default=MASTER_ID)

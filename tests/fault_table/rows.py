@@ -438,7 +438,8 @@ def name_servers(servers: Servers, folder: Path) -> Iterator[Scene]:
                         scene.wait_for_every_queue()
                     finally:  # the other rows need it, too
                         cluster.start("name-server")
-                    scene.join()
+                    # Before the next fault, for brokers register again only every few seconds.
+                    scene.run.wait_for_more(1, scene.join())
                     scene.wait_for_every_queue()
             yield scene
         return
@@ -467,7 +468,7 @@ def name_servers(servers: Servers, folder: Path) -> Iterator[Scene]:
                 for number in away:
                     two[number] = NameServer(ports[number])
                     register(two[number])
-                scene.join()
+                scene.run.wait_for_more(1, scene.join())
                 scene.wait_for_every_queue()
         yield scene
 

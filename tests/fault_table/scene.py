@@ -146,8 +146,8 @@ class Scene:
         odd: str = "",
         environment: Mapping[str, str] | None = None,
         **settings: object,
-    ) -> None:
-        """Start members.
+    ) -> str:
+        """Start members; return the name of the last one.
 
         Args: odd: a kind of `odd_member.py`. settings: of these members, besides the servers'.
         """
@@ -160,6 +160,7 @@ class Scene:
             self.members[name] = self.run.member_process(
                 name, module, environment, **(self.servers.member_settings | settings)
             )
+        return name
 
     def one(self) -> str:
         """A member by chance."""

@@ -8,9 +8,14 @@ import asyncio
 import pytest
 
 from client.known_routes import FORGET_AFTER_MS, ToldEvents, routes_from
-from ordermq.client.routes import are_brokers_away, publish_queues, subscribe_queues
+from ordermq.client.routes import (
+    PullSource,
+    are_brokers_away,
+    publish_queues,
+    subscribe_queues,
+)
 from ordermq.clock import ManualClock
-from ordermq.errors import RequestTimeout, RouteError
+from ordermq.errors import RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import PERM_READ, BrokerData, QueueData, TopicRoute
 
@@ -85,7 +90,7 @@ class FakeNameServer:
     async def topic_route(self, topic: str) -> TopicRoute | None:
         self.asked.append(topic)
         if self.is_away:
-            raise RequestTimeout("away")
+            raise RouteError("no name server answers")
         return self.routes.get(topic)
 
 
@@ -220,6 +225,13 @@ class Watched:
         asyncio.run(work())
         return self.events.take()
 
+    def told_by_nobody(self) -> list[tuple[str, str]]:
+        """Refresh while no name server answers; return what the client heard."""
+        self.server.is_away = True
+        asyncio.run(self.routes.refresh_all())
+        self.server.is_away = False
+        return self.events.take()
+
 
 def test_a_broker_that_left_every_route_is_no_master_but_expected_at_its_address() -> None:
     watched = Watched()
@@ -272,6 +284,39 @@ def test_a_topic_that_no_broker_has_any_more_is_forgotten_later_than_a_restart_t
     assert watched.routes.known("T") is None
     assert watched.told(T=only) == [("new", "b:1")]
     assert watched.routes.known("T") == only
+
+
+def test_nothing_is_forgotten_while_no_name_server_answers() -> None:
+    watched = Watched()
+    only = brokers(b="b:1")
+    watched.told(T=only)
+    watched.told()
+    assert watched.routes.is_away("b"), "a name server that was restarted knows nobody yet"
+    for _ in range(3):
+        watched.clock.advance(FORGET_AFTER_MS)
+        assert watched.told_by_nobody() == []
+    assert watched.told() == [], "restarted once more"
+    assert watched.routes.master_of("b") == "b:1"
+    watched.clock.advance(FORGET_AFTER_MS - 1)
+    assert watched.told() == []
+    watched.clock.advance(1)
+    assert watched.told() == [("changed", "T"), ("unused", "b:1")]
+
+
+def test_a_pull_that_fails_because_its_broker_was_forgotten_asks_for_the_route() -> None:
+    watched = Watched()
+    both, one = brokers(a="a:1", b="b:1"), brokers(a="a:1")
+    watched.told(T=both)
+    source = PullSource(watched.routes, MessageQueue("T", "b", 0))
+    assert source.choose() == (0, "b:1")
+    watched.told(T=one)
+    watched.clock.advance(FORGET_AFTER_MS)
+    assert watched.told(T=one) == [("unused", "b:1")]
+    asyncio.run(source.failed())
+    with pytest.raises(RouteError, match="in no route"):
+        source.choose()
+    watched.told(T=both)
+    assert source.choose() == (0, "b:1")
 
 
 def test_a_master_with_another_address_voids_the_locks_before_it_is_asked_anything() -> None:
