@@ -67,8 +67,13 @@ from ordermq.events import History, NoHistory
     help="Start new groups at offset 0 of queues that still have their first message,"
     " as RocketMQ's broker does (the default), or where their consume_from_where says.",
 )
-# The deprecated name of what is the default now.
-@click.option("--young-queues-from-zero", is_flag=True, hidden=True, expose_value=False)
+@click.option(
+    "--young-queues-from-zero",
+    is_flag=True,
+    hidden=True,
+    expose_value=False,
+    help="Deprecated: it is the default now.",
+)
 @click.option(
     "--accounts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
