@@ -47,8 +47,15 @@ class DelayingLink:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
     def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+
+    async def _end(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _listen(self) -> None:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
