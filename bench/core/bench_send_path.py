@@ -21,12 +21,13 @@ from bench.core.pull_bodies import TOPIC
 from ordermq.client.broker_api import BrokerApi
 from ordermq.clock import ManualClock
 from ordermq.config import RemotingConfig, SendConfig
+from ordermq.core import take_batch
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
 from ordermq.producer.accumulator import MessagePreparation
 from ordermq.producer.hooks import SendHooks
-from ordermq.producer.pending_message import PendingMessage, batch_body, is_single, take_batch
+from ordermq.producer.pending_message import PendingMessage, batch_body, is_single
 from ordermq.producer.send_protocol import SendProtocol
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command, Framer, encode

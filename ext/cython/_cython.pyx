@@ -26,13 +26,13 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.type cimport PyType_Check
-from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t,
     uint32_t, uint64_t,
 )
 from libc.stdlib cimport free
-from libc.string cimport strchr
+from libc.string cimport memcpy, strchr
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport clockid_t
 
@@ -54,6 +54,7 @@ include "offset_map.pyx"
 include "pull_declarations.pyx"
 include "message_codec.pyx"
 include "id_window.pyx"
+include "pending_message.pyx"
 include "message_writer.pyx"
 include "frame_codec.pyx"
 include "frame_stream.pyx"

@@ -51,6 +51,8 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "OrderlyRun",
+    "PendingFields",
+    "PlainSends",
     "ProcessQueue",
     "PullConnection",
     "PullEngine",
@@ -59,13 +61,16 @@ __all__ = [
     "RecordWriter",
     "RunPlan",
     "SendRun",
+    "UniqueIds",
     "encode_batch",
     "encode_rows",
+    "gathered",
     "include_dir",
     "interface",
     "java_hash",
     "ordered_rows",
     "read_header",
+    "take_batch",
 ]
 
 _MODULES: Final = {
@@ -105,6 +110,10 @@ ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[interface.LaneMap] = _core.LaneMap
 LockTable: type[interface.LockTable[Any]] = _core.LockTable
 IdWindow: type[interface.IdWindow] = _core.IdWindow
+UniqueIds: type[interface.UniqueIds] = _core.UniqueIds
+PlainSends: type[interface.PlainSends] = _core.PlainSends
+take_batch: interface.TakeBatch = _core.take_batch
+gathered: interface.Gathered = _core.gathered
 read_header: interface.ReadHeader = _core.read_header
 java_hash: interface.JavaHash = _core.java_hash
 RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
@@ -139,6 +148,7 @@ if TYPE_CHECKING:  # one implementation's types, for these are subclassed
         MessageIndex,
         MessageRun,
         MessageView,
+        PendingFields,
         QueueFields,
     )
 else:
@@ -147,6 +157,7 @@ else:
     MessageView = _core.MessageView
     CallContext = _core.CallContext
     Claim = _core.Claim
+    PendingFields = _core.PendingFields
     QueueFields = _core.QueueFields
 
     def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ UNKNOWN_ID: Final = 6
 
 NO_KEY: Final = 2**32 - 1  # in a column of key sizes: the message has no key
 MAX_OFFSET: Final = 2**63 - 2  # one more, the next offset to commit, must still be an int64
+ID_PREFIX_DIGITS: Final = 28  # of a unique id of 32: process and time, before its number
 
 # OK and MALFORMED are missing: a malformed message has a fault, and says where.
 _EXCEPTIONS: Final[dict[int, tuple[type[Exception], str]]] = {
@@ -203,3 +204,13 @@ def malformed_header(fault: int, header: bytes, position: int) -> ProtocolError:
 def unknown_column(name: str) -> ValueError:
     """Return the error for a column that a message index does not have."""
     return ValueError(f"no column {name!r}: expected some of {', '.join(COLUMNS)}")
+
+
+def not_an_id_prefix(prefix: str) -> ValueError:
+    """Return the error for the first part of unique ids that is none."""
+    return ValueError(f"prefix {prefix!r} of unique ids: expected {ID_PREFIX_DIGITS} digits")
+
+
+def not_done() -> ValueError:
+    """Return the error for the receipt of a message that waits for it."""
+    return ValueError("the message has no receipt yet")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import os
 import struct
-import threading
 import time
 from datetime import datetime
+from typing import Any
+
+from ordermq import core
 
 _PROCESS_PART = struct.Struct(">4sHi")
 _HOUR_MS = 3_600_000
 _LOOPBACK = bytes((127, 0, 0, 1))
-_counter = 0  # the next number of `_take_numbers`
-_counter_lock = threading.Lock()
-_HEX = [f"{number:02X}" for number in range(256)]  # a look-up takes half the time of formatting
 _IDS_PER_CLOCK = 4_096  # the clock is read again well before 65,536, when the counter repeats
 # Java uses the hash of its class loader; any number that differs between processes will do.
 _PROCESS_SALT = int.from_bytes(os.urandom(4), "big", signed=True)
@@ -53,40 +52,23 @@ def unique_message_id(now: float | None = None) -> str:
     Args:
         now: seconds since 1970; the id contains the time since the first of the month.
     """
-    now_ms = time.time_ns() // 1_000_000 if now is None else int(now * 1000)
-    number = _take_numbers(1)
-    return f"{_prefix(now_ms)}{_HEX[number >> 8 & 0xFF]}{_HEX[number & 0xFF]}"
+    return _ids.one(time.time_ns() // 1_000_000 if now is None else int(now * 1000))
 
 
 def unique_message_ids(count: int) -> list[str]:
     """Return `count` new ids; faster than one by one, for they share their prefix. O(count)."""
     ids: list[str] = []
     for done in range(0, count, _IDS_PER_CLOCK):
-        prefix = _prefix(time.time_ns() // 1_000_000)
-        ids += _numbered(prefix, min(count - done, _IDS_PER_CLOCK))
+        now_ms = time.time_ns() // 1_000_000
+        ids += _ids.several(min(count - done, _IDS_PER_CLOCK), now_ms)
     return ids
 
 
-def _numbered(prefix: str, count: int) -> list[str]:
-    ids: list[str] = []
-    first = _take_numbers(count)
-    while (left := count - len(ids)) > 0:
-        number = first + len(ids)
-        shared, low = prefix + _HEX[number >> 8 & 0xFF], number & 0xFF
-        ids += [shared + digits for digits in _HEX[low : low + left]]
-    return ids
+def plain_sends(after: str, kind: type[core.PendingFields[Any]]) -> core.interface.PlainSends:
+    """Return a maker of pending messages with ids of this process; see core/interface.py."""
+    return core.PlainSends(_ids, after, kind)
 
 
-def _take_numbers(count: int) -> int:
-    """Take `count` consecutive numbers from the counter and return the first."""
-    global _counter
-    with _counter_lock:
-        first = _counter
-        _counter += count
-    return first
-
-
-@functools.lru_cache(1)  # many ids are made in the same millisecond
 def _prefix(now_ms: int) -> str:
     """Return the first 28 digits of this process's ids at that moment."""
     global _month
@@ -101,12 +83,12 @@ def _process_digits() -> str:
 
 
 def _forget() -> None:
-    global _counter_lock
-    for cached in (_prefix, _process_digits):  # of the process id, and the child has another
-        cached.cache_clear()
-    _counter_lock = threading.Lock()  # another thread may have held it during the fork
+    _process_digits.cache_clear()  # of the process id, and the child has another
+    _ids.forget()
 
 
+# One for all ids of the process: they share a counter.
+_ids = core.UniqueIds(_prefix)
 os.register_at_fork(after_in_child=_forget)
 
 

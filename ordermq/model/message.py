@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -12,6 +13,7 @@ import orjson
 from ordermq import core
 from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
 from ordermq.errors import ConfigError, DecodeError, ProtocolError, StateError
+from ordermq.model import identifiers
 from ordermq.model import properties as props
 from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
@@ -178,9 +180,8 @@ class Message:
             text = props.encode(own) + text
             _require_short(text, self.topic)
         elif sharding_key:  # nearly all ordered messages
-            text = _key_text(sharding_key) + text
-            if len(text) > _SURELY_SHORT:
-                _require_short(text, self.topic)
+            text = f"{_text_before_id(sharding_key)}{unique_id}{_ID_END}"
+            _require_short(text, self.topic)
         return text
 
     def _own_properties(self) -> dict[str, str]:
@@ -222,16 +223,49 @@ def id_only_properties(
 
     Raises: ConfigError: as there.
     """
-    begin, end = _ID_BEGIN, _ID_END
+    begin, end = _text_before_id(sharding_key or ""), _ID_END
     if sharding_key:
-        begin = _key_text(sharding_key) + begin
         _require_short(f"{begin}{unique_ids[0]}{end}", topic)
     return [f"{begin}{unique_id}{end}" for unique_id in unique_ids]
 
 
 @functools.lru_cache(4_096)  # encoding it was a fifth of what the caller of a send does
-def _key_text(sharding_key: str) -> str:
-    return props.encode({props.SHARDING_KEY: sharding_key})
+def _text_before_id(sharding_key: str) -> str:
+    return (props.encode({props.SHARDING_KEY: sharding_key}) if sharding_key else "") + _ID_BEGIN
+
+
+class PlainMessages:
+    """Makes the pending messages of `Message`s that have no properties but their key and their id.
+
+    Their properties are those of `Message.wire_properties`; the rest of a message is not looked at.
+
+    Args: kind: of the pending messages.
+    """
+
+    def __init__(self, kind: type[core.PendingFields[Any]]) -> None:
+        self._pending = identifiers.plain_sends(_ID_END, kind).pending
+
+    def pending(
+        self, message: Message, key: str | int | None, on_done: Callable[[Any], object]
+    ) -> Any:
+        """Return the pending message of a plain one, None if it has to be made in full.
+
+        Raises: ConfigError: as `Message.wire_properties`.
+        """
+        if (
+            message.properties
+            or message.tags
+            or message.keys
+            or message.delay_level
+            or message.deliver_at_ms
+            or message.delay_ms
+        ):
+            return None
+        before = _ID_BEGIN if key is None else _text_before_id(str(key))
+        if len(before) > _SURELY_SHORT_BEFORE_ID:
+            return None
+        now_ms = time.time_ns() // 1_000_000
+        return self._pending(message.body, before, message.flag, key, on_done, now_ms)
 
 
 def extended_properties(text: str, added: Mapping[str, str], topic: str) -> str:
@@ -268,6 +302,7 @@ def _require_short(text: str, topic: str) -> None:
 # message.
 _ID_BEGIN, _ID_END = props.encode_plain(props.UNIQ_KEY, "?").split("?")
 _ID_END += props.encode_plain(props.WAIT, "true")
+_SURELY_SHORT_BEFORE_ID = _SURELY_SHORT - 32 - len(_ID_END)
 
 RESERVED_PROPERTIES = frozenset(
     {

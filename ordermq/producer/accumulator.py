@@ -13,7 +13,12 @@ from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError
 from ordermq.model.identifiers import unique_message_id, unique_message_ids
-from ordermq.model.message import Message, id_only_properties, with_own_properties
+from ordermq.model.message import (
+    Message,
+    PlainMessages,
+    id_only_properties,
+    with_own_properties,
+)
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.pending_message import PendingMessage
@@ -32,6 +37,7 @@ class MessagePreparation:
         self._max_message_bytes = config.max_message_bytes
         self._max_batch_bytes = config.max_batch_bytes
         self._hooks = hooks
+        self._plain = PlainMessages(PendingMessage)
         self.checks: list[SendCheck] = []
 
     def one(
@@ -50,6 +56,10 @@ class MessagePreparation:
         body = message.body
         if len(body) > self._max_message_bytes:
             raise self._too_long(message)
+        if not added and not self._hooks.hooks:
+            plain: PendingMessage | None = self._plain.pending(message, key, on_done)
+            if plain is not None:
+                return plain
         # Made once, in the call: every re-sent copy carries the same id, by which consumers can
         # recognise it.
         unique_id = unique_message_id()
@@ -118,8 +128,8 @@ class MessagePreparation:
                 key,
                 first.is_delayed,
                 on_done,
-                is_timed=first.is_timed,
             )
+            pending.is_timed = first.is_timed
             made.append(pending)
             if calls is not None:
                 hooks.follow(calls[part], pending)

@@ -127,7 +127,7 @@ class SendHooks:
     def _after(
         self,
         calls: Sequence[SendCall],
-        on_done: Callable[[PendingMessage], None],
+        on_done: Callable[[PendingMessage], object],
         pending: PendingMessage,
     ) -> None:
         try:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
+from ordermq.core import take_batch
 from ordermq.errors import BrokerError, KeyFailed, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
-from ordermq.producer.pending_message import PendingMessage, batch_body, is_single, take_batch
+from ordermq.producer.pending_message import PendingMessage, batch_body, is_single
 from ordermq.producer.queue_selector import ShardingKey
 from ordermq.producer.retry_policy import (
     AfterFailure,

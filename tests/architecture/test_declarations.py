@@ -38,10 +38,13 @@ CLASSES = [
     "MessageRun",
     "MessageView",
     "OffsetMap",
+    "PendingFields",
+    "PlainSends",
     "ProcessQueue",
     "QueueFields",
     "RecordBlock",
     "RecordWriter",
+    "UniqueIds",
 ]
 ENGINE = [
     "AwaitedAnswer",
@@ -65,9 +68,11 @@ LOOP = [
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "encode_batch": "EncodeBatch",
     "encode_rows": "EncodeRows",
+    "gathered": "Gathered",
     "java_hash": "JavaHash",
     "ordered_rows": "OrderedRows",
     "read_header": "ReadHeader",
+    "take_batch": "TakeBatch",
 }
 
 # mypy reads these: the cores in Python fulfil the contract with all its types. The Cython one
@@ -83,6 +88,11 @@ INDEXES: list[type[interface.MessageIndex]] = [cffi_binding.MessageIndex, refere
 ID_WINDOWS: list[type[interface.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
 CONTEXTS: list[type[interface.CallContext]] = [reference.CallContext]
 CLAIMS: list[type[interface.Claim]] = [reference.Claim]
+PENDING_FIELDS: list[type[interface.PendingFields]] = [reference.PendingFields]
+PLAIN_SENDS: list[type[interface.PlainSends]] = [reference.PlainSends]
+UNIQUE_IDS: list[type[interface.UniqueIds]] = [reference.UniqueIds]
+GATHERERS: list[interface.Gathered] = [reference.gathered]
+TAKERS: list[interface.TakeBatch] = [reference.take_batch]
 QUEUE_FIELDS: list[type[interface.QueueFields]] = [reference.QueueFields]
 RUNS: list[type[interface.MessageRun]] = [cffi_binding.MessageRun, reference.MessageRun]
 VIEWS: list[type[interface.MessageView]] = [cffi_binding.MessageView, reference.MessageView]

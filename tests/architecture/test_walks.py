@@ -26,6 +26,7 @@ _BESIDE = {
     "ordermq/consumer/group/allocation.py",
     "ordermq/consumer/group/queue_locks.py",
     "ordermq/consumer/group/subscriptions.py",
+    "ordermq/model/identifiers.py",  # once per millisecond
     "ordermq/model/names.py",
     "ordermq/forking.py",  # once per connection
     "ordermq/remoting/bodies.py",

@@ -23,7 +23,17 @@ from ordermq.core.cffi_binding.process_queue import ProcessQueue
 
 # A run is a list of (index, first, count), the others are a few fields: nothing in them would be
 # quicker through a C call.
-from ordermq.core.reference import CallContext, Claim, MessageRun, QueueFields
+from ordermq.core.reference import (
+    CallContext,
+    Claim,
+    MessageRun,
+    PendingFields,
+    PlainSends,
+    QueueFields,
+    UniqueIds,
+    gathered,
+    take_batch,
+)
 
 __all__ = [
     "CallContext",
@@ -35,15 +45,20 @@ __all__ = [
     "MessageRun",
     "MessageView",
     "OffsetMap",
+    "PendingFields",
+    "PlainSends",
     "ProcessQueue",
     "QueueFields",
     "RecordBlock",
     "RecordWriter",
+    "UniqueIds",
     "encode_batch",
     "encode_rows",
+    "gathered",
     "java_hash",
     "ffi",
     "lib",
     "ordered_rows",
     "read_header",
+    "take_batch",
 ]

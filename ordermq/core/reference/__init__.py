@@ -18,6 +18,13 @@ from ordermq.core.reference.message_writer import (
     ordered_rows,
 )
 from ordermq.core.reference.offset_map import OffsetMap
+from ordermq.core.reference.pending_message import (
+    PendingFields,
+    PlainSends,
+    UniqueIds,
+    gathered,
+    take_batch,
+)
 from ordermq.core.reference.process_queue import ProcessQueue
 
 __all__ = [
@@ -30,13 +37,18 @@ __all__ = [
     "MessageRun",
     "MessageView",
     "OffsetMap",
+    "PendingFields",
+    "PlainSends",
     "ProcessQueue",
     "QueueFields",
     "RecordBlock",
     "RecordWriter",
+    "UniqueIds",
     "encode_batch",
     "encode_rows",
+    "gathered",
     "java_hash",
     "ordered_rows",
     "read_header",
+    "take_batch",
 ]

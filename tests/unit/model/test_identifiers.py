@@ -10,6 +10,7 @@ from datetime import datetime
 
 import pytest
 
+from ordermq import core
 from ordermq.model import identifiers
 from ordermq.model.identifiers import offset_message_id, unique_message_id, unique_message_ids
 
@@ -26,13 +27,12 @@ def test_the_brokers_id_is_its_address_and_the_records_place(address: str, text:
 
 
 def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cached in ("_prefix", "_process_digits"):
-        monkeypatch.setattr(identifiers, cached, getattr(identifiers, cached).__wrapped__)
+    monkeypatch.setattr(identifiers, "_process_digits", identifiers._process_digits.__wrapped__)
     monkeypatch.setattr(identifiers, "_month", identifiers._Month(0, 0))
     month_ms, pid, salt, address = 0xABCD, 1234, 5, bytes((10, 0, 0, 1))
     monkeypatch.setattr(identifiers, "_LOOPBACK", address)
     monkeypatch.setattr(identifiers, "_PROCESS_SALT", salt)
-    monkeypatch.setattr(identifiers, "_counter", 7)
+    monkeypatch.setattr(identifiers, "_ids", core.UniqueIds(identifiers._prefix, 7))
     monkeypatch.setattr(identifiers.os, "getpid", lambda: 0x50000 + pid)
     first = datetime(2026, 11, 1).timestamp()
     assert unique_message_id(first + month_ms / 1000) == "0A00000104D2000000050000ABCD0007"
@@ -75,7 +75,7 @@ def test_ids_given_together_are_like_others_and_differ() -> None:
 
 
 def test_the_counter_of_an_id_wraps_at_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identifiers, "_counter", 65_535)
+    monkeypatch.setattr(identifiers, "_ids", core.UniqueIds(identifiers._prefix, 65_535))
     counters = [struct.unpack(">H", bytes.fromhex(unique_message_id())[14:]) for _ in range(2)]
     assert counters == [(65_535,), (0,)]
 
@@ -85,7 +85,7 @@ def test_the_counter_of_an_id_wraps_at_16_bits(monkeypatch: pytest.MonkeyPatch) 
 def test_ids_given_together_are_numbered_in_a_row(
     monkeypatch: pytest.MonkeyPatch, given: int, count: int
 ) -> None:
-    monkeypatch.setattr(identifiers, "_counter", given)
+    monkeypatch.setattr(identifiers, "_ids", core.UniqueIds(identifiers._prefix, given))
     ids = [*unique_message_ids(count), unique_message_id()]
     assert [int(text[28:], 16) for text in ids] == [
         (given + number) % 65_536 for number in range(count + 1)

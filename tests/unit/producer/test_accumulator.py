@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from ordermq.clock import ManualClock
 from ordermq.config import SendConfig
+from ordermq.core import take_batch
 from ordermq.errors import ConfigError
 from ordermq.model.message import Message
 from ordermq.model.properties import decode
 from ordermq.producer.accumulator import MessagePreparation
 from ordermq.producer.hooks import SendCall, SendHooks
-from ordermq.producer.pending_message import PendingMessage, take_batch
+from ordermq.producer.pending_message import PendingMessage
 
 
 def prepared(
@@ -66,6 +67,23 @@ def test_together_they_are_the_messages_one_by_one_in_order(
         assert pending.key == key
         assert len(pending) == 1 or pending.size <= max_batch_bytes
         assert pending.size == sum(map(len, pending.bodies)) + sum(map(len, pending.properties))
+
+
+@pytest.mark.parametrize("key", ["", "é", 7, -1, "k" * 8_100, "k" * 8_191, "é" * 16_000])
+def test_a_key_stands_in_front_of_the_id(key: str | int) -> None:
+    message = Message("T", b"x")
+    made = MessagePreparation(SendConfig(), SendHooks("PG", ManualClock()))
+    pending = made.one(message, key, lambda pending: None)
+    (text,), (unique_id,) = pending.properties, pending.unique_ids
+    assert text == message.wire_properties(str(key), unique_id)
+    assert (pending.key, pending.size) == (key, 1 + len(text))
+
+
+@pytest.mark.parametrize("key", ["k" * 32_768, "é" * 16_384])
+def test_a_key_that_is_too_long_is_refused(key: str) -> None:
+    made = MessagePreparation(SendConfig(), SendHooks("PG", ManualClock()))
+    with pytest.raises(ConfigError, match=r"properties take \d+ bytes: expected at most"):
+        made.one(Message("T", b"x"), key, lambda pending: None)
 
 
 @given(MESSAGES, st.integers(1, 2_000))

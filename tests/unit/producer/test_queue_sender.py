@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordermq.config import SendConfig
+from ordermq.core import take_batch
 from ordermq.errors import (
     BrokerError,
     ConnectFailed,
@@ -28,7 +29,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import encode
 from ordermq.model.status import SendStatus
 from ordermq.producer import queue_sender
-from ordermq.producer.pending_message import PendingMessage, batch_body, take_batch
+from ordermq.producer.pending_message import PendingMessage, batch_body
 from ordermq.producer.queue_sender import InFlightBatch, QueueSender
 from ordermq.producer.send_protocol import SendProtocol
 from ordermq.remoting.command import Command

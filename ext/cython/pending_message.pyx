@@ -1,0 +1,235 @@
+cdef enum:
+    ID_PREFIX_DIGITS = 28  # as in core/status.py
+    ID_DIGITS = 32
+
+
+@cython.final
+cdef class UniqueIds:
+    """Makes the unique ids of one process's messages; see core/interface.py."""
+
+    cdef object _prefix_of
+    # Guarded by the GIL, and without one by the critical section of this object.
+    cdef uint64_t _number
+    cdef int64_t _newest_ms  # the time of the prefix, -1 before the first
+    cdef char _prefix[ID_PREFIX_DIGITS]
+
+    def __cinit__(self, prefix_of, uint64_t number=0):
+        self._prefix_of = prefix_of
+        self._number = number
+        self._newest_ms = -1
+
+    def one(self, int64_t now_ms):
+        return self._one(now_ms)
+
+    def several(self, Py_ssize_t count, int64_t now_ms):
+        cdef char digits[ID_DIGITS]
+        cdef Py_ssize_t i
+        cdef uint64_t first = self._begin(now_ms, count, digits)
+        cdef list made = []
+        for i in range(count):
+            made.append(id_text(digits, first + <uint64_t>i))
+        return made
+
+    @cython.critical_section
+    def forget(self):
+        self._newest_ms = -1
+
+    cdef str _one(self, int64_t now_ms):
+        cdef char digits[ID_DIGITS]
+        cdef uint64_t number = self._begin(now_ms, 1, digits)
+        return id_text(digits, number)
+
+    cdef uint64_t _begin(self, int64_t now_ms, Py_ssize_t count, char *digits) except? 0:
+        # Take `count` numbers, return the first, and write the prefix to `digits`.
+        cdef uint64_t first
+        cdef const char *prefix
+        cdef Py_ssize_t size
+        cdef bint is_known
+        with cython.critical_section(self):
+            is_known = self._newest_ms == now_ms
+            if is_known:
+                memcpy(digits, self._prefix, ID_PREFIX_DIGITS)
+        if not is_known:
+            text = self._prefix_of(now_ms)
+            prefix = PyUnicode_AsUTF8AndSize(text, &size)
+            if size != ID_PREFIX_DIGITS or len(text) != ID_PREFIX_DIGITS:
+                raise _status.not_an_id_prefix(text)
+            memcpy(digits, prefix, ID_PREFIX_DIGITS)
+        with cython.critical_section(self):
+            if not is_known:
+                memcpy(self._prefix, digits, ID_PREFIX_DIGITS)
+                self._newest_ms = now_ms
+            first = self._number
+            self._number += <uint64_t>count
+        return first
+
+
+cdef str id_text(char *digits, uint64_t number):
+    # Upper-case hexadecimal of the lower 16 bits, behind the prefix.
+    cdef const char *hexadecimal = b"0123456789ABCDEF"
+    digits[28] = hexadecimal[number >> 12 & 15]
+    digits[29] = hexadecimal[number >> 8 & 15]
+    digits[30] = hexadecimal[number >> 4 & 15]
+    digits[31] = hexadecimal[number & 15]
+    return PyUnicode_DecodeASCII(digits, ID_DIGITS, NULL)
+
+
+cdef class PendingFields:
+    """Fields of a message that waits for its receipt; see core/interface.py."""
+
+    cdef public object bodies
+    cdef public object properties
+    cdef public object unique_ids
+    cdef public object flags
+    cdef public object key
+    cdef public object on_done
+    cdef public object requirement
+    cdef public object reply_header
+    cdef public Py_ssize_t size
+    cdef public int sys_flag
+    cdef public int fallbacks_left
+    cdef public bint is_alone
+    cdef public bint is_watched
+    cdef public bint is_timed
+    cdef public bint wakes_only
+    cdef public bint is_oneway
+    cdef object _receipts
+    cdef object _error
+
+    def __init__(self, bodies, properties, unique_ids, flags, size, key, is_alone, on_done):
+        self.bodies = bodies
+        self.properties = properties
+        self.unique_ids = unique_ids
+        self.flags = flags
+        self.size = size
+        self.key = key
+        self.is_alone = is_alone
+        self.on_done = on_done
+
+    # In critical sections: one thread sets them while another looks whether they are set.
+    @property
+    def receipts(self):
+        with cython.critical_section(self):
+            return self._receipts
+
+    @receipts.setter
+    def receipts(self, value):
+        with cython.critical_section(self):
+            self._receipts = value
+
+    @property
+    def error(self):
+        with cython.critical_section(self):
+            return self._error
+
+    @error.setter
+    def error(self, value):
+        with cython.critical_section(self):
+            self._error = value
+
+    def __len__(self):
+        return len(self.bodies)
+
+    @property
+    def is_done(self):
+        with cython.critical_section(self):
+            return self._receipts is not None or self._error is not None
+
+    def all_receipts(self):
+        return self._done()
+
+    def receipt(self):
+        return self._done()[0]
+
+    cdef object _done(self):
+        with cython.critical_section(self):
+            receipts, error = self._receipts, self._error
+        if error is not None:
+            raise error
+        if receipts is None:
+            raise _status.not_done()
+        return receipts
+
+    def finish(self, receipts, error):
+        with cython.critical_section(self):
+            is_first = self._receipts is None and self._error is None
+            if is_first:
+                self._receipts, self._error = receipts, error
+        if not is_first:
+            return
+        try:
+            self.on_done(self)
+        except Exception:
+            self.not_notified()
+
+    def not_notified(self):
+        raise
+
+
+@cython.final
+cdef class PlainSends:
+    """Makes the pending messages of plain sends; see core/interface.py."""
+
+    cdef UniqueIds _ids
+    cdef str _after
+    cdef type _kind
+
+    def __cinit__(self, UniqueIds ids not None, str after not None, type kind not None):
+        if not issubclass(kind, PendingFields):
+            raise TypeError(f"PlainSends: {kind.__name__} is no subclass of PendingFields")
+        self._ids, self._after, self._kind = ids, after, kind
+
+    def pending(self, body, str before not None, flag, key, on_done, int64_t now_ms):
+        cdef PendingFields made = <PendingFields>bare_instance(self._kind, ())
+        cdef str unique_id = self._ids._one(now_ms)
+        cdef str text = before + unique_id + self._after
+        made.size = len(body) + len(text)
+        made.bodies = (body if type(body) is bytes else bytes(body),)
+        made.properties = (text,)
+        made.unique_ids = (unique_id,)
+        made.flags = (flag,)
+        made.key = key
+        made.on_done = on_done
+        return made
+
+
+def take_batch(waiting not None, Py_ssize_t max_bytes):
+    # The first one even if it is too big by itself.
+    cdef PendingFields first = waiting.popleft()
+    cdef PendingFields message
+    cdef list batch = [first]
+    cdef Py_ssize_t size = first.size
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t i
+    if first.is_alone:
+        return batch
+    for message in waiting:
+        size += message.size
+        if message.is_alone or size > max_bytes:
+            break
+        count += 1
+    popleft = waiting.popleft
+    for i in range(count):
+        batch.append(popleft())
+    return batch
+
+
+def gathered(batch not None):
+    cdef PendingFields message
+    cdef list bodies = []
+    cdef list properties = []
+    cdef list flags = []
+    for message in batch:
+        add_each(bodies, message.bodies)
+        add_each(properties, message.properties)
+        add_each(flags, message.flags)
+    return bodies, properties, flags
+
+
+cdef inline int add_each(list found, object values) except -1:
+    # A tuple of one for a message of its own; a list for a `send_batch`.
+    if PyTuple_CheckExact(values) and PyTuple_GET_SIZE(values) == 1:
+        found.append(<object>PyTuple_GET_ITEM(values, 0))
+    else:
+        found.extend(values)
+    return 0

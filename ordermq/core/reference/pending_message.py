@@ -1,0 +1,174 @@
+"""Unique ids of messages, and the fields of messages that wait for their receipts."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ordermq.core import status
+
+if TYPE_CHECKING:
+    from ordermq.core import interface
+
+ReceiptT = TypeVar("ReceiptT")
+
+
+class UniqueIds:
+    """See interface.UniqueIds."""
+
+    def __init__(self, prefix_of: Callable[[int], str], number: int = 0) -> None:
+        self._prefix_of = prefix_of
+        self._number = number
+        self._newest = -1, ""  # a time and its prefix
+        self._lock = threading.Lock()
+
+    def one(self, now_ms: int) -> str:
+        return self.several(1, now_ms)[0]
+
+    def several(self, count: int, now_ms: int) -> list[str]:
+        at_ms, prefix = self._newest
+        if at_ms != now_ms:
+            prefix = self._prefix_of(now_ms)
+            if len(prefix) != status.ID_PREFIX_DIGITS or not prefix.isascii():
+                raise status.not_an_id_prefix(prefix)
+            self._newest = now_ms, prefix
+        with self._lock:
+            first = self._number
+            self._number += count
+        return [f"{prefix}{number & 0xFFFF:04X}" for number in range(first, first + count)]
+
+    def forget(self) -> None:
+        self._newest = -1, ""
+        self._lock = threading.Lock()  # another thread may have held it during the fork
+
+
+class PendingFields(Generic[ReceiptT]):
+    """See interface.PendingFields."""
+
+    __slots__ = (
+        "bodies",
+        "error",
+        "fallbacks_left",
+        "flags",
+        "is_alone",
+        "is_oneway",
+        "is_timed",
+        "is_watched",
+        "key",
+        "on_done",
+        "properties",
+        "receipts",
+        "reply_header",
+        "requirement",
+        "size",
+        "sys_flag",
+        "unique_ids",
+        "wakes_only",
+    )
+
+    def __init__(
+        self,
+        bodies: Sequence[bytes],
+        properties: Sequence[str],
+        unique_ids: Sequence[str],
+        flags: Sequence[int],
+        size: int,
+        key: str | int | None,
+        is_alone: bool,
+        on_done: Callable[[Any], object],
+    ) -> None:
+        self.bodies = bodies
+        self.properties = properties
+        self.unique_ids = unique_ids
+        self.flags = flags
+        self.size = size
+        self.key = key
+        self.is_alone = is_alone
+        self.on_done = on_done
+        self.sys_flag = 0
+        self.fallbacks_left = 0
+        self.is_watched = False
+        self.is_timed = False
+        self.wakes_only = False
+        self.is_oneway = False
+        self.requirement: Any = None
+        self.receipts: Sequence[ReceiptT] | None = None
+        self.error: BaseException | None = None
+        self.reply_header: Any = None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @property
+    def is_done(self) -> bool:
+        return self.receipts is not None or self.error is not None
+
+    def all_receipts(self) -> Sequence[ReceiptT]:
+        if self.error is not None:
+            raise self.error
+        if self.receipts is None:
+            raise status.not_done()
+        return self.receipts
+
+    def receipt(self) -> ReceiptT:
+        return self.all_receipts()[0]
+
+    def finish(self, receipts: Sequence[ReceiptT] | None, error: BaseException | None) -> None:
+        if self.is_done:
+            return
+        self.receipts, self.error = receipts, error
+        try:
+            self.on_done(self)
+        except Exception:  # noqa: BLE001 - a defect; others of its request are notified next
+            self.not_notified()
+
+    def not_notified(self) -> None:
+        raise  # the exception of `on_done`
+
+
+class PlainSends:
+    """See interface.PlainSends."""
+
+    def __init__(
+        self, ids: interface.UniqueIds, after: str, kind: Callable[..., interface.PendingFields]
+    ) -> None:
+        self._ids = ids
+        self._after = after
+        self._kind = kind
+
+    def pending(
+        self,
+        body: bytes,
+        before: str,
+        flag: int,
+        key: str | int | None,
+        on_done: Callable[[Any], object],
+        now_ms: int,
+    ) -> Any:
+        unique_id = self._ids.one(now_ms)
+        text = before + unique_id + self._after
+        size = len(body) + len(text)
+        return self._kind((bytes(body),), (text,), (unique_id,), (flag,), size, key, False, on_done)
+
+
+def take_batch(waiting: deque[Any], max_bytes: int) -> list[Any]:
+    batch = [waiting.popleft()]
+    size = batch[0].size
+    while waiting and not batch[0].is_alone and not waiting[0].is_alone:
+        size += waiting[0].size
+        if size > max_bytes:
+            break
+        batch.append(waiting.popleft())
+    return batch
+
+
+def gathered(batch: Sequence[Any]) -> tuple[list[bytes], list[str], list[int]]:
+    every = chain.from_iterable
+    return (
+        list(every(message.bodies for message in batch)),
+        list(every(message.properties for message in batch)),
+        list(every(message.flags for message in batch)),
+    )
