@@ -16,7 +16,7 @@ from ordermq.cli.demo.processes import DemoFailed, Process
 JOB = "examples.flights_on_spark"
 LEASE_MS = 5_000
 KILL_AT = 0.4  # of all rows
-TIME_LIMIT_S = 400.0
+STALL_LIMIT_S = 200.0  # on a busy machine a micro-batch may take more than a minute
 _POLL_S = 0.2
 _MAX_ROWS = 45_000
 
@@ -64,7 +64,7 @@ def run_scenario(data: Path, folder: Path, report: Report) -> Scenario:
         data: the broker's data folder after the demo.
         folder: empty; for checkpoint, history and logs.
         report: called with the number of rows done and a note.
-    Raises: DemoFailed: a process ended by itself, or the time limit is reached.
+    Raises: DemoFailed: a process ended by itself, or none of them got on for `STALL_LIMIT_S`.
     """
     scenario, started = Scenario(folder), time.monotonic()
     broker = Process(
@@ -81,8 +81,11 @@ def run_scenario(data: Path, folder: Path, report: Report) -> Scenario:
         # A topic of its own: an earlier run's logs may still be in the broker.
         logs = f"aircraft-logs-{time.time_ns() // 1_000_000}"
         job = _job(address, scenario, logs)
+        moved, done = started, 0
         while not (job.is_over and job.lines.empty()):
             _read_line(scenario, job, report)
+            if len(scenario.batches) > done:
+                moved, done = time.monotonic(), len(scenario.batches)
             is_due = not scenario.killed_t and scenario.rows >= KILL_AT * scenario.total
             if is_due and _in_mid_batch(folder):
                 report(scenario.rows, "the driver is killed (-9) in the middle of a micro-batch")
@@ -91,9 +94,9 @@ def run_scenario(data: Path, folder: Path, report: Report) -> Scenario:
                 job = _job(address, scenario, logs)
             broker.check_alive()
             job.check_alive()
-            if time.monotonic() - started > TIME_LIMIT_S:
+            if time.monotonic() - moved > STALL_LIMIT_S:
                 raise DemoFailed(
-                    f"not finished after {TIME_LIMIT_S:.0f} s: {scenario.rows:,} of "
+                    f"no micro-batch ended for {STALL_LIMIT_S:.0f} s: {scenario.rows:,} of "
                     f"{scenario.total:,} rows; see {job.log}"
                 )
         job.wait(10.0)
