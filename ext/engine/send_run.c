@@ -68,14 +68,16 @@ static bool take_number(omq_json *json, int32_t *number) {
     int64_t found = 0;
     omq_json_skip_blanks(json);
     const uint8_t *start = json->at;
-    for (; json->at < json->end && *json->at >= '0' && *json->at <= '9'; json->at++) {
-        found = found * 10 + (*json->at - '0');
+    const uint8_t *at = start;
+    for (; at < json->end && *at >= '0' && *at <= '9'; at++) {
+        found = found * 10 + (*at - '0');
         if (found > INT32_MAX) {
             return false;
         }
     }
+    json->at = at;
     *number = (int32_t)found;
-    return json->at > start && (*start != '0' || json->at == start + 1);
+    return at > start && (*start != '0' || at == start + 1);
 }
 
 /* Members of a command's header that a plain send may have, each once. */
@@ -180,12 +182,15 @@ static int hexadecimal(uint8_t digit) {
 static size_t unescape(const uint8_t *at, const uint8_t *end, uint8_t *character) {
     static const char names[] = "\"\\/bfnrt";
     static const char meant[] = "\"\\/\b\f\n\r\t";
-    const char *name = *at == 0 ? NULL : strchr(names, *at);
-    if (name != NULL) {
+    if (*at != 'u') { /* which separators of properties have */
+        const char *name = *at == 0 ? NULL : strchr(names, *at);
+        if (name == NULL) {
+            return 0;
+        }
         *character = (uint8_t)meant[name - names];
         return 1;
     }
-    if (end - at < 5 || at[0] != 'u' || at[1] != '0' || at[2] != '0') {
+    if (end - at < 5 || at[1] != '0' || at[2] != '0') {
         return 0;
     }
     int high = hexadecimal(at[3]);
@@ -208,15 +213,18 @@ static bool copy_properties(const omq_send_fields *fields, uint8_t *copy, omq_te
         return text->size <= SHORT_MAX;
     }
     while (at < end) {
-        if (*at != '\\') {
-            *copy++ = *at++;
-            continue;
+        const uint8_t *escape = memchr(at, '\\', (size_t)(end - at));
+        size_t plain = (size_t)((escape == NULL ? end : escape) - at);
+        memcpy(copy, at, plain);
+        copy += plain;
+        at += plain;
+        if (escape != NULL) {
+            size_t taken = unescape(at + 1, end, copy++);
+            if (taken == 0) {
+                return false;
+            }
+            at += 1 + taken;
         }
-        size_t taken = unescape(at + 1, end, copy++);
-        if (taken == 0) {
-            return false;
-        }
-        at += 1 + taken;
     }
     properties->size = (size_t)(copy - properties->bytes);
     return properties->size <= SHORT_MAX;
@@ -287,7 +295,9 @@ static size_t frame_size(const uint8_t *bytes, size_t size, size_t most_frame) {
 /* Read the send of a whole frame; `texts` has room for its header. */
 static bool read_send(const uint8_t *bytes, size_t frame, size_t most_body, uint8_t *texts,
                       omq_plain_send *send) {
-    omq_send_fields fields = {.seen = 0};
+    omq_send_fields fields; /* a value is there if its letter was seen */
+    fields.seen = 0;
+    fields.is_text_escaped = false;
     size_t header = omq_read_u32(bytes + 4); /* its first byte is 0 for JSON */
     if (header > frame - FRAME_WORDS || frame - FRAME_WORDS - header > most_body) {
         return false;

@@ -161,6 +161,27 @@ def test_other_spellings_of_plain_values_are_taken() -> None:
     assert check_against_reference(b"".join(map(as_java_writes, sends))) == len(sends)
 
 
+@pytest.mark.parametrize(
+    ("byte", "is_plain_text"),
+    [(byte, True) for byte in b" !#[]~\x7f"]
+    + [(byte, False) for byte in b'\x00\x1f"\\\x80\xa2\xdc'],
+)
+def test_a_byte_of_a_text_means_the_same_wherever_it_stands(byte: int, is_plain_text: bool) -> None:
+    # A text is searched in steps of eight bytes, and what is left of it byte by byte.
+    for size in range(20):
+        for at in range(size + 1):
+            group = "g" * at + "\x01" + "g" * (size - at)
+            data = encode(send(1, a=group.replace("\x01", "~"))).replace(b"~", bytes([byte]))
+            assert check_against_reference(data) == is_plain_text, group
+
+
+def test_an_escape_is_undone_wherever_it_stands() -> None:
+    for size in range(20):
+        for at in range(size + 1):
+            value = "x" * at + '\x01"\\' + "x" * (size - at)
+            assert check_against_reference(encode(send(1, i=properties(1, ("X", value))))) == 1
+
+
 NOT_PLAIN: Mapping[str, Command] = {
     "code": Command(10, send(2).ext, opaque=2),
     "batch": Command(320, send(2).ext, opaque=2),
