@@ -20,9 +20,9 @@ def summarise(rows: list[dict[str, Any]], messages: int) -> dict[str, Any]:
     if "broker_cpu_seconds" in rows[0]:
         broker = statistics.median(r["broker_cpu_seconds"] / messages * 1e6 for r in rows)
         summary["broker_cpu_us_per_message"] = round(broker, 3)
-    if "user_seconds" in rows[0]:
-        user = statistics.median(r["user_seconds"] / messages * 1e6 for r in rows)
-        summary["user_cpu_us_per_message"] = round(user, 3)
+    if rows[0].get("pulling_user_seconds"):
+        pulling = statistics.median(r["pulling_user_seconds"] / messages * 1e6 for r in rows)
+        summary["pulling_user_us_per_message"] = round(pulling, 4)
     return summary
 
 

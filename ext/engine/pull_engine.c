@@ -14,6 +14,10 @@
 #include <sys/types.h>
 #include <time.h>
 
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
 #include "bytes.h"
 #include "platform.h"
 #include "reply_header.h"
@@ -852,6 +856,9 @@ static void turn(omq_pull_engine *engine, size_t polled) {
 
 static void *run(void *context) {
     omq_pull_engine *engine = context;
+#ifdef __linux__
+    (void)prctl(PR_SET_NAME, "ordermq-pulls", 0, 0, 0); /* for `top -H` and debuggers */
+#endif
     omq_mutex_lock(&engine->turn);
     engine->now_ms = clock_ms(engine);
     while (serve(engine)) {
