@@ -128,7 +128,7 @@ cdef class ConcurrentRun:
                 run = self._queue._take_run(self._plan._calls._size, self._plan._calls._run)
                 if run is None:
                     return None  # the take has cleared the dispatch flag
-                claim = self._claimed(run, <Py_ssize_t>assigned._running)
+                claim = self._claimed(run, assigned._running)
                 # As `has_more` does it: the pull engine may put in between.
                 omq.omq_process_queue_end_dispatch(self._queue._queue)
                 has_more = omq.omq_process_queue_begin_dispatch(self._queue._queue)
@@ -171,7 +171,7 @@ cdef class ConcurrentRun:
         try:
             if claim.generation == assigned._generation:
                 self._remove(<MessageRun>claim.messages, count)
-            running = max(<Py_ssize_t>assigned._running - 1, 0)
+            running = max(assigned._running - 1, 0)
             if self._left > 0 and self._now_ms < self._end_ms and self._has_pending():
                 if self._may_claim():
                     run = self._queue._take_run(self._plan._calls._size, self._plan._calls._run)
@@ -179,7 +179,7 @@ cdef class ConcurrentRun:
                 assigned._running = running
             else:
                 following = self._claimed(run, running)
-            is_drained = assigned._state is self._plan._draining and running == 0
+            is_drained = assigned._state_field is self._plan._draining and running == 0
             if assigned._room_below and self._queue.message_count < assigned._room_below:
                 assigned._room_below = 0
                 has_room = True
@@ -204,8 +204,8 @@ cdef class ConcurrentRun:
     cdef bint _may_claim(self) except -1:
         """Return False where more than a claim follows, or nothing may be claimed."""
         cdef QueueFields assigned = self._assigned
-        cdef object lease = assigned._lease
-        if assigned._state is not self._plan._active or lease is None or assigned._paused:
+        cdef object lease = assigned._lease_field
+        if assigned._state_field is not self._plan._active or lease is None or assigned._paused:
             return False
         if lease is not self._lease:
             self._lease = lease
@@ -248,7 +248,7 @@ cdef class ConcurrentRun:
                 PyMem_Free(offsets)
         # With nothing left, what the filter left out behind the last message is done, too.
         done = omq.omq_process_queue_done_after(self._queue._queue, done)
-        if done > <int64_t>self._assigned._done_offset:
+        if done > self._assigned._done_offset:
             self._assigned._done_offset = done
         return 0
 

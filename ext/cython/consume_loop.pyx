@@ -58,9 +58,27 @@ cdef class QueueFields:
     """Fields of a queue that are used at each call; see core/interface.py."""
 
     cdef object _calling
+    cdef object _lease_field
+    cdef object _state_field
+    cdef public object process_queue
+    cdef public object attempts
+    cdef public object _failed_ms
+    cdef public object _paused
+    cdef public object _room_below
+    cdef public object _lock
+    cdef public int64_t _generation
+    cdef public int64_t _done_offset
+    cdef public int64_t isolate_until
+    cdef public int64_t last_claim_ms
+    cdef public Py_ssize_t _running
+    cdef public Py_ssize_t batches_per_claim
+    cdef public Py_ssize_t internal_errors
+    cdef public unsigned long worker
+    cdef public bint auto_commit
     cdef public bint should_end_claim
 
-    # In a critical section: the worker replaces it while other threads read it.
+    # In critical sections: other threads read them without the queue's lock while they change. The
+    # other objects are the same from the queue's construction on.
     @property
     def calling(self):
         with cython.critical_section(self):
@@ -69,6 +87,26 @@ cdef class QueueFields:
     @calling.setter
     def calling(self, run):
         self._set_calling(run)
+
+    @property
+    def _lease(self):
+        with cython.critical_section(self):
+            return self._lease_field
+
+    @_lease.setter
+    def _lease(self, lease):
+        with cython.critical_section(self):
+            self._lease_field = lease
+
+    @property
+    def _state(self):
+        with cython.critical_section(self):
+            return self._state_field
+
+    @_state.setter
+    def _state(self, state):
+        with cython.critical_section(self):
+            self._state_field = state
 
     @cython.critical_section
     cdef int _set_calling(self, object run) except -1:
@@ -81,9 +119,9 @@ cdef class Claim:
 
     cdef readonly object messages
     cdef readonly object lease
-    cdef readonly object generation
+    cdef readonly int64_t generation
 
-    def __init__(self, messages, lease, generation):
+    def __init__(self, messages, lease, int64_t generation):
         self.messages = messages
         self.lease = lease
         self.generation = generation
@@ -161,7 +199,7 @@ cdef class BatchCalls:
     cdef QueueFields _assigned
     cdef object _claim
     cdef _Parts _parts  # None once the claim has ended early
-    cdef dict _attempts
+    cdef object _attempts
     cdef int64_t _before_ms
     cdef Py_ssize_t _called  # messages of the last batch handed out, until it counts as done
     cdef readonly Py_ssize_t batches
@@ -170,10 +208,15 @@ cdef class BatchCalls:
     def __init__(
         self, CallPlan plan not None, QueueFields assigned not None, claim, int64_t until_ms
     ):
-        self._begin(plan, assigned, claim, until_ms)
+        self._begin(plan, assigned, claim, until_ms, claim.lease.deadline_ms)
 
     cdef int _begin(
-        self, CallPlan plan, QueueFields assigned, object claim, int64_t until_ms
+        self,
+        CallPlan plan,
+        QueueFields assigned,
+        object claim,
+        int64_t until_ms,
+        int64_t deadline_ms,
     ) except -1:
         cdef MessageRun run = claim.messages
         self._plan = plan
@@ -182,7 +225,7 @@ cdef class BatchCalls:
         self._parts = run.cut(plan._run, plan._size)
         self._attempts = assigned.attempts
         # Not after the lease either: each batch must start under a valid one.
-        self._before_ms = min(until_ms + 1, <int64_t>claim.lease.deadline_ms)
+        self._before_ms = min(until_ms + 1, deadline_ms)
         return 0
 
     cdef CallContext _next(self):
@@ -258,7 +301,6 @@ cdef class RunPlan:
     cdef object _perform_async
     cdef int64_t _most_ms
     cdef int64_t _quick_ms
-    cdef int64_t _count_ms
     cdef Py_ssize_t _most_batches
 
     def __init__(
@@ -272,7 +314,6 @@ cdef class RunPlan:
         submit,
         int64_t most_ms,
         int64_t quick_ms,
-        int64_t count_ms,
         Py_ssize_t most_batches,
         perform_async,
     ):
@@ -285,7 +326,6 @@ cdef class RunPlan:
         self._submit = submit
         self._most_ms = most_ms
         self._quick_ms = quick_ms
-        self._count_ms = count_ms
         self._most_batches = most_batches
         self._perform_async = perform_async
 
@@ -295,39 +335,64 @@ cdef class OrderlyRun:
     """Claims of one queue, called and settled one after the other; see core/interface.py."""
 
     cdef RunPlan _plan
-    cdef QueueFields _assigned
+    cdef readonly QueueFields assigned
     cdef object _goes_on
     cdef Claim _claim  # None between two claims
     cdef BatchCalls _calls
+    cdef object _lease  # the one that was seen last, and its deadline
+    cdef int64_t _deadline_ms
     cdef int64_t _started_ms
     cdef int64_t _begun_ms  # of the claim
     cdef readonly int64_t now_ms
     cdef readonly object end
+    cdef readonly bint is_running
     cdef public bint commits
     cdef public bint is_open
+    # Guarded by the GIL, and without one by the critical section of this object.
     cdef Py_ssize_t _batches
     cdef Py_ssize_t _messages
     cdef int64_t _spent_ms
 
     def __init__(self, RunPlan plan not None, QueueFields assigned not None, goes_on):
         self._plan = plan
-        self._assigned = assigned
+        self.assigned = assigned
         self._goes_on = goes_on
-        self._started_ms = self.now_ms = plan._calls._now_ms()
 
     @property
     def calls(self):
         return self._calls
 
+    def begin(self):
+        self._started_ms = self.now_ms = self._plan._calls._now_ms()
+        self.is_running = True
+        self.is_open = False
+        self.end = None
+
+    def rest(self):
+        self.is_running = False
+        # They hold messages, which shall not live until the queue's next run.
+        self._claim = None
+        self._calls = None
+
+    @cython.critical_section
     def take_counts(self):
         counts = self._batches, self._messages, self._spent_ms
         self._batches = self._messages = self._spent_ms = 0
         return counts
 
+    @cython.critical_section
+    cdef int _count(self, Py_ssize_t batches, Py_ssize_t messages, int64_t spent_ms) except -1:
+        self._batches += batches
+        self._messages += messages
+        self._spent_ms += spent_ms
+        return 0
+
     def count_failed(self, Py_ssize_t done):
-        self._batches += self._calls.batches + 1
-        self._messages += self._calls.messages + done
-        self._spent_ms += self._plan._calls._now_ms() - self._begun_ms
+        self._count(
+            self._calls.batches + 1,
+            self._calls.messages + done,
+            self._plan._calls._now_ms() - self._begun_ms,
+        )
 
     def advance(self):
         return self._advance()
@@ -342,7 +407,7 @@ cdef class OrderlyRun:
                 return False
             if not self._goes_on(self._calls.batches):
                 # Submitting a run to find out that there is no more costs as much as a pull.
-                more = self._assigned.has_more()
+                more = self.assigned.has_more()
                 self.end = self._plan._submit if more else self._plan._over
                 return False
         if self.now_ms - self._started_ms > self._plan._most_ms:
@@ -354,7 +419,7 @@ cdef class OrderlyRun:
         return True
 
     cdef bint _begin(self) except -1:
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef CallPlan calls = self._plan._calls
         cdef int64_t limit = calls._size * <int64_t>assigned.batches_per_claim
         cdef object claim
@@ -366,36 +431,36 @@ cdef class OrderlyRun:
             claim = assigned.begin_batch(limit, self.now_ms)
             if not isinstance(claim, self._plan._claim):
                 return False  # the queue cleared its dispatch flag together with the refusal
+            self._see((<Claim>claim).lease)
         self._claim = <Claim>claim
         self._begun_ms = self.now_ms
         self.commits = False
         assigned.auto_commit = True  # a listener may change it, for one call
         self._calls = BatchCalls.__new__(BatchCalls)
-        self._calls._begin(calls, assigned, self._claim, self.now_ms + self._plan._quick_ms)
+        self._calls._begin(
+            calls, assigned, self._claim, self.now_ms + self._plan._quick_ms, self._deadline_ms
+        )
         self.is_open = True
         return True
 
     cdef object _claimed(self, size_t limit, bint *is_empty):
         """AssignedQueue.begin_batch, if nothing but a claim comes of it; None: ask that."""
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef RunPlan plan = self._plan
         cdef ProcessQueue queue
         cdef MessageRun run
         cdef Claim claim
-        cdef object lease
         cdef object lock = assigned._lock
         lock.acquire()
         try:
-            lease = assigned._lease
             if (
-                assigned._state is not plan._active
-                or lease is None
+                assigned._state_field is not plan._active
+                or not self._is_held(assigned)
                 or assigned._paused
                 or assigned.isolate_until >= 0
-                or self.now_ms >= <int64_t>lease.deadline_ms
             ):
                 return None
-            queue = assigned.process_queue
+            queue = <ProcessQueue?>assigned.process_queue
             run = queue._take_run(limit, plan._calls._run)
             if run is None:
                 is_empty[0] = True  # the take has cleared the dispatch flag
@@ -406,31 +471,42 @@ cdef class OrderlyRun:
             assigned.worker = PyThread_get_thread_ident()
             claim = <Claim>bare_instance(<type>plan._claim, ())
             claim.messages = run
-            claim.lease = lease
+            claim.lease = self._lease
             claim.generation = assigned._generation
             return claim
         finally:
             lock.release()
 
+    cdef inline bint _is_held(self, QueueFields assigned) except -1:
+        """Return whether the queue's lease is valid now; under its lock."""
+        if assigned._lease_field is None:
+            return False
+        self._see(assigned._lease_field)
+        return self.now_ms < self._deadline_ms
+
+    cdef inline int _see(self, object lease) except -1:
+        if lease is not self._lease:
+            self._deadline_ms = lease.deadline_ms
+            self._lease = lease
+        return 0
+
     cdef bint _settle(self) except -1:
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef RunPlan plan = self._plan
         cdef Claim claim = self._claim
         cdef BatchCalls calls = self._calls
         cdef int64_t spent_ms
         cdef Py_ssize_t held = 0
         assigned.internal_errors = 0
-        self._batches += calls.batches
-        self._messages += calls.messages
         self.now_ms = plan._calls._now_ms()
         spent_ms = self.now_ms - self._begun_ms
-        self._spent_ms += spent_ms
+        self._count(calls.batches, calls.messages, spent_ms)
         # Doubled up to the maximum in eight claims; one slow claim starts over.
         if spent_ms > plan._quick_ms:
             assigned.batches_per_claim = 1
         else:
             assigned.batches_per_claim = min(
-                2 * <Py_ssize_t>assigned.batches_per_claim, plan._most_batches
+                2 * assigned.batches_per_claim, plan._most_batches
             )
         self._claim = None
         if assigned.auto_commit:
@@ -442,27 +518,24 @@ cdef class OrderlyRun:
 
     cdef bint _committed(self, Claim claim) except -1:
         """AssignedQueue.end_batch of a claim that is done; False: do that, nothing has changed."""
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef ProcessQueue queue
         cdef object lock = assigned._lock
-        cdef object lease
         cdef bint is_drained
         cdef bint has_room = False
         lock.acquire()
         try:
-            lease = assigned._lease
             if (
                 claim.generation != assigned._generation
-                or lease is None
-                or self.now_ms >= <int64_t>lease.deadline_ms
+                or not self._is_held(assigned)
                 or assigned._failed_ms
                 or assigned.attempts
             ):
                 return False
-            queue = assigned.process_queue
+            queue = <ProcessQueue?>assigned.process_queue
             assigned._done_offset = queue.done_after(queue.commit())
             assigned._running = 0
-            is_drained = assigned._state is self._plan._draining
+            is_drained = assigned._state_field is self._plan._draining
             if assigned._room_below and queue.message_count < assigned._room_below:
                 assigned._room_below = 0
                 has_room = True
@@ -473,12 +546,11 @@ cdef class OrderlyRun:
         return True
 
     def perform(self, listener, runtime, awaited):
-        cdef int64_t until_ms = self.now_ms + self._plan._count_ms
         cdef object called
         while self._advance():
             called = self._calls.perform(listener, runtime, awaited)
             self.is_open = called is not None
-            if self.is_open or self.now_ms > until_ms:
+            if self.is_open:
                 return called
         return None
 

@@ -162,9 +162,9 @@ cdef class LaneRun:
         cdef object lock = assigned._lock
         lock.acquire()
         try:
-            lease = assigned._lease
+            lease = assigned._lease_field
             if (
-                assigned._state is not plan._active
+                assigned._state_field is not plan._active
                 or lease is None
                 or assigned._paused
                 or self._now_ms >= <int64_t>lease.deadline_ms
@@ -250,7 +250,7 @@ cdef class LaneRun:
             offsets[i] = omq.omq_message_offset(index._bytes(), &index._rows, row)
         lock.acquire()
         try:
-            lease = assigned._lease
+            lease = assigned._lease_field
             if (
                 claim.generation != assigned._generation
                 or lease is None
@@ -268,7 +268,7 @@ cdef class LaneRun:
             self._queue._remove(offsets, count)
             omq.omq_lane_map_read(self._lanes._map, &state)
             done = omq.omq_process_queue_done_after(self._queue._queue, state.watermark)
-            if done > <int64_t>assigned._done_offset:
+            if done > assigned._done_offset:
                 assigned._done_offset = done
             # Drop the bytes of batches that lie below the watermark.
             batches = assigned._batches
@@ -278,8 +278,8 @@ cdef class LaneRun:
                     break
                 del batches[first]
             calls.pop(offsets[0], None)
-            assigned._running = max(<Py_ssize_t>assigned._running - 1, 0)
-            is_drained = assigned._state is self._plan._draining and not assigned._running
+            assigned._running = max(assigned._running - 1, 0)
+            is_drained = assigned._state_field is self._plan._draining and not assigned._running
             if assigned._room_below and self._queue.message_count < assigned._room_below:
                 assigned._room_below = 0
                 has_room = True

@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from ordermq import core, forking
@@ -26,6 +25,7 @@ from ordermq.forking import ProcessBound
 from ordermq.remoting.command import Framer
 
 _log = logging.getLogger("ordermq.client")
+_GOES_ON = int(StreamEnd.GOES_ON)
 
 
 def engine_obstacle(config: RemotingConfig) -> str | None:
@@ -46,12 +46,18 @@ def engine_obstacle(config: RemotingConfig) -> str | None:
 class StreamOwner(Protocol):
     """Whoever started a stream of pulls; called on the I/O thread."""
 
-    def on_event(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
-        """Take an event of the stream.
+    def on_filled(self, is_dispatched: bool) -> None:
+        """Note that messages were buffered: the first ones, or while the queue had none.
+
+        Args: is_dispatched: the queue must be submitted: its dispatch flag was set.
+        """
+
+    def on_end(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
+        """Take the end of the stream.
 
         Args:
-            is_dispatched: the queue must be submitted: its dispatch flag was set.
-            offset: of the last pull, if the stream has ended.
+            is_dispatched: as of `on_filled`.
+            offset: of the last pull.
             frame: the answer that ended it, or empty.
         """
 
@@ -192,17 +198,23 @@ class PullConnections(ProcessBound):
         # One that raises must not silence the others: each is the only notice of its queue's
         # messages, or of its end.
         for connection, end, number, data in ended:
-            self._guarded(partial(self._on_ended, connection, ConnectionEnd(end), number, data))
+            try:
+                self._on_ended(connection, ConnectionEnd(end), number, data)
+            except Exception as error:  # noqa: BLE001 - reported to the loop's owner
+                self._report(error)
         for owner, end, is_dispatched, offset, frame in events:
-            self._guarded(partial(owner.on_event, StreamEnd(end), is_dispatched, offset, frame))
+            try:
+                if end == _GOES_ON:  # in a catch-up at every pull
+                    owner.on_filled(is_dispatched)
+                else:
+                    owner.on_end(StreamEnd(end), is_dispatched, offset, frame)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._report(error)
 
-    def _guarded(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001 - reported to the loop's owner
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "an event of the pull engine", "exception": error}
-            )
+    def _report(self, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "an event of the pull engine", "exception": error}
+        )
 
     def _on_ended(
         self, connection: PullConnection, end: ConnectionEnd, number: int, data: bytes

@@ -1299,11 +1299,38 @@ class Claim(Protocol):
 class QueueFields(Protocol):
     """The fields of an assigned queue that are read or written at each listener call.
 
-    Their meaning is in consumer/queue/assigned_queue.py; a subclass has more.
+    Their meaning is in consumer/queue/assigned_queue.py; a subclass has more. Of the objects, all
+    but `calling`, `_lease` and `_state` stay the same once they are set.
     """
 
+    _lock: Any
+    _lease: Any
+    _state: Any
+    _failed_ms: Any
+    _paused: Any
+    _room_below: Any
+    _generation: int
+    _done_offset: int
+    _running: int
+
+    @property
+    def process_queue(self) -> Any: ...
+    @property
+    def attempts(self) -> Any: ...
     @property
     def calling(self) -> Any: ...
+    @property
+    def isolate_until(self) -> int: ...
+    @property
+    def last_claim_ms(self) -> int: ...
+    @property
+    def batches_per_claim(self) -> int: ...
+    @property
+    def internal_errors(self) -> int: ...
+    @property
+    def worker(self) -> int: ...
+    @property
+    def auto_commit(self) -> bool: ...
     @property
     def should_end_claim(self) -> bool: ...
 
@@ -1387,7 +1414,6 @@ class RunPlan(Protocol):
         submit: object,
         most_ms: int,
         quick_ms: int,
-        count_ms: int,
         most_batches: int,
         perform_async: Callable[[Any, Any, Any], Any],
     ) -> None:
@@ -1399,7 +1425,6 @@ class RunPlan(Protocol):
             over, submit: ends of a run; see consumer/dispatch/orderly.py.
             most_ms: time after which a run claims no more.
             quick_ms: time after which a claim has no further batch, and the next claim has one.
-            count_ms: time after which `perform` returns for its counts.
             most_batches: largest number of batches per claim.
             perform_async: given the run, the listener and the runtime.
         """
@@ -1417,6 +1442,12 @@ class OrderlyRun(Protocol):
         self, plan: RunPlan, assigned: QueueFields, goes_on: Callable[[int], bool]
     ) -> None: ...
 
+    @property
+    def assigned(self) -> Any: ...
+    @property
+    def is_running(self) -> bool: ...
+    def begin(self) -> None: ...
+    def rest(self) -> None: ...
     @property
     def is_open(self) -> bool: ...
     @is_open.setter

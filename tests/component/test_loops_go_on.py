@@ -179,7 +179,7 @@ ELSEWHERE = {"lease renewal", "park", "unpark requests"}
 def test_the_loops_are_found() -> None:
     assert {
         "heartbeat", "routes", "rebalance", "locks", "commits", "pull", "slow listeners", "pollers",
-        "reconnect", "subscription check", "traces", "delayed messages", "timed messages",
+        "counts", "reconnect", "subscription check", "traces", "delayed messages", "timed messages",
         "transaction checks", "retention", "expiry", "held pulls", "lease renewal",
     } <= set(kinds())  # fmt: skip
 

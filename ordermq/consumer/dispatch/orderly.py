@@ -59,7 +59,7 @@ from ordermq.consumer.queue.receiver import (
     flow_by_fill,
     limits_by_fill,
 )
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import GATHER_MS, ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import EventType
 from ordermq.model.message import MessageBatch, MessageRun
@@ -77,7 +77,6 @@ _MANUAL_ONLY = (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
 # RocketMQ's broker gives a request to a client up after 10 s: the listener needs the rest of it.
 _DIRECT_WAIT_MS = 5_000
 _DIRECT_CHECK_MS = 20
-_COUNT_MS = 1_000  # a run may last a minute; its statistics must not wait for its end
 
 
 class RunEnd(Enum):
@@ -92,10 +91,12 @@ class ClaimRun(Step, Protocol):
     what `OrderlyDispatcher` does in Python, natively.
 
     It returns the first outcome of a call that does not simply succeed, and continues behind that
-    call when it is performed again. It returns None at its `end`, and now and then to have its
-    counts taken.
+    call when it is performed again. It returns None at its `end`. One object serves a queue: each
+    time between `begin` and `rest`.
 
     Attributes:
+        assigned: the queue.
+        is_running: True between `begin` and `rest`.
         end: why nothing more is claimed; None until then.
         calls: of the present claim.
         is_open: the calls of that claim are not all done.
@@ -107,11 +108,21 @@ class ClaimRun(Step, Protocol):
     commits: bool
 
     @property
+    def assigned(self) -> AssignedQueue: ...
+    @property
+    def is_running(self) -> bool: ...
+    @property
     def end(self) -> RunEnd | None: ...
     @property
     def calls(self) -> ClaimCalls: ...
     @property
     def now_ms(self) -> int: ...
+
+    def begin(self) -> None:
+        """Start anew, whatever became of the last time."""
+
+    def rest(self) -> None:
+        """Let go of what is claimed; the counts stay."""
 
     def advance(self) -> bool:
         """Settle the claim whose calls are done, and claim again; True: there are calls to make."""
@@ -120,7 +131,7 @@ class ClaimRun(Step, Protocol):
         """Count the present claim up to a call of which only `done` messages are done."""
 
     def take_counts(self) -> tuple[int, int, int]:
-        """Return batches, messages and ms spent in claims since the last time."""
+        """Return batches, messages and ms spent in claims since the last time; any thread."""
 
 
 class MakeRun(Protocol):
@@ -159,7 +170,6 @@ def native_runs(
         submit=RunEnd.SUBMIT,
         most_ms=config.max_time_consume_continuously_ms,
         quick_ms=_QUICK_MS,
-        count_ms=_COUNT_MS,
         most_batches=most_batches,
         perform_async=_perform_async,
     )
@@ -324,6 +334,10 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         native = native_plan(config.consume_path, calls)
         self._calls = calls_of_claims(calls, native)
         self._make_run = native_runs(config, native, self._max_batches_per_claim)
+        # Runs that may have counts to take: taken by those who read them, and once a second, they
+        # cost a pull nothing.
+        self._to_count: set[ClaimRun] = set()
+        statistics.gather_with(self._count_runs)
 
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
@@ -386,7 +400,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     held = len(assigned.calling)
                 if not assigned.end_batch(claim, calls.messages, now_ms, held=held):
                     return
-                if now_ms - counted_ms > _COUNT_MS:
+                if now_ms - counted_ms > GATHER_MS:  # a run may last a minute
                     self._statistics.consumed(queue, messages, 0, batches, spent_ms)
                     batches = messages = spent_ms = 0
                     counted_ms = now_ms
@@ -403,8 +417,11 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 self._statistics.consumed(queue, messages, failed, batches, spent_ms)
 
     def _natively(self, assigned: AssignedQueue, make_run: MakeRun) -> Steps:
-        run = make_run(assigned, self._pool.goes_on)
-        counted_ms, failed = run.now_ms, 0
+        run = cast(ClaimRun | None, assigned.run)
+        if run is None:
+            run = assigned.run = make_run(assigned, self._pool.goes_on)
+        run.begin()
+        self._to_count.add(run)
         try:
             while run.end is None:
                 if (called := (yield run)) is not None:
@@ -412,7 +429,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     before = run.calls.messages
                     if verdict.settlement is Settlement.RETRY:
                         run.count_failed(verdict.done)
-                        failed = len(called[0].messages) - verdict.done
+                        self._count(run, len(called[0].messages) - verdict.done)
                         yield from self._retry(assigned, called[0], before, verdict)
                         return
                     if verdict.settlement is Settlement.ROLLBACK:
@@ -421,18 +438,23 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     run.commits = not assigned.auto_commit and verdict.settlement is Settlement.DONE
                 elif run.end is None:
                     run.advance()  # before a task pauses: what is done counts from now on
-                if run.now_ms - counted_ms > _COUNT_MS:
-                    self._count(assigned.queue, run, 0)
-                    counted_ms = run.now_ms
             if run.end is RunEnd.SUBMIT:
                 self.submit(assigned)
         finally:
-            self._count(assigned.queue, run, failed)
+            run.rest()
+            self._to_count.add(run)  # its counts were perhaps taken meanwhile, but not the last
 
-    def _count(self, queue: MessageQueue, run: ClaimRun, failed: int) -> None:
+    def _count_runs(self) -> None:
+        for run in self._to_count.copy():
+            self._to_count.discard(run)  # first: a run that counts meanwhile adds itself again
+            self._count(run)
+            if run.is_running:
+                self._to_count.add(run)
+
+    def _count(self, run: ClaimRun, failed: int = 0) -> None:
         batches, messages, spent_ms = run.take_counts()
         if batches:
-            self._statistics.consumed(queue, messages, failed, batches, spent_ms)
+            self._statistics.consumed(run.assigned.queue, messages, failed, batches, spent_ms)
 
     def _judged(self, assigned: AssignedQueue, called: CallOutcome) -> Verdict:
         assert called is not None

@@ -100,13 +100,16 @@ class EngineLoop:
 
     # StreamOwner
 
-    def on_event(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
-        self.gather()
-        if end is not StreamEnd.GOES_ON:
-            self._path.running.discard(self)
-            self.offset = offset
+    def on_filled(self, is_dispatched: bool) -> None:
         # Also after the end of the loop: a set dispatch flag without a submitted queue would keep
         # the queue from ever being consumed.
+        if is_dispatched or not self.ended.done():
+            self._target.filled(is_dispatched)
+
+    def on_end(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
+        self.gather()
+        self._path.running.discard(self)
+        self.offset = offset
         if is_dispatched or (self._has_messages and not self.ended.done()):
             self._target.filled(is_dispatched)
         if self.ended.done():

@@ -42,7 +42,13 @@ from ordermq.consumer.offsets.offset_committer import (
 )
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.receiver import Loop, Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, HeldQueue, Lag
+from ordermq.consumer.queue.statistics import (
+    GATHER_MS,
+    ConsumerStatistics,
+    EventRecorder,
+    HeldQueue,
+    Lag,
+)
 from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
@@ -472,6 +478,7 @@ class GroupMember(ProcessBound):
             ("rebalance", self._rebalancer.round),
             ("subscription check", self._check.round),
             ("commits", every(client.clock, settings.commit_interval_ms, commit)),
+            ("counts", every(client.clock, GATHER_MS, self._gather_counts)),
             *self._receiver.loops(self._rebalancer.assigned),
         ]
         start = client.supervisor.start
@@ -481,6 +488,9 @@ class GroupMember(ProcessBound):
         self._loops.append(
             start("locks", self._locks.round, self._group, longest_pause_ms=longest_ms)
         )
+
+    async def _gather_counts(self) -> None:
+        self._settings.statistics.gather()
 
     async def _disconnect(self) -> None:
         # The connections last: the user's `on_revoked` may still ask the brokers something.

@@ -33,6 +33,7 @@ from collections.abc import Callable, Collection
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+from ordermq import core
 from ordermq.core import Claim, ProcessQueue, QueueFields
 from ordermq.errors import StateError
 from ordermq.model.message import MessageBatch, MessageRun
@@ -191,8 +192,18 @@ class FillPermit(Protocol):
 
 
 class AssignedQueue(QueueFields):
-    """The state of one queue while this member holds it; each assignment makes a new object."""
+    """The state of one queue while this member holds it; each assignment makes a new object.
 
+    What each claim and each settlement touches is a field of the base class, a native one: native
+    code reads it without looking an attribute up.
+    """
+
+    process_queue: core.interface.ProcessQueue
+    attempts: dict[int, int]  # failed attempts by buffered offset; worker only
+    _failed_ms: dict[int, int]  # first failure of unfinished offsets
+    _paused: set[Pause]
+    _lease: Lease | None
+    _state: QueueState
     _counts_running_batches = True  # False where a revocation, or a seek, waits for no batch
 
     def __init__(
@@ -208,14 +219,14 @@ class AssignedQueue(QueueFields):
         self.process_queue = ProcessQueue(str(queue))
         self.process_queue.reset(start_offset)
         self.process_queue.advance(start_offset, start_offset)
-        self.attempts: dict[int, int] = {}  # failed attempts by buffered offset; worker only
+        self.attempts = {}
         self.outages: dict[int, int] = {}  # those that were no fault of the message; worker only
-        self._failed_ms: dict[int, int] = {}  # first failure of unfinished offsets
+        self._failed_ms = {}
         self.isolate_until = -1  # up to this offset, one message per batch; worker only
         self.auto_commit = True  # of the running call, which may change it; worker only
         # Ends the running claim at its current batch. Written under the lock, read without: a
         # worker that reads it a moment too early starts one batch more, and a revocation waits
-        # for that batch anyway. A native field, as `calling`: both are used at each call.
+        # for that batch anyway.
         self.should_end_claim = False
         self.batches_per_claim = 1  # batches to claim at once; worker only
         self.internal_errors = 0  # internal errors in a row while consuming; worker only
@@ -228,16 +239,17 @@ class AssignedQueue(QueueFields):
         # and is stored with the first commit. I/O thread only.
         self.has_stored_offset = True
         self.resets = 0  # how often an admin moved it; I/O thread only
+        self.run: object = None  # the dispatcher's native run of it, if it has one; worker only
         self._on_lease_lost = callbacks.on_lease_lost
         self._on_drained = callbacks.on_drained
         self._on_room = callbacks.on_room
         self._on_idle = callbacks.on_idle
         self._lock = threading.Lock()
         self._state = QueueState.ACTIVE
-        self._lease: Lease | None = lease
+        self._lease = lease
         self._generation = 0
         self._running = 0  # claims with listeners; at most one if the group is ordered by queue
-        self._paused: set[Pause] = set()
+        self._paused = set()
         self._room_below = 0  # a fetcher waits until fewer messages than this are buffered
         self._permit: FillPermit | None = None  # of who fills the process queue by itself
         self._oldest_lost_ms: int | None = None  # of what it had filled when the lease was lost

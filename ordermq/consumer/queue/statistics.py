@@ -28,6 +28,7 @@ _log = logging.getLogger("ordermq.consumer")
 # grow with the load.
 _STEP_MS = 10_000
 _MINUTE = 6  # steps
+GATHER_MS = 1_000  # how long what native code counts may wait for it to be added here
 _HOUR = 360
 
 
@@ -206,10 +207,11 @@ class ConsumerStatistics:
         self._assigned = assigned
 
     def gather_with(self, gather: Callable[[], object]) -> None:
-        """Call `gather`, too, before each reading: it adds what others have counted meanwhile."""
+        """Call this at each `gather`: it adds what native code has counted meanwhile."""
         self._gatherers += (gather,)
 
-    def _gather(self) -> None:
+    def gather(self) -> None:
+        """Add what native code has counted; before each reading, and every `GATHER_MS`."""
         for gather in self._gatherers:
             gather()
 
@@ -295,20 +297,20 @@ class ConsumerStatistics:
 
     def of_queues(self) -> dict[MessageQueue, QueueCounts]:
         """Return a copy of the totals of each queue that has some."""
-        self._gather()
+        self.gather()
         with self._lock:
             return {queue: replace(counts) for queue, counts in self._queues.items()}
 
     def rates(self, topic: str) -> TopicRates:
         """Return a topic's throughput now; zeros for one that was never consumed."""
-        self._gather()
+        self.gather()
         now_ms = self._clock.now_ms()
         with self._lock:
             return self._topics.get(topic, TopicCounts(now_ms)).rates(now_ms)
 
     def topics(self) -> list[str]:
         """Return the topics with throughput, sorted."""
-        self._gather()
+        self.gather()
         with self._lock:
             return sorted(self._topics)
 
@@ -318,12 +320,12 @@ class ConsumerStatistics:
         # Without the lock: a single read, and a Counter answers 0 for a name never counted.
         if name not in COUNTERS:
             raise KeyError(f"no counter {name!r}{hint(name, [*COUNTERS, *_STATES])}")
-        self._gather()
+        self.gather()
         return self._counts[name]
 
     def as_dict(self) -> dict[str, int]:
         """Return a copy of the counters, and the state at this moment, sorted by name."""
-        self._gather()
+        self.gather()
         states = {name: state(self) for name, state in _STATES.items()}
         with self._lock:
             return dict(sorted((dict(self._counts) | states).items()))

@@ -42,7 +42,45 @@ class Claim:
 class QueueFields:
     """See interface.QueueFields."""
 
-    __slots__ = ("calling", "should_end_claim")
+    __slots__ = (
+        "_done_offset",
+        "_failed_ms",
+        "_generation",
+        "_lease",
+        "_lock",
+        "_paused",
+        "_room_below",
+        "_running",
+        "_state",
+        "attempts",
+        "auto_commit",
+        "batches_per_claim",
+        "calling",
+        "internal_errors",
+        "isolate_until",
+        "last_claim_ms",
+        "process_queue",
+        "should_end_claim",
+        "worker",
+    )
+
+    process_queue: Any
+    attempts: Any
+    _lock: Any
+    _lease: Any
+    _state: Any
+    _failed_ms: Any
+    _paused: Any
+    _room_below: Any
+    isolate_until: int
+    last_claim_ms: int
+    batches_per_claim: int
+    internal_errors: int
+    worker: int
+    auto_commit: bool
+    _generation: int
+    _done_offset: int
+    _running: int
 
     def __init__(self) -> None:
         self.calling: Any = None
