@@ -146,6 +146,27 @@ def test_a_quick_listener_is_called_batch_by_batch_from_growing_claims() -> None
     assert consumption.statistics["batches"] == consumption.statistics["messages_done"] == 200
 
 
+def test_what_a_native_run_has_counted_is_read_at_any_time_and_once() -> None:
+    consumption = Consumption(consume_path="native")
+    statistics, read = consumption.statistics, list[int]()
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
+        read.append(statistics["messages_done"])
+        return ConsumeResult.SUCCESS
+
+    consumption.run(listen)
+    if consumption.is_native:
+        # Claims of 1, 2, 4 .. messages: what is settled is seen from the next claim on.
+        assert read[:8] == [0, 1, 1, 3, 3, 3, 3, 7]
+    assert (statistics["messages_done"], statistics["batches"]) == (200, 200)
+    assigned = consumption.assigned
+    assert assigned.accept(assigned.generation, batch(range(200, 203)), 203)
+    consumption.run(listen)
+    assigned.discard()  # nobody asks this queue any more
+    assert statistics["messages_done"] == statistics.of_queues()[QUEUE].messages_done == 203
+    assert statistics.rates(QUEUE.topic).consume_ok_tps > 0
+
+
 def test_a_queue_is_submitted_again_behind_the_others_only_while_it_has_messages() -> None:
     consumption = Consumption()
     consumption.assigned.batches_per_claim = consumption.service._max_batches_per_claim
