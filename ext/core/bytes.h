@@ -1,8 +1,9 @@
-/* Big-endian reads and writes. The caller has checked the bounds; the compiler makes each one load
- * or store. */
+/* Big-endian reads and writes, and numbers in decimal. The caller has checked the bounds; the
+ * compiler makes each read and write one load or store. */
 #ifndef OMQ_BYTES_H
 #define OMQ_BYTES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 static inline uint16_t omq_read_u16(const uint8_t *at) {
@@ -32,6 +33,37 @@ static inline void omq_write_u32(uint8_t *at, uint32_t value) {
 static inline void omq_write_u64(uint8_t *at, uint64_t value) {
     omq_write_u32(at, (uint32_t)(value >> 32));
     omq_write_u32(at + 4, (uint32_t)value);
+}
+
+enum { OMQ_DECIMAL_MAX = 20 }; /* characters of an int64 */
+
+/* Write an int64 in decimal; return its characters. The rest is unsigned, for -INT64_MIN is no
+ * int64. */
+static inline size_t omq_write_decimal(uint8_t *text, int64_t number) {
+    uint8_t reversed[OMQ_DECIMAL_MAX];
+    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    size_t count = 0, at = 0;
+    do {
+        reversed[count++] = (uint8_t)('0' + rest % 10);
+        rest /= 10;
+    } while (rest > 0);
+    if (number < 0) {
+        text[at++] = '-';
+    }
+    while (count > 0) {
+        text[at++] = reversed[--count];
+    }
+    return at;
+}
+
+static inline size_t omq_decimal_size(int64_t number) {
+    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    size_t size = number < 0 ? 2 : 1;
+    while (rest >= 10) {
+        rest /= 10;
+        size++;
+    }
+    return size;
 }
 
 #endif

@@ -1,4 +1,6 @@
-/* The frame codec of ordermq.h: reads binary command headers. */
+/* The frame codec of ordermq.h: reads binary command headers, writes frames with JSON headers. */
+#include <string.h>
+
 #include "bytes.h"
 #include "ordermq.h"
 
@@ -97,4 +99,89 @@ bool omq_header_next_field(const omq_header *header, size_t *at, omq_property *f
     field->value = (omq_text){start + 4, omq_read_u32(start)};
     *at += 6 + field->name.size + field->value.size;
     return true;
+}
+
+enum { FRAME_HEAD = 8 }; /* length, and encoding and size of the header */
+
+/* By byte of a string in JSON: the characters it takes. UTF-8 beyond ASCII stays as it is. */
+static size_t escaped_size(uint8_t byte) {
+    if (byte == '"' || byte == '\\') {
+        return 2;
+    }
+    if (byte >= ' ') {
+        return 1;
+    }
+    return byte == '\b' || byte == '\t' || byte == '\n' || byte == '\f' || byte == '\r' ? 2 : 6;
+}
+
+static uint8_t *put_escaped(uint8_t *at, uint8_t byte) {
+    static const char digits[] = "0123456789abcdef";
+    static const char letters[] = "btn_fr"; /* of 8 to 13 */
+    size_t size = escaped_size(byte);
+    if (size > 1) {
+        *at++ = '\\';
+    }
+    if (size == 6) {
+        memcpy(at, "u00", 3);
+        at[3] = (uint8_t)digits[byte >> 4];
+        at[4] = (uint8_t)digits[byte & 15];
+        return at + 5;
+    }
+    *at = size == 2 && byte < ' ' ? (uint8_t)letters[byte - '\b'] : byte;
+    return at + 1;
+}
+
+static size_t value_size(const omq_frame_value *value) {
+    if (value->text.bytes == NULL) {
+        return omq_decimal_size(value->number);
+    }
+    size_t size = 2;
+    for (size_t i = 0; i < value->text.size; i++) {
+        size += escaped_size(value->text.bytes[i]);
+    }
+    return size;
+}
+
+static uint8_t *put_value(uint8_t *at, const omq_frame_value *value) {
+    if (value->text.bytes == NULL) {
+        return at + omq_write_decimal(at, value->number);
+    }
+    *at++ = '"';
+    for (size_t i = 0; i < value->text.size; i++) {
+        at = put_escaped(at, value->text.bytes[i]);
+    }
+    *at++ = '"';
+    return at;
+}
+
+static uint8_t *put_text(uint8_t *at, const omq_text *text) {
+    if (text->size > 0) {
+        memcpy(at, text->bytes, text->size);
+    }
+    return at + text->size;
+}
+
+size_t omq_frame_size(const omq_text *texts, const omq_frame_value *values, size_t value_count,
+                      size_t body_size) {
+    size_t header = texts[value_count].size;
+    for (size_t i = 0; i < value_count; i++) {
+        header += texts[i].size + value_size(&values[i]);
+    }
+    /* The size of the header has three bytes. */
+    if (header >= 1 << 24 || body_size > INT32_MAX - FRAME_HEAD - header) {
+        return 0;
+    }
+    return FRAME_HEAD + header + body_size;
+}
+
+void omq_frame_write(const omq_text *texts, const omq_frame_value *values, size_t value_count,
+                     const omq_text *body, uint8_t *frame) {
+    uint8_t *at = frame + FRAME_HEAD;
+    for (size_t i = 0; i < value_count; i++) {
+        at = put_value(put_text(at, &texts[i]), &values[i]);
+    }
+    at = put_text(at, &texts[value_count]);
+    omq_write_u32(frame + 4, (uint32_t)(at - frame - FRAME_HEAD));
+    at = put_text(at, body);
+    omq_write_u32(frame, (uint32_t)(at - frame - 4));
 }

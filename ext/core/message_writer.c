@@ -189,8 +189,7 @@ void omq_batch_encode(const omq_outgoing *messages, size_t count, uint8_t *batch
 enum {
     NAME_END = 1, /* a property's separators (docs/internals/protocol.md#stored-message) */
     VALUE_END = 2,
-    UNIQUE_SIZE = 16,
-    DECIMAL_MAX = 20 /* characters of an int64 */
+    UNIQUE_SIZE = 16
 };
 static const char unique_name[] = "UNIQ_KEY";
 enum { UNIQUE_PROPERTY = sizeof unique_name - 1 + 2 + 2 * UNIQUE_SIZE };
@@ -232,35 +231,6 @@ omq_status omq_ordered_rows(const int64_t *offsets, const int32_t *queue_ids,
     return OMQ_OK;
 }
 
-/* Write an int64 in decimal; return its characters. The rest is unsigned, for -INT64_MIN is no
- * int64. */
-static size_t decimal(int64_t number, uint8_t *text) {
-    uint8_t reversed[DECIMAL_MAX];
-    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    size_t count = 0, at = 0;
-    do {
-        reversed[count++] = (uint8_t)('0' + rest % 10);
-        rest /= 10;
-    } while (rest > 0);
-    if (number < 0) {
-        text[at++] = '-';
-    }
-    while (count > 0) {
-        text[at++] = reversed[--count];
-    }
-    return at;
-}
-
-static size_t decimal_size(int64_t number) {
-    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    size_t size = number < 0 ? 2 : 1;
-    while (rest >= 10) {
-        rest /= 10;
-        size++;
-    }
-    return size;
-}
-
 /* A separator inside a value would end the property early and forge the next one. */
 static bool has_separator(const omq_text *text) {
     for (size_t i = 0; i < text->size; i++) {
@@ -277,7 +247,7 @@ static size_t row_property_size(const omq_row_messages *messages, size_t row) {
     for (size_t i = 0; i < messages->column_count; i++) {
         const omq_property_column *column = &messages->columns[i];
         if (column->numbers != NULL) {
-            size += column->name.size + 2 + decimal_size(column->numbers[row]);
+            size += column->name.size + 2 + omq_decimal_size(column->numbers[row]);
             continue;
         }
         omq_text value;
@@ -338,7 +308,7 @@ static uint8_t *put_columns(uint8_t *at, const omq_row_messages *messages, size_
         }
         at = put_bytes(at, column->name.bytes, column->name.size);
         *at++ = NAME_END;
-        at = column->numbers != NULL ? at + decimal(column->numbers[row], at)
+        at = column->numbers != NULL ? at + omq_write_decimal(at, column->numbers[row])
                                      : put_bytes(at, value.bytes, value.size);
         *at++ = VALUE_END;
     }

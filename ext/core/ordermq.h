@@ -697,7 +697,8 @@ omq_status omq_rows_measure(const omq_row_messages *messages, const uint32_t *ro
 void omq_rows_encode(const omq_row_messages *messages, const uint32_t *rows, size_t row_count,
                      uint8_t *batch);
 
-/* ==== frame codec: binary command headers. Pure functions, any thread. ==== */
+/* ==== frame codec: binary command headers, frames from templates. Pure functions, any thread.
+ * ==== */
 
 /* Reasons why a binary command header (docs/internals/protocol.md#binary-header) is malformed. */
 typedef enum {
@@ -724,6 +725,22 @@ omq_header_fault omq_header_read(const uint8_t *bytes, size_t size, omq_header *
 /* Read the field at *at (0 at first) of a header that was read, and move *at past it. Returns
  * false after the last one. O(1). */
 bool omq_header_next_field(const omq_header *header, size_t *at, omq_property *field);
+
+/* A value of a JSON header: a text, which is written in quotes, or a number. */
+typedef struct {
+    omq_text text;            /* UTF-8; bytes NULL: the number */
+    int64_t number;
+} omq_frame_value;
+
+/* Return the size of a frame (docs/internals/protocol.md#frame) with a JSON header and a body. The
+ * header is value_count + 1 texts with the values between them. 0: it would be over INT32_MAX.
+ * O(size of the values). */
+size_t omq_frame_size(const omq_text *texts, const omq_frame_value *values, size_t value_count,
+                      size_t body_size);
+
+/* Write a frame whose omq_frame_size is not 0. `frame` has room for it. O(size). */
+void omq_frame_write(const omq_text *texts, const omq_frame_value *values, size_t value_count,
+                     const omq_text *body, uint8_t *frame);
 
 /* </declarations> */
 

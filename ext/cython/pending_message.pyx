@@ -233,3 +233,32 @@ cdef inline int add_each(list found, object values) except -1:
     else:
         found.extend(values)
     return 0
+
+
+def receipts_of(
+    batch not None, str message_ids not None, one, several, queue, int64_t queue_offset, status,
+    recall_handle,
+):
+    cdef PendingFields message
+    cdef list offset_ids = message_ids.split(",")
+    cdef list found = []
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t size
+    for message in batch:
+        count += len(message.bodies)
+    if len(offset_ids) != count:
+        return None
+    for message in batch:
+        ids = message.unique_ids
+        size = len(ids)
+        if size == 1:  # no object that makes it when it is read
+            found.append((
+                one(queue, queue_offset + at, ids[0], offset_ids[at], status, recall_handle),
+            ))
+        else:
+            found.append(several(
+                queue, queue_offset + at, ids, offset_ids[at:at + size], status, recall_handle
+            ))
+        at += size
+    return found

@@ -3,11 +3,9 @@
 #include "pull_engine.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -34,8 +32,7 @@ enum {
     ROOM_RECHECK_MS = 1000,   /* as in fetch/fetcher.py: pending messages may all be taken */
     MOST_STREAMS = 1 << 20,   /* of a connection */
     RESPONSE_FLAG = 1,
-    BINARY_HEAD = 13,         /* bytes of a binary header up to its remark */
-    NUMBERS = 48              /* bytes that two numbers take at most */
+    BINARY_HEAD = 13          /* bytes of a binary header up to its remark */
 };
 
 #define NEVER INT64_MAX
@@ -403,14 +400,13 @@ static void pull(omq_pull_stream *stream) {
     omq_pull_connection *connection = stream->connection;
     omq_pull_engine *engine = connection->engine;
     const omq_stream_plan *plan = &stream->plan;
-    char offset[NUMBERS / 2];
-    char opaque[NUMBERS / 2];
+    uint8_t offset[OMQ_DECIMAL_MAX];
+    uint8_t opaque[OMQ_DECIMAL_MAX];
     /* A new id for each pull, of all streams: a late answer must never look like that of another
      * pull. 0 is what peers read where there is none. */
     connection->last_opaque = connection->last_opaque == INT32_MAX ? 1 : connection->last_opaque + 1;
-    size_t offset_size = (size_t)snprintf(offset, sizeof offset, "%" PRId64, stream->offset);
-    size_t opaque_size = (size_t)snprintf(opaque, sizeof opaque, "%" PRIu32,
-                                          connection->last_opaque);
+    size_t offset_size = omq_write_decimal(offset, stream->offset);
+    size_t opaque_size = omq_write_decimal(opaque, connection->last_opaque);
     size_t header = plan->parts[0].size + offset_size + plan->parts[1].size + opaque_size +
                     plan->parts[2].size;
     if (!make_room(&connection->out, FRAME_HEAD + header)) {

@@ -433,24 +433,11 @@ void omq_send_part_write(const omq_send_run *run, size_t part, const omq_record_
 
 /* ---- its answers ---- */
 
-enum { DECIMAL_MAX = 20, PHYSICAL_DIGITS = 16 };
+enum { PHYSICAL_DIGITS = 16 };
 
 static uint8_t *put_text(uint8_t *at, const omq_text *text) {
     memcpy(at, text->bytes, text->size);
     return at + text->size;
-}
-
-static uint8_t *put_decimal(uint8_t *at, int64_t number) {
-    uint8_t reversed[DECIMAL_MAX];
-    size_t count = 0;
-    do {
-        reversed[count++] = (uint8_t)('0' + number % 10);
-        number /= 10;
-    } while (number > 0);
-    while (count > 0) {
-        *at++ = reversed[--count];
-    }
-    return at;
 }
 
 static uint8_t *put_hexadecimal(uint8_t *at, int64_t number) {
@@ -462,7 +449,7 @@ static uint8_t *put_hexadecimal(uint8_t *at, int64_t number) {
 }
 
 size_t omq_send_answers_most(const omq_send_run *run, const omq_answer_text *text) {
-    size_t most = FRAME_WORDS + text->store_host.size + PHYSICAL_DIGITS + 3 * DECIMAL_MAX;
+    size_t most = FRAME_WORDS + text->store_host.size + PHYSICAL_DIGITS + 3 * OMQ_DECIMAL_MAX;
     for (size_t i = 0; i < 5; i++) {
         most += text->around[i].size;
     }
@@ -485,11 +472,11 @@ size_t omq_send_answers(const omq_send_run *run, const omq_answer_text *text,
         at = put_text(at, &text->store_host);
         at = put_hexadecimal(at, physical_offsets[send->part] + place);
         at = put_text(at, &text->around[1]);
-        at = put_decimal(at, send->queue_id);
+        at += omq_write_decimal(at, send->queue_id);
         at = put_text(at, &text->around[2]);
-        at = put_decimal(at, queue_offsets[send->part] + place);
+        at += omq_write_decimal(at, queue_offsets[send->part] + place);
         at = put_text(at, &text->around[3]);
-        at = put_decimal(at, send->opaque);
+        at += omq_write_decimal(at, send->opaque);
         at = put_text(at, &text->around[4]);
         uint32_t header = (uint32_t)(at - frame) - FRAME_WORDS;
         omq_write_u32(frame, 4 + header);

@@ -40,6 +40,7 @@ __all__ = [
     "ConcurrentRun",
     "AwaitedAnswer",
     "FrameStream",
+    "FrameTemplate",
     "Outbox",
     "IdWindow",
     "LaneMap",
@@ -70,6 +71,7 @@ __all__ = [
     "java_hash",
     "ordered_rows",
     "read_header",
+    "receipts_of",
     "take_batch",
 ]
 
@@ -114,7 +116,9 @@ UniqueIds: type[interface.UniqueIds] = _core.UniqueIds
 PlainSends: type[interface.PlainSends] = _core.PlainSends
 take_batch: interface.TakeBatch = _core.take_batch
 gathered: interface.Gathered = _core.gathered
+receipts_of: interface.ReceiptsOf = _core.receipts_of
 read_header: interface.ReadHeader = _core.read_header
+FrameTemplate: type[interface.FrameTemplate] = _core.FrameTemplate
 java_hash: interface.JavaHash = _core.java_hash
 RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
 encode_batch: interface.EncodeBatch = _core.encode_batch

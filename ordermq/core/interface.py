@@ -1992,6 +1992,33 @@ class Gathered(Protocol):
         """Return all bodies, properties and flags of PendingFields, for `encode_batch`. O(n)."""
 
 
+class ReceiptsOf(Protocol):
+    """Type of `ordermq.core.receipts_of`."""
+
+    def __call__(
+        self,
+        batch: Sequence[Any],
+        message_ids: str,
+        one: Callable[..., Any],
+        several: Callable[..., Any],
+        queue: object,
+        queue_offset: int,
+        status: object,
+        recall_handle: str | None,
+    ) -> list[Any] | None:
+        """Return the receipts of PendingFields that were stored back to back, a sequence for each.
+        O(n).
+
+        Args:
+            message_ids: the broker's, joined with commas.
+            one, several: make a receipt, and the receipts of a `send_batch`, of queue, offset, our
+                id, the broker's id, status and handle: ids in lists for several.
+            queue_offset: of the first message.
+        Returns: None if there are more or fewer ids than messages: nobody could tell whose offset
+            is whose.
+        """
+
+
 # ---- frame codec ----
 
 # code, language, version, opaque, flag, remark ("" for none), fields
@@ -2010,6 +2037,26 @@ class ReadHeader(Protocol):
 
         Raises: ProtocolError: the header is truncated, a length is out of bounds, or a text is not
             UTF-8; the text says at which byte.
+        """
+
+
+FRAME_VALUES_MOST = 8
+
+
+class FrameTemplate(Protocol):
+    """Frames (docs/internals/protocol.md#frame) with JSON headers that differ in a few values.
+
+    Args:
+        texts: of the header, 1 to 9; the values come between them.
+    """
+
+    def __init__(self, texts: Sequence[bytes]) -> None: ...
+
+    def frame(self, values: tuple[int | str, ...], body: bytes) -> bytes:
+        """Return a frame; of its values a str is written in quotes. O(size).
+
+        Raises: ValueError: too few values, or too many. Else as `status.failure` says: the frame
+            would be over 2 GiB, or its header of 16 MiB or more (ValueError).
         """
 
 

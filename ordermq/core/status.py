@@ -214,3 +214,13 @@ def not_an_id_prefix(prefix: str) -> ValueError:
 def not_done() -> ValueError:
     """Return the error for the receipt of a message that waits for it."""
     return ValueError("the message has no receipt yet")
+
+
+def texts_of_template(count: int, most_values: int) -> ValueError:
+    """Return the error of a frame template of so many texts."""
+    return ValueError(f"frame template of {count} texts: expected 1..{most_values + 1}")
+
+
+def values_of_template(count: int, expected: int) -> ValueError:
+    """Return the error of a frame with too many or too few values."""
+    return ValueError(f"{count} values for a frame template with {expected} gaps")

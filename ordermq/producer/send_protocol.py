@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
-from ordermq.core import compression
+from ordermq.core import compression, receipts_of
 from ordermq.errors import (
     BrokerError,
     ConnectFailed,
@@ -173,28 +173,17 @@ class SendProtocol:
         queue = self.queue
         if queue_id != queue.queue_id:  # the broker names the queue it chose
             queue = MessageQueue(queue.topic, broker_name, queue_id)
-        # With fewer ids than messages, nobody could tell whose offset is whose.
-        offset_ids = message_ids.split(",")
-        count = sum([len(message.bodies) for message in batch])  # a list: quicker than a generator
-        if len(offset_ids) != count:
+        receipts = receipts_of(
+            batch, message_ids, SendReceipt, SendReceipts, queue, queue_offset, status,
+            recall_handle,
+        )  # fmt: skip
+        if receipts is None:
+            sent, told = sum(map(len, batch)), message_ids.count(",") + 1
             raise ProtocolError(
-                f"the broker acknowledged {len(offset_ids)} messages of {count}",
+                f"the broker acknowledged {told} messages of {sent}",
                 topic=self.queue.topic,
                 broker=broker_name,
             )
-        receipts: list[Sequence[SendReceipt]] = []
-        at = 0
-        for message in batch:
-            ids = message.unique_ids
-            end, offset = at + len(ids), queue_offset + at
-            found: Sequence[SendReceipt]
-            if end == at + 1:  # no object that makes it when it is read
-                one = SendReceipt(queue, offset, ids[0], offset_ids[at], status, recall_handle)
-                found = (one,)
-            else:
-                found = SendReceipts(queue, offset, ids, offset_ids[at:end], status, recall_handle)
-            receipts.append(found)
-            at = end
         return receipts
 
     def _read(self, body_bytes: int, answer: Command) -> tuple[int, SendReplyHeader]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from ordermq import core
 from ordermq.core import read_header
 from ordermq.errors import ProtocolError
 from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode, PullFlag, RequestCode
@@ -261,6 +262,7 @@ class PullFrames:
         before, _, rest = encode(command)[8:].partition(_OFFSET_MEMBER)
         between, _, after = rest.partition(_OPAQUE_MEMBER)
         self.parts = before + b'"queueOffset":"', b'"' + between + b'"opaque":', after
+        self._template = core.FrameTemplate(self.parts)
         self.code = command.code
 
     def command(self, offset: int, opaque: int) -> Command:
@@ -273,9 +275,7 @@ class PullFrames:
 
     def frame(self, offset: int, opaque: int) -> bytes:
         """Return the frame of the pull at `offset`, equal to `encode` of the command."""
-        before, between, after = self.parts
-        text = b"%b%d%b%d%b" % (before, offset, between, opaque, after)
-        return _WORDS.pack(len(text) + 4, len(text)) + text
+        return self._template.frame((offset, opaque), b"")
 
 
 class SendFrames:
@@ -298,34 +298,22 @@ class SendFrames:
         )
         batch = replace(single, flag=0, properties="", batch=True)
         code = RequestCode.SEND_MESSAGE_V2
-        self._single = _parts_between(single, code, (*_SEND_MEMBERS, _OPAQUE_MEMBER))
+        self._single = _template(single, code, (*_SEND_MEMBERS, _OPAQUE_MEMBER))
         code = RequestCode.SEND_BATCH_MESSAGE
-        self._batch = _parts_between(batch, code, (*_SEND_MEMBERS[:2], _OPAQUE_MEMBER))
+        self._batch = _template(batch, code, (*_SEND_MEMBERS[:2], _OPAQUE_MEMBER))
 
     def frame(self, header: SendHeader, opaque: int, body: bytes) -> bytes:
         """Return the frame of a send, equal to `encode` of the command."""
+        values = header.sys_flag, header.born_timestamp_ms
         if header.batch:
-            text = b"%b%d%b%d%b%d%b" % (
-                self._batch[0], header.sys_flag,
-                self._batch[1], header.born_timestamp_ms,
-                self._batch[2], opaque, self._batch[3],
-            )  # fmt: skip
-        else:
-            parts = self._single
-            text = b"%b%d%b%d%b%d%b%b%b%d%b" % (
-                parts[0], header.sys_flag,
-                parts[1], header.born_timestamp_ms,
-                parts[2], header.flag,
-                parts[3], orjson.dumps(header.properties),
-                parts[4], opaque, parts[5],
-            )  # fmt: skip
-        return b"".join((_WORDS.pack(4 + len(text) + len(body), len(text)), text, body))
+            return self._batch.frame((*values, opaque), body)
+        return self._single.frame((*values, header.flag, header.properties, opaque), body)
 
 
-def _parts_between(
+def _template(
     header: SendHeader, code: RequestCode, members: Sequence[bytes]
-) -> tuple[bytes, ...]:
-    """Return the pieces of a header's text around the values of these members."""
+) -> core.interface.FrameTemplate:
+    """Return the template with gaps where the values of these members are."""
     rest = encode(Command(code, header.to_ext(), opaque=_OPAQUE))[8:]
     parts: list[bytes] = []
     open_quote = b""
@@ -336,7 +324,7 @@ def _parts_between(
         quote = b'"' if value.startswith(b'"') and value != _PROPERTIES_TEXT else b""
         parts.append(open_quote + before + name + b":" + quote)
         open_quote = quote
-    return (*parts, open_quote + rest)
+    return core.FrameTemplate((*parts, open_quote + rest))
 
 
 def encode_json(command: Command) -> bytes:

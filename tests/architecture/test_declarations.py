@@ -31,6 +31,7 @@ CORES: dict[str, ModuleType] = {
 CLASSES = [
     "CallContext",
     "Claim",
+    "FrameTemplate",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -72,6 +73,7 @@ FUNCTIONS = {  # function -> the protocol that it fulfils
     "java_hash": "JavaHash",
     "ordered_rows": "OrderedRows",
     "read_header": "ReadHeader",
+    "receipts_of": "ReceiptsOf",
     "take_batch": "TakeBatch",
 }
 
@@ -105,6 +107,11 @@ ENCODERS: list[interface.EncodeBatch] = [cffi_binding.encode_batch, reference.en
 ROW_ORDERS: list[interface.OrderedRows] = [cffi_binding.ordered_rows, reference.ordered_rows]
 ROW_ENCODERS: list[interface.EncodeRows] = [cffi_binding.encode_rows, reference.encode_rows]
 HASHES: list[interface.JavaHash] = [cffi_binding.java_hash, reference.java_hash]
+TEMPLATES: list[type[interface.FrameTemplate]] = [
+    cffi_binding.FrameTemplate,
+    reference.FrameTemplate,
+]
+RECEIPTS: list[interface.ReceiptsOf] = [reference.receipts_of]
 READERS: list[interface.ReadHeader] = [cffi_binding.read_header, reference.read_header]
 
 Declarations = dict[str, dict[str, Any]]

@@ -6,7 +6,7 @@ it. `ffi` and `lib` are ordermq.h itself, without that lock; see docs/core.md.
 """
 
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.frame_codec import read_header
+from ordermq.core.cffi_binding.frame_codec import FrameTemplate, read_header
 from ordermq.core.cffi_binding.id_window import IdWindow
 from ordermq.core.cffi_binding.lane_map import LaneMap
 from ordermq.core.cffi_binding.lock_table import LockTable
@@ -32,12 +32,14 @@ from ordermq.core.reference import (
     QueueFields,
     UniqueIds,
     gathered,
+    receipts_of,
     take_batch,
 )
 
 __all__ = [
     "CallContext",
     "Claim",
+    "FrameTemplate",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -60,5 +62,6 @@ __all__ = [
     "lib",
     "ordered_rows",
     "read_header",
+    "receipts_of",
     "take_batch",
 ]

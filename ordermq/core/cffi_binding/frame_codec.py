@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ordermq.core import status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.interface import Header
+from ordermq.core.interface import FRAME_VALUES_MOST, Header
 
 
 def read_header(header: bytes) -> Header:
@@ -32,3 +33,34 @@ def read_header(header: bytes) -> Header:
 
 def _decoded(text: Any) -> str:
     return bytes(ffi.buffer(text.bytes, text.size)).decode()
+
+
+class FrameTemplate:
+    """See interface.FrameTemplate."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        if not 1 <= len(texts) <= FRAME_VALUES_MOST + 1:
+            raise status.texts_of_template(len(texts), FRAME_VALUES_MOST)
+        self._count = len(texts) - 1
+        # The structs hold bare pointers: `_held` keeps the bytes alive.
+        self._held = [(ffi.from_buffer("uint8_t[]", text), len(text)) for text in texts]
+        self._texts = ffi.new("omq_text[]", self._held)
+
+    def frame(self, values: tuple[int | str, ...], body: bytes) -> bytes:
+        if len(values) != self._count:
+            raise status.values_of_template(len(values), self._count)
+        held = []
+        for value in values:
+            if isinstance(value, str):
+                text = value.encode()
+                held.append(((ffi.from_buffer("uint8_t[]", text), len(text)), 0))
+            else:
+                held.append(((ffi.NULL, 0), value))
+        found = ffi.new("omq_frame_value[]", held)
+        size = lib.omq_frame_size(self._texts, found, self._count, len(body))
+        if size == 0:
+            raise status.failure(status.OUT_OF_RANGE, f"a frame with a body of {len(body)} bytes")
+        frame = ffi.new("uint8_t[]", size)
+        text = ffi.new("omq_text *", (ffi.from_buffer("uint8_t[]", body), len(body)))
+        lib.omq_frame_write(self._texts, found, self._count, text, frame)
+        return bytes(ffi.buffer(frame))

@@ -5,7 +5,7 @@ beside the native cores and compare every result. The contract is ordermq/core/i
 """
 
 from ordermq.core.reference.consume_loop import CallContext, Claim, QueueFields
-from ordermq.core.reference.frame_codec import read_header
+from ordermq.core.reference.frame_codec import FrameTemplate, read_header
 from ordermq.core.reference.id_window import IdWindow
 from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
@@ -23,6 +23,7 @@ from ordermq.core.reference.pending_message import (
     PlainSends,
     UniqueIds,
     gathered,
+    receipts_of,
     take_batch,
 )
 from ordermq.core.reference.process_queue import ProcessQueue
@@ -30,6 +31,7 @@ from ordermq.core.reference.process_queue import ProcessQueue
 __all__ = [
     "CallContext",
     "Claim",
+    "FrameTemplate",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -50,5 +52,6 @@ __all__ = [
     "java_hash",
     "ordered_rows",
     "read_header",
+    "receipts_of",
     "take_batch",
 ]

@@ -1,11 +1,13 @@
-"""A binary command header read with struct, field by field."""
+"""A binary command header read with struct, field by field; a frame written text by text."""
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Sequence
 
 from ordermq.core import status
-from ordermq.core.interface import Header
+from ordermq.core.interface import FRAME_VALUES_MOST, Header
 
 
 def read_header(header: bytes) -> Header:
@@ -40,3 +42,25 @@ def read_header(header: bytes) -> Header:
         name, at = text(at, ">h", status.HEADER_NAME)
         fields[name], at = text(at, ">i", status.HEADER_VALUE)
     return code, language, version, opaque, flag, remark, fields
+
+
+class FrameTemplate:
+    """See interface.FrameTemplate."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self._texts = list(texts)
+        if not 1 <= len(self._texts) <= FRAME_VALUES_MOST + 1:
+            raise status.texts_of_template(len(self._texts), FRAME_VALUES_MOST)
+
+    def frame(self, values: tuple[int | str, ...], body: bytes) -> bytes:
+        if len(values) != len(self._texts) - 1:
+            raise status.values_of_template(len(values), len(self._texts) - 1)
+        header = self._texts[0]
+        for value, text in zip(values, self._texts[1:], strict=True):
+            shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else f"{value}"
+            header += shown.encode() + text
+        size = len(header) + 4 + len(body)
+        # The size of the header has three bytes, the whole frame's is signed.
+        if len(header) >= 1 << 24 or 4 + size > 0x7FFFFFFF:
+            raise status.failure(status.OUT_OF_RANGE, f"a frame with a body of {len(body)} bytes")
+        return struct.pack(">iI", size, len(header)) + header + body

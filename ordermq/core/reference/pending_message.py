@@ -172,3 +172,30 @@ def gathered(batch: Sequence[Any]) -> tuple[list[bytes], list[str], list[int]]:
         list(every(message.properties for message in batch)),
         list(every(message.flags for message in batch)),
     )
+
+
+def receipts_of(
+    batch: Sequence[Any],
+    message_ids: str,
+    one: Callable[..., Any],
+    several: Callable[..., Any],
+    queue: object,
+    queue_offset: int,
+    status: object,
+    recall_handle: str | None,
+) -> list[Any] | None:
+    """See interface.ReceiptsOf."""
+    offset_ids = message_ids.split(",")
+    if len(offset_ids) != sum(len(message.bodies) for message in batch):
+        return None
+    found: list[Any] = []
+    at = 0
+    for message in batch:
+        ids = message.unique_ids
+        end, offset = at + len(ids), queue_offset + at
+        if end == at + 1:
+            found.append((one(queue, offset, ids[0], offset_ids[at], status, recall_handle),))
+        else:
+            found.append(several(queue, offset, ids, offset_ids[at:end], status, recall_handle))
+        at = end
+    return found

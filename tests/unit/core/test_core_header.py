@@ -1,5 +1,8 @@
-"""Binary command headers (docs/internals/protocol.md#binary-header), on each core."""
+"""Binary command headers (docs/internals/protocol.md#binary-header), and frames from templates, on
+each core.
+"""
 
+import json
 import struct
 
 import pytest
@@ -7,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ordermq.core import reference
+from ordermq.core.interface import FRAME_VALUES_MOST
 from ordermq.errors import ProtocolError
 
 
@@ -93,3 +97,49 @@ def test_damaged_headers_are_read_as_the_reference_reads_them(native_core, data,
             damaged[at] = value
     damaged = bytes(damaged[: max(0, len(damaged) - cut // 2 * (cut % 2))])
     assert result(native_core, damaged) == result(reference, damaged)
+
+
+# ---- frames from templates ----
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+VALUES = st.lists(INT64 | st.text(max_size=40), max_size=FRAME_VALUES_MOST)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(values=VALUES, body=st.binary(max_size=300), data=st.data())
+def test_a_frame_is_that_of_the_reference_and_of_json(core, values, body, data):
+    count = len(values) + 1
+    texts = data.draw(st.lists(st.binary(max_size=8), min_size=count, max_size=count))
+    frame = core.FrameTemplate(texts).frame(tuple(values), body)
+    assert frame == reference.FrameTemplate(texts).frame(tuple(values), body)
+    header = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+    commas = [b"["] + [b","] * (len(values) - 1) + [b"]"] if values else [b"[]"]
+    whole = core.FrameTemplate(commas).frame(tuple(values), body)
+    assert whole == struct.pack(">iI", len(header) + 4 + len(body), len(header)) + header + body
+
+
+def test_every_byte_of_a_text_is_escaped_as_json_wants_it(core):
+    text = "".join(map(chr, range(256))) + "主题\U0001f600"
+    header = core.FrameTemplate((b"", b"")).frame((text,), b"")[8:]
+    assert header == json.dumps(text, ensure_ascii=False).encode()
+    assert json.loads(header) == text
+
+
+def test_a_template_has_a_value_for_each_gap(core):
+    template = core.FrameTemplate((b"a", b"b", b"c"))
+    for values in ((), (1,), (1, 2, 3)):
+        with pytest.raises(ValueError, match=rf"^{len(values)} values for a frame .* with 2 gaps"):
+            template.frame(values, b"")
+    for texts in ([], [b""] * (FRAME_VALUES_MOST + 2)):
+        with pytest.raises(ValueError, match=rf"template of {len(texts)} texts: expected 1\.\.9"):
+            core.FrameTemplate(texts)
+
+
+def test_a_frame_that_no_peer_could_read_is_refused(core):
+    template = core.FrameTemplate((b"", b""))
+    longest = "x" * ((1 << 24) - 3)  # two quotes, and the header's size has three bytes
+    assert len(template.frame((longest,), b"")) == 8 + (1 << 24) - 1
+    with pytest.raises(ValueError, match="a frame with a body of 7 bytes"):
+        template.frame((longest + "x",), b"7 bytes")
+    with pytest.raises(UnicodeEncodeError):
+        template.frame(("\ud800",), b"")

@@ -292,3 +292,30 @@ def test_messages_are_gathered_in_their_order(core):
     batch = [*queue_of(core, [(1, 1, False), (2, 1, False)])]
     batch[1].bodies = [b"list", b"too"]
     assert core.gathered(batch) == ([b"0", b"list", b"too"], ["0", "0", "1"], [0, 0, 1])
+
+
+# ---- receipts ----
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=6), more=st.integers(-1, 1))
+def test_receipts_are_those_of_the_reference(sizes, more):
+    told = ",".join(f"id{i}" for i in range(sum(sizes) + more))
+    found = []
+    for core in (CYTHON, reference):
+        batch = [made(core, (b"x",) * size) for size in sizes]
+        found.append(
+            core.receipts_of(
+                batch, told, lambda *one: ("one", *one), lambda *several: ["several", *several],
+                "queue", 40, "status", None,
+            )
+        )  # fmt: skip
+    assert found[0] == found[1]
+    if more and sum(sizes) + more:  # no id at all is one that is empty
+        assert found[0] is None
+    elif not more:
+        assert [len(receipts) for receipts in found[0]] == [1 if n == 1 else 7 for n in sizes]
+        firsts = [
+            receipts[0] if n == 1 else receipts for receipts, n in zip(found[0], sizes, strict=True)
+        ]
+        assert [first[2] for first in firsts] == [40 + sum(sizes[:at]) for at in range(len(sizes))]
