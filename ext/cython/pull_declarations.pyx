@@ -86,3 +86,6 @@ cdef extern from "pull_engine.h" nogil:
     omq.bool omq_pull_stream_is_asking(const omq_pull_stream *stream)
     int64_t omq_pull_stream_asked_ms(const omq_pull_stream *stream)
     omq.bool omq_pull_engine_next(omq_pull_engine *engine, omq_pull_event *event)
+    void *omq_pull_engine_take_ready(omq_pull_engine *engine)
+    omq.bool omq_pull_engine_wait_ready(omq_pull_engine *engine)
+    void omq_pull_engine_interrupt(omq_pull_engine *engine)

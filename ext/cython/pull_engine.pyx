@@ -50,6 +50,21 @@ cdef class PullEngine:
                     Py_DECREF(owner)  # the reference of `start`
         return ended, events
 
+    @cython.critical_section
+    def take_ready(self):
+        # A stream is freed by `collect` only, which does not run beside this.
+        cdef void *owner = omq_pull_engine_take_ready(self._engine)
+        return None if owner is NULL else (<PullStream>owner).owner
+
+    def wait_ready(self):
+        cdef bint is_open
+        with nogil:
+            is_open = omq_pull_engine_wait_ready(self._engine)
+        return is_open
+
+    def interrupt(self):
+        omq_pull_engine_interrupt(self._engine)
+
     def rest(self):
         omq_pull_engine_rest(self._engine)
 

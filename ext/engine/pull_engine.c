@@ -30,6 +30,7 @@ enum {
     HANDED_BYTES = 64,        /* of garbage, for the error's text */
     FRAME_MS = 30000,         /* as in remoting/connection.py: no frame takes longer */
     ROOM_RECHECK_MS = 1000,   /* as in fetch/fetcher.py: pending messages may all be taken */
+    READY_MS = 2,             /* a poller that comes later is slow: the owner is told */
     MOST_STREAMS = 1 << 20,   /* of a connection */
     RESPONSE_FLAG = 1,
     BINARY_HEAD = 13          /* bytes of a binary header up to its remark */
@@ -53,7 +54,10 @@ struct omq_pull_stream {
     omq_fill_limits new_limits;
     omq_pull_stream *next_todo;
     omq_pull_stream *next_event;
-    bool is_told; /* on the list of events */
+    omq_pull_stream *next_ready;
+    int64_t ready_ms;
+    bool is_told;  /* on the list of events */
+    bool is_ready; /* on that of ready ones */
     bool is_dispatched;
     omq_stream_end end;
     uint8_t *frame;
@@ -123,6 +127,12 @@ struct omq_pull_engine {
     omq_pull_connection *connections_todo;
     omq_pull_stream *events;
     omq_pull_stream **last_event;
+    omq_pull_stream *ready; /* whose queues wait for a consume request, and nothing else is new */
+    omq_pull_stream **last_ready;
+    bool is_polled;      /* a thread that consumes will ask for them */
+    bool is_awaited;     /* one sleeps until there is any */
+    bool is_interrupted; /* it shall wake */
+    pthread_cond_t has_ready;
     omq_pull_connection *ended;
     bool is_told; /* a byte is on its way to the owner */
 
@@ -142,8 +152,10 @@ struct omq_pull_engine {
     size_t polled_room;
     size_t waiting; /* streams that wait for room */
     int64_t recheck_ms;
+    int64_t unclaimed_ms; /* when a ready one may have waited too long, less READY_MS; or NEVER */
     int64_t now_ms;
-    bool has_news; /* for the owner, since the last byte to it */
+    bool has_news;  /* for the owner, since the last byte to it */
+    bool has_waked; /* a thread that waits for ready queues; not signalled yet */
 };
 
 /* ---- small things ---- */
@@ -249,11 +261,76 @@ static void tell(omq_pull_stream *stream) {
     engine->has_news = true;
 }
 
-static void tell_progress(omq_pull_stream *stream, bool is_dispatched) {
+static void add_ready(omq_pull_stream *stream) {
+    omq_pull_engine *engine = stream->connection->engine;
+    if (!stream->is_ready) {
+        stream->is_ready = true;
+        stream->ready_ms = engine->now_ms;
+        stream->next_ready = NULL;
+        *engine->last_ready = stream;
+        engine->last_ready = &stream->next_ready;
+    }
+    if (!engine->is_polled && !engine->is_awaited) {
+        engine->has_news = true;
+        return;
+    }
+    engine->has_waked |= !engine->is_polled;
+    if (engine->unclaimed_ms == NEVER) {
+        engine->unclaimed_ms = engine->now_ms;
+    }
+}
+
+static omq_pull_stream *take_ready(omq_pull_engine *engine) {
+    omq_pull_stream *stream = engine->ready;
+    if (stream != NULL) {
+        stream->is_ready = false;
+        engine->ready = stream->next_ready;
+        if (engine->ready == NULL) {
+            engine->last_ready = &engine->ready;
+        }
+    }
+    return stream;
+}
+
+static void unlist_ready(omq_pull_engine *engine, omq_pull_stream *stream) {
+    omq_pull_stream **at = &engine->ready;
+    while (*at != stream) {
+        at = &(*at)->next_ready;
+    }
+    *at = stream->next_ready;
+    if (*at == NULL) {
+        engine->last_ready = at;
+    }
+    stream->is_ready = false;
+}
+
+/* Tell of messages that were buffered: the first ones, or while the queue had none. */
+static void tell_filled(omq_pull_stream *stream, bool is_first, bool is_dispatched) {
     omq_mutex_lock(&stream->connection->engine->lock);
-    stream->is_dispatched |= is_dispatched;
-    tell(stream);
+    if (is_first || stream->is_told) {
+        stream->is_dispatched |= is_dispatched;
+        tell(stream);
+    } else {
+        add_ready(stream);
+    }
     omq_mutex_unlock(&stream->connection->engine->lock);
+}
+
+/* Tell another thread of ready queues that none has asked for in time. */
+static void tell_unclaimed(omq_pull_engine *engine) {
+    if (engine->unclaimed_ms == NEVER || engine->now_ms - engine->unclaimed_ms < READY_MS) {
+        return;
+    }
+    omq_mutex_lock(&engine->lock);
+    engine->unclaimed_ms = engine->ready == NULL ? NEVER : engine->ready->ready_ms;
+    if (engine->ready != NULL && engine->now_ms - engine->unclaimed_ms >= READY_MS) {
+        /* One that was waked already has had its chance. */
+        engine->has_waked = engine->is_polled && engine->is_awaited;
+        engine->has_news |= !engine->has_waked;
+        engine->is_polled = false;
+        engine->unclaimed_ms = engine->has_waked ? engine->now_ms : NEVER;
+    }
+    omq_mutex_unlock(&engine->lock);
 }
 
 static void unlist(omq_pull_engine *engine, omq_pull_stream *stream) {
@@ -324,6 +401,10 @@ static void end_stream(omq_pull_stream *stream, omq_stream_end end, uint8_t *fra
     if (stream->asked_for != 0) {
         unlist(engine, stream);
         stream->asked_for = 0;
+    }
+    if (stream->is_ready) {
+        unlist_ready(engine, stream);
+        stream->is_dispatched = true;
     }
     stream->end = end;
     stream->frame = frame;
@@ -505,8 +586,8 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
         atomic_fetch_add_explicit(&stream->pull_ms, (uint64_t)(engine->now_ms - asked_ms),
                                   memory_order_relaxed);
         if (is_dispatched || !stream->has_begun) {
+            tell_filled(stream, !stream->has_begun, is_dispatched);
             stream->has_begun = true;
-            tell_progress(stream, is_dispatched);
         }
     }
     go_on(stream, then);
@@ -659,6 +740,9 @@ static int time_to_wait(const omq_pull_engine *engine) {
     for (const omq_pull_connection *each = engine->connections; each != NULL; each = each->next) {
         next = each->check_ms < next ? each->check_ms : next;
     }
+    if (engine->unclaimed_ms != NEVER && engine->unclaimed_ms + READY_MS < next) {
+        next = engine->unclaimed_ms + READY_MS;
+    }
     if (next == NEVER) {
         return -1;
     }
@@ -806,6 +890,11 @@ static void finish_turn(omq_pull_engine *engine) {
         next = each->next;
         (void)flush(each);
     }
+    tell_unclaimed(engine);
+    if (engine->has_waked) {
+        engine->has_waked = false;
+        (void)pthread_cond_signal(&engine->has_ready);
+    }
     if (engine->has_news) {
         engine->has_news = false;
         omq_mutex_lock(&engine->lock);
@@ -898,14 +987,19 @@ omq_pull_engine *omq_pull_engine_new(int wake_read, int wake_write, int tell_wri
     engine->clock_id = clock_id;
     engine->max_frame_bytes = max_frame_bytes;
     engine->last_event = &engine->events;
+    engine->last_ready = &engine->ready;
+    engine->unclaimed_ms = NEVER;
     engine->polled_room = 1;
     engine->polled = malloc(sizeof *engine->polled);
     engine->polled_connections = malloc(sizeof(omq_pull_connection *));
     if (engine->polled != NULL && engine->polled_connections != NULL &&
         omq_mutex_init(&engine->lock) == 0) {
         if (omq_mutex_init(&engine->turn) == 0) {
-            if (start_thread(engine)) {
-                return engine;
+            if (pthread_cond_init(&engine->has_ready, NULL) == 0) {
+                if (start_thread(engine)) {
+                    return engine;
+                }
+                (void)pthread_cond_destroy(&engine->has_ready);
             }
             omq_mutex_destroy(&engine->turn);
         }
@@ -920,6 +1014,7 @@ omq_pull_engine *omq_pull_engine_new(int wake_read, int wake_write, int tell_wri
 void omq_pull_engine_close(omq_pull_engine *engine) {
     omq_mutex_lock(&engine->lock);
     engine->is_closing = true;
+    (void)pthread_cond_broadcast(&engine->has_ready);
     wake(engine);
     omq_mutex_unlock(&engine->lock);
     (void)pthread_join(engine->thread, NULL);
@@ -927,6 +1022,7 @@ void omq_pull_engine_close(omq_pull_engine *engine) {
 
 void omq_pull_engine_free(omq_pull_engine *engine) {
     if (engine != NULL) {
+        (void)pthread_cond_destroy(&engine->has_ready);
         omq_mutex_destroy(&engine->turn);
         omq_mutex_destroy(&engine->lock);
         free(engine->polled);
@@ -1088,10 +1184,42 @@ bool omq_pull_engine_next(omq_pull_engine *engine, omq_pull_event *event) {
         ended->garbage = NULL;
     } else if (engine->events != NULL) {
         take_stream_event(engine, event);
+    } else if (engine->ready != NULL) {
+        event->owner = take_ready(engine)->owner;
+        event->is_dispatched = true;
     } else {
         engine->is_told = false;
         is_found = false;
     }
     omq_mutex_unlock(&engine->lock);
     return is_found;
+}
+
+void *omq_pull_engine_take_ready(omq_pull_engine *engine) {
+    omq_mutex_lock(&engine->lock);
+    const omq_pull_stream *stream = take_ready(engine);
+    void *owner = stream == NULL ? NULL : stream->owner;
+    engine->is_polled = stream != NULL;
+    omq_mutex_unlock(&engine->lock);
+    return owner;
+}
+
+bool omq_pull_engine_wait_ready(omq_pull_engine *engine) {
+    omq_mutex_lock(&engine->lock);
+    while (engine->ready == NULL && !engine->is_interrupted && !engine->is_closing) {
+        engine->is_awaited = true;
+        (void)pthread_cond_wait(&engine->has_ready, &engine->lock);
+    }
+    engine->is_awaited = engine->is_interrupted = false;
+    engine->is_polled = engine->ready != NULL;
+    bool is_open = !engine->is_closing;
+    omq_mutex_unlock(&engine->lock);
+    return is_open;
+}
+
+void omq_pull_engine_interrupt(omq_pull_engine *engine) {
+    omq_mutex_lock(&engine->lock);
+    engine->is_interrupted = true;
+    (void)pthread_cond_signal(&engine->has_ready);
+    omq_mutex_unlock(&engine->lock);
 }

@@ -130,4 +130,21 @@ typedef struct {
 /* Take the next event; false: there is none. */
 bool omq_pull_engine_next(omq_pull_engine *engine, omq_pull_event *event);
 
+/* ---- ready streams: nothing is new of them but that their queues need a consume request ---- */
+
+/* A thread that consumes takes these itself, where it can: to wake the owner, which then wakes that
+ * thread, costs more than to serve a queue. The owner gets them as events where no thread waits for
+ * them, or is expected: who has taken one is, until it finds none. One that does not come within
+ * READY_MS is waited for no longer. */
+
+/* Any thread: take the next one and return its owner; NULL: there is none. */
+void *omq_pull_engine_take_ready(omq_pull_engine *engine);
+
+/* Sleep until there may be one to take, or `interrupt`; one thread at a time. False: the engine is
+ * closed. */
+bool omq_pull_engine_wait_ready(omq_pull_engine *engine);
+
+/* Any thread: end that sleep, or the next one if none is. */
+void omq_pull_engine_interrupt(omq_pull_engine *engine);
+
 #endif

@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from ordermq import core, forking
 from ordermq.client.connections import Connections
@@ -44,7 +44,11 @@ def engine_obstacle(config: RemotingConfig) -> str | None:
 
 
 class StreamOwner(Protocol):
-    """Whoever started a stream of pulls; called on the I/O thread."""
+    """Whoever started a stream of pulls; called on the I/O thread.
+
+    A thread that consumes may take the queue of a stream by `PullConnections.take_ready` instead of
+    the second and later calls of `on_filled`.
+    """
 
     def on_filled(self, is_dispatched: bool) -> None:
         """Note that messages were buffered: the first ones, or while the queue had none.
@@ -131,6 +135,25 @@ class PullConnections(ProcessBound):
         connection = self._open.pop(address, None)
         if connection is not None:
             connection.native.close()
+
+    def take_ready(self) -> StreamOwner | None:
+        """Return a stream whose queue must be submitted; None: there is none. Any thread."""
+        engine = self._engine
+        return None if engine is None else cast(StreamOwner | None, engine.take_ready())
+
+    def wait_ready(self) -> bool:
+        """Wait until there may be such a stream, or for `interrupt`; one thread at a time.
+
+        Returns: False, at once, while there is no engine.
+        """
+        engine = self._engine
+        return engine is not None and engine.wait_ready()
+
+    def interrupt(self) -> None:
+        """End the wait for a stream; any thread."""
+        engine = self._engine
+        if engine is not None:
+            engine.interrupt()
 
     async def close(self) -> None:
         """End the engine's thread, every connection and every stream."""

@@ -525,7 +525,8 @@ class PullEngine(Protocol):
     """A native thread that pulls messages into process queues without the interpreter.
 
     It asks for more as long as each answer is messages, the queue has room and its permit is
-    valid; any other answer ends a stream. One thread calls all methods but those of streams.
+    valid; any other answer ends a stream. One thread calls all methods but those of streams and the
+    three for threads that consume.
     """
 
     def __init__(
@@ -554,6 +555,22 @@ class PullEngine(Protocol):
         """Take all events: of connections (owner, `ConnectionEnd`, number, bytes), and of streams
         (owner, `StreamEnd`, whether the queue's dispatch flag was set, last offset, frame).
         """
+
+    def take_ready(self) -> Any | None:
+        """Take a stream of which nothing is new but that its queue must be submitted; its owner, or
+        None.
+
+        Any thread. There are events of such streams only while no thread waits for them, and none
+        that has taken one is expected to come again: until it finds none, or for 2 ms.
+        """
+
+    def wait_ready(self) -> bool:
+        """Wait, without the interpreter lock, until `take_ready` may return one, or for
+        `interrupt`; one thread at a time. False: the engine is closed.
+        """
+
+    def interrupt(self) -> None:
+        """End that wait, or the next one; any thread."""
 
     def rest(self) -> None:
         """Keep the thread from holding any mutex, of process queues too, until `resume`."""

@@ -46,7 +46,14 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.receiver import DirectResult, FillLimits, Flow, Loop, Queue
+from ordermq.consumer.queue.receiver import (
+    DirectResult,
+    FillLimits,
+    Flow,
+    Loop,
+    Queue,
+    ReadyQueues,
+)
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.events import EventType
@@ -456,6 +463,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
             self._submit_after(assigned, restart_delay_ms(assigned.internal_errors), "restart")
         else:
             self._pool.submit(assigned)
+
+    def take_from(self, ready: ReadyQueues) -> None:
+        self._pool.take_from(ready)
 
     def unpark(self, assigned: Queue, key: bytes) -> bool:
         return False  # keys are parked by the key-ordered dispatcher only

@@ -16,14 +16,14 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ordermq.callables import is_async
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.client.user_code import TaskLoop, UserCode
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.receiver import Queue
+from ordermq.consumer.queue.receiver import Queue, ReadyQueues
 from ordermq.forking import ProcessBound
 
 _log = logging.getLogger("ordermq.consumer")
@@ -59,6 +59,9 @@ class ListenerPool(Protocol[_Served]):
 
         Returns: (its result, None) or (None, what it raised).
         """
+
+    def take_from(self, ready: ReadyQueues) -> None:
+        """Serve these queues, too; before the first `submit`."""
 
     def awaited(self, returned: Awaitable[object]) -> object:
         """Wait for the result of a plain listener that returned an awaitable; on its thread."""
@@ -107,12 +110,13 @@ def pool_for(
 class _Worker:
     """A thread of the pool; guarded by the pool's lock, except where its own thread reads."""
 
-    __slots__ = ("ident", "is_woken", "is_quick", "is_ended", "since_ns", "wake")
+    __slots__ = ("ident", "is_ended", "is_quick", "is_watching", "is_woken", "since_ns", "wake")
 
     def __init__(self) -> None:
         self.ident = 0
         self.is_woken = False  # woken for a waiting queue, whichever worker is primary
         self.is_quick = True  # by its last report
+        self.is_watching = False  # woken because a queue may be ready
         self.is_ended = False
         self.since_ns = 0  # when it last took a queue or reported
         # A lock as a binary semaphore for its one waiter: an Event would allocate a lock per wait
@@ -167,6 +171,8 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         self._has_check = False  # one check at a time is on its way
         self._is_closing = False
         self._is_short = False  # of threads, and that is logged
+        self._ready: ReadyQueues | None = None
+        self._watcher: _Worker | None = None  # the idle one that waits for ready queues
         self._make_loop = make_loop
         self._loop: TaskLoop | None = None
         has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # since Python 3.13
@@ -179,6 +185,9 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 self._wake_workers(1)
             else:
                 self._schedule_check()
+
+    def take_from(self, ready: ReadyQueues) -> None:
+        self._ready = ready
 
     def goes_on(self, calls: int) -> bool:
         # Runs once per claim, so the common case, primary and quick, takes no lock: `_primary`
@@ -227,7 +236,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         with self._lock:
             self._size = size
             for worker in self._idle[: max(len(self._threads) - size, 0)]:
-                worker.wake.release()  # it finds no work, and ends
+                self._rouse(worker)  # it finds no work, and ends
                 self._idle.remove(worker)
             self._wake_workers(len(self._work))
             self._schedule_check()
@@ -242,7 +251,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             # All of them, and again after a call that Ctrl-C ended: who is woken finds no work.
             for worker in list(self._workers.values()):
                 if worker.wake.locked():
-                    worker.wake.release()
+                    self._rouse(worker)
         # A listener may close its consumer: its own thread it cannot wait for.
         threads = [each for each in self._threads if each is not threading.current_thread()]
         for thread in threads:
@@ -258,7 +267,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         for _ in range(most):
             if self._idle:
                 worker = self._idle.pop()
-                worker.wake.release()
+                self._rouse(worker)
             elif len(self._threads) < self._size and not self._is_closing:
                 started = self._start()
                 if started is None:
@@ -269,6 +278,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             worker.is_woken = True
             if self._primary is None:
                 self._primary = worker
+
+    def _rouse(self, worker: _Worker) -> None:
+        worker.wake.release()
+        if worker is self._watcher and self._ready is not None:
+            self._ready.interrupt()
 
     def _start(self) -> _Worker | None:
         """Start a worker; None where the system gives no thread: those that run go on alone."""
@@ -347,7 +361,23 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             elif self._is_closing or worker.is_ended:
                 return
             else:
-                worker.wake.acquire()
+                self._sleep(worker)
+
+    def _sleep(self, worker: _Worker) -> None:
+        """Sleep until `_rouse`; one of the idle workers also until there is a ready queue."""
+        ready = self._ready if worker is self._watcher else None
+        if ready is None or not ready.wait():
+            worker.wake.acquire()
+            if ready is not None:
+                self._watcher = None
+            return
+        with self._lock:
+            self._watcher = None
+            if worker in self._idle:  # not roused
+                self._idle.remove(worker)
+                worker.is_watching = True
+                return
+        worker.wake.acquire()  # at once: it was released
 
     def _next(self, worker: _Worker) -> Queue | None:
         """Return the next queue; None after it made the worker idle or ended it, or to close."""
@@ -366,6 +396,12 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 assigned = self._work.popleft()
                 self._schedule_check()
                 return assigned
+            ready = self._next_ready() if is_primary or worker.is_watching else None
+            worker.is_watching = False
+            if ready is not None:
+                self._primary = worker
+                self._steps += 1
+                return ready
             if is_primary:
                 self._primary = None
             worker.is_woken = False
@@ -373,7 +409,15 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 self._end_worker(worker)
             elif not self._is_closing:
                 self._idle.append(worker)
+                if self._watcher is None:
+                    self._watcher = worker
             return None
+
+    def _next_ready(self) -> Queue | None:
+        """Return the next ready queue, if a consume request may follow at once."""
+        if self._ready is None or self._is_closing:
+            return None
+        return cast(Queue | None, self._ready.take())
 
 
 class ListenerLoop(ProcessBound, Generic[Queue]):
@@ -399,6 +443,8 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
 
     def submit(self, assigned: Queue) -> None:
         self._loop.post(self._start, assigned)
+
+    def take_from(self, ready: ReadyQueues) -> None: ...
 
     def goes_on(self, calls: int) -> bool:
         return True  # tasks share the loop by awaiting; nobody waits for a thread

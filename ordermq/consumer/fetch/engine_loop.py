@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
@@ -15,6 +16,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import CLOCK_ID
 from ordermq.config import PullConfig, PullPathKind
 from ordermq.consumer.fetch.pull_path import PullPath, QueuePulls, RunningPulls
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import FillLimits, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.core.streams import StreamEnd, StreamPlan
@@ -35,6 +37,7 @@ class EngineLoop:
     ) -> None:
         assert core.PullStream is not None
         config, assigned = client.config, pulls.assigned
+        self.assigned = assigned
         self._client = client
         self._connection = connection
         self._path = path
@@ -179,6 +182,21 @@ class EnginePath:
         limits = self._receiver.fill_limits(config)
         assert limits is not None
         return limits
+
+    # ReadyQueues
+
+    def take(self) -> AssignedQueue | None:
+        while (loop := cast(EngineLoop | None, self._client.pulls.take_ready())) is not None:
+            if not loop.assigned.internal_errors:
+                return loop.assigned
+            self._receiver.submit(loop.assigned)  # after a pause
+        return None
+
+    def wait(self) -> bool:
+        return self._client.pulls.wait_ready()
+
+    def interrupt(self) -> None:
+        self._client.pulls.interrupt()
 
     def gather(self) -> None:
         """Count what all loops have pulled; any thread."""

@@ -664,6 +664,7 @@ class Fetcher:
             return python
         path = EnginePath(self._client, self._receiver, self._statistics, python)
         self._statistics.gather_with(path.gather)
+        self._receiver.take_from(path)
         return path
 
     def _divide(self, topic: str) -> None:

@@ -20,7 +20,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     QueueState,
 )
-from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop
+from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, ReadyQueues
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -288,6 +288,8 @@ class PollBuffer:
     def submit(self, assigned: PolledQueue) -> None:
         with self._lock:
             self._make_ready(assigned)
+
+    def take_from(self, ready: ReadyQueues) -> None: ...
 
     def unpark(self, assigned: PolledQueue, key: bytes) -> bool:
         return False

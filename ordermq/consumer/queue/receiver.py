@@ -65,6 +65,25 @@ class DirectResult(Value):
     spent_ms: int
 
 
+class ReadyQueues(Protocol):
+    """Queues whose dispatch flag was set by the pull engine, for threads that would sleep else.
+
+    What no thread takes within 2 ms is submitted.
+    """
+
+    def take(self) -> AssignedQueue | None:
+        """Return one to serve; None: there is none. Any thread."""
+
+    def wait(self) -> bool:
+        """Wait until there may be one, or for `interrupt`; one thread at a time.
+
+        Returns: False, at once, if there is no engine to wait for.
+        """
+
+    def interrupt(self) -> None:
+        """End that wait, or the next one; any thread."""
+
+
 class Receiver(Protocol[Queue]):
     """Takes the messages of assigned queues; made once, before the member joins its group.
 
@@ -100,6 +119,9 @@ class Receiver(Protocol[Queue]):
 
     def submit(self, assigned: Queue) -> None:
         """Have the queue's messages consumed; any thread that holds its dispatch flag."""
+
+    def take_from(self, ready: ReadyQueues) -> None:
+        """Serve these queues, too; before the first one is assigned."""
 
     def unpark(self, assigned: Queue, key: bytes) -> bool:
         """Continue with a parked key; False if it is not parked here. On the I/O thread."""

@@ -92,6 +92,46 @@ class Pool(WorkerPool):
         assert self.close(WAIT_S)
 
 
+class Ready:
+    """Queues that an engine has filled, for a pool to take."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.is_awaited = False
+        self._works: list[Work] = []
+        self._is_interrupted = False
+        self._changed = threading.Condition()
+
+    def give(self, work: Work) -> Work:
+        with self._changed:
+            self._works.append(work)
+            self._changed.notify_all()
+        return work
+
+    def take(self) -> Any:
+        with self._changed:
+            return self._works.pop(0) if self._works else None
+
+    def wait(self) -> bool:
+        with self._changed:
+            self.is_awaited = True
+            while self.is_open and not self._works and not self._is_interrupted:
+                assert self._changed.wait(WAIT_S)
+            self.is_awaited = self._is_interrupted = False
+            return self.is_open
+
+    def interrupt(self) -> None:
+        with self._changed:
+            self._is_interrupted = True
+            self._changed.notify_all()
+
+
+def pool_with_ready(size: int) -> tuple[Pool, Ready]:
+    pool, ready = Pool(size), Ready()
+    pool.take_from(ready)
+    return pool, ready
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     pause = threading.Event()
     for _ in range(100_000):
@@ -358,3 +398,73 @@ def test_the_stack_of_a_task_that_blocks_its_loop_leads_to_the_call_that_blocks(
     finally:
         may_end.set()
         runtime.release()
+
+
+# ---- queues that are ready, without a submit ----
+
+
+def quick() -> Work:
+    work = Work(QUICK_NS)
+    work.end()
+    return work
+
+
+def test_the_thread_of_a_quick_listener_takes_ready_queues_itself() -> None:
+    pool, ready = pool_with_ready(20)
+    first = pool.give(Work())
+    assert first.started.wait(WAIT_S)
+    waiting = [ready.give(quick()) for _ in range(5)]
+    first.end()
+    assert all(work.started.wait(WAIT_S) for work in waiting)
+    wait_until(lambda: ready.is_awaited)
+    asleep = ready.give(quick())  # it is woken by this, not by a submit
+    assert asleep.started.wait(WAIT_S)
+    assert {work.thread for work in (*waiting, asleep)} == {first.thread}
+    pool.end()
+
+
+def test_a_thread_that_waits_for_ready_queues_is_woken_by_a_submit() -> None:
+    pool, ready = pool_with_ready(20)
+    threads = set()
+    for _ in range(20):
+        work = pool.give_quick(Work(QUICK_NS))
+        assert work.started.wait(WAIT_S)
+        threads.add(work.thread)
+        wait_until(lambda: ready.is_awaited)
+    assert len(threads) == 1
+    pool.end()
+
+
+def test_another_thread_takes_what_waits_while_a_listener_is_slow() -> None:
+    pool, ready = pool_with_ready(20)
+    slow = pool.give(Work(SLOW_NS))
+    wait_until(lambda: slow.went_on == [True])  # detached with its queue
+    helper = pool.give_quick(Work(QUICK_NS))
+    assert helper.started.wait(WAIT_S)
+    wait_until(lambda: ready.is_awaited)
+    taken = ready.give(Work())
+    assert taken.started.wait(WAIT_S)
+    assert taken.thread == helper.thread != slow.thread
+    pool.end(slow, taken)
+
+
+def test_a_pool_that_shrinks_or_ends_wakes_the_thread_that_waits() -> None:
+    pool, ready = pool_with_ready(2)
+    works = [pool.give(Work(SLOW_NS)) for _ in range(2)]
+    wait_until(lambda: all(work.went_on for work in works))
+    for work in works:
+        work.end()
+    wait_until(lambda: ready.is_awaited)
+    pool.resize(1)
+    wait_until(lambda: len(pool._threads) == 1)
+    after = pool.give_quick(Work(QUICK_NS))
+    assert after.started.wait(WAIT_S)
+    pool.end()
+
+
+def test_without_an_engine_the_thread_sleeps_until_a_submit() -> None:
+    pool, ready = pool_with_ready(20)
+    ready.is_open = False
+    for _ in range(3):
+        assert pool.give_quick(Work(QUICK_NS)).started.wait(WAIT_S)
+    pool.end()

@@ -199,6 +199,23 @@ static void *consume(void *context) {
     return NULL;
 }
 
+/* Take ready streams as a worker does: until there is none, then sleep; sometimes too late. */
+static void *serve_ready(void *context) {
+    omq_pull_engine *engine = context;
+    uint64_t seed = 7;
+    while (omq_pull_engine_wait_ready(engine)) {
+        const buffer *held;
+        while ((held = omq_pull_engine_take_ready(engine)) != NULL) {
+            REQUIRE(held >= buffers && held < buffers + QUEUES);
+            if (draw(&seed, 40) == 0) {
+                struct timespec pause = {0, 3000000};
+                (void)nanosleep(&pause, NULL);
+            }
+        }
+    }
+    return NULL;
+}
+
 /* ---- the owner ---- */
 
 typedef struct {
@@ -327,6 +344,9 @@ static void disturb(owner *self, omq_pull_engine *engine) {
         omq_pull_engine_rest(engine);
         omq_pull_engine_resume(engine);
         break;
+    case 5:
+        omq_pull_engine_interrupt(engine);
+        break;
     default:
         break;
     }
@@ -337,6 +357,7 @@ static void run_engine(uint64_t seed) {
     int tells[2];
     owner self = {.seed = seed};
     pthread_t consumer;
+    pthread_t server;
     atomic_store(&is_all_done, false);
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, wakes) == 0);
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, tells) == 0);
@@ -348,6 +369,7 @@ static void run_engine(uint64_t seed) {
         omq_pull_engine_new(wakes[0], wakes[1], tells[1], CLOCK_MONOTONIC, MAX_FRAME);
     REQUIRE(engine != NULL);
     REQUIRE(pthread_create(&consumer, NULL, consume, &seed) == 0);
+    REQUIRE(pthread_create(&server, NULL, serve_ready, engine) == 0);
     while (!atomic_load(&is_all_done)) {
         char told[16];
         struct pollfd polled = {.fd = tells[0], .events = POLLIN};
@@ -360,6 +382,7 @@ static void run_engine(uint64_t seed) {
     }
     REQUIRE(pthread_join(consumer, NULL) == 0);
     omq_pull_engine_close(engine);
+    REQUIRE(pthread_join(server, NULL) == 0);
     take_event(&self, engine, false);
     for (int i = 0; i < QUEUES; i++) {
         REQUIRE(self.streams[i] == NULL && buffers[i].expected == LAST);

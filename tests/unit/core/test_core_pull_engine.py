@@ -8,9 +8,11 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import pytest
@@ -322,6 +324,88 @@ def test_what_is_left_ends_with_the_engine(run: Run) -> None:
     assert [each[1] for each in events] == [StreamEnd.LOST]
     with pytest.raises(RuntimeError, match="closed"):
         run.stream(queue)
+
+
+# ---- ready streams ----
+
+
+def emptied(run: Run, queue: Any, offset: int) -> None:
+    """Fill a stream's queue with one message, and consume that."""
+    run.broker.answer(run.broker.asked()[1], range(offset, offset + 1))
+    assert run.next_event()[1:3] == (StreamEnd.GOES_ON, True)
+    assert bodies(queue, 10) == [b"m%d" % offset]
+    queue.commit()
+    queue.end_dispatch()
+
+
+def taken(run: Run) -> Any:
+    """The owner of the next ready stream."""
+    found: list[Any] = []
+    until(lambda: found.append(run.engine.take_ready()) or found[-1] is not None)
+    return found[-1]
+
+
+def test_a_stream_that_only_needs_a_worker_is_taken_by_one_or_told(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue)
+    emptied(run, queue, 0)
+    assert run.engine.take_ready() is None
+    run.broker.answer(run.broker.asked()[1], range(1, 2))
+    assert taken(run) is queue
+    assert run.engine.take_ready() is None  # once, and from here on nobody is expected
+    assert bodies(queue, 10) == [b"m1"]
+    queue.end_dispatch()
+    run.broker.answer(run.broker.asked()[1], range(2, 3))
+    assert run.next_event()[:3] == (queue, StreamEnd.GOES_ON, True)
+    assert run.engine.take_ready() is None
+
+
+def test_who_has_taken_one_and_does_not_come_again_is_not_waited_for(run: Run) -> None:
+    first, second = core.ProcessQueue("a"), core.ProcessQueue("b")
+    run.stream(first)
+    emptied(run, first, 0)
+    asked = run.broker.asked()[1]
+    run.stream(second)
+    emptied(run, second, 0)
+    run.broker.answer(asked, range(1, 2))
+    assert taken(run) is first
+    run.broker.answer(run.broker.asked()[1], range(1, 2))  # of `second`; nobody takes it
+    assert run.next_event()[:3] == (second, StreamEnd.GOES_ON, True)
+
+
+def test_a_thread_waits_for_a_ready_stream_until_it_is_interrupted_or_all_ends(run: Run) -> None:
+    queue, found = core.ProcessQueue("q"), SimpleQueue[Any]()
+    run.stream(queue)
+    emptied(run, queue, 0)
+
+    def serve() -> None:
+        while run.engine.wait_ready():
+            found.put(run.engine.take_ready())
+        found.put("closed")
+
+    server = threading.Thread(target=serve)
+    server.start()
+    run.engine.interrupt()
+    assert found.get(timeout=DEADLINE_S) is None
+    run.broker.answer(run.broker.asked()[1], range(1, 2))
+    assert found.get(timeout=DEADLINE_S) is queue
+    run.engine.close()
+    assert found.get(timeout=DEADLINE_S) == "closed"
+    server.join(DEADLINE_S)
+    assert not server.is_alive()
+
+
+def test_a_stream_that_ends_while_it_is_ready_tells_so_with_its_end(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    stream = run.stream(queue)
+    emptied(run, queue, 0)
+    run.broker.answer(run.broker.asked()[1], range(1, 2))
+    until(lambda: queue.is_dispatched)
+    stream.stop()
+    run.engine.close()
+    (_, _, is_dispatched, offset, _) = run.engine.collect()[1][-1]
+    assert (is_dispatched, offset) == (True, 2)
+    assert run.engine.take_ready() is None
 
 
 def test_limits_may_change_while_a_queue_is_full(run: Run) -> None:
