@@ -103,7 +103,7 @@ class PullConnection:
 
 
 class PullConnections(ProcessBound):
-    """Connections of the pull engine by address; used on the I/O thread only."""
+    """Connections of the pull engine by address; on the I/O thread, except where it says so."""
 
     def __init__(self, config: RemotingConfig, connections: Connections) -> None:
         self._config = config
@@ -142,7 +142,7 @@ class PullConnections(ProcessBound):
         return None if engine is None else cast(StreamOwner | None, engine.take_ready())
 
     def wait_ready(self) -> bool:
-        """Wait until there may be such a stream, or for `interrupt`; one thread at a time.
+        """Wait until there may be such a stream, or for `interrupt`; any thread, one at a time.
 
         Returns: False, at once, while there is no engine.
         """

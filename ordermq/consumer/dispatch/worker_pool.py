@@ -401,6 +401,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             if ready is not None:
                 self._primary = worker
                 self._steps += 1
+                self._schedule_check()
                 return ready
             if is_primary:
                 self._primary = None
