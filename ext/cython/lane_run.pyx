@@ -15,7 +15,6 @@ cdef class LanePlan:
     cdef object _draining
     cdef object _over
     cdef object _submit
-    cdef object _count
     cdef object _is_closed
     cdef object _outcome_raised
     cdef object _awaiting
@@ -34,7 +33,6 @@ cdef class LanePlan:
         submit,
         int64_t most_ms,
         int64_t hold_ns,
-        count,
         is_closed,
         outcome_raised,
         awaiting,
@@ -51,7 +49,6 @@ cdef class LanePlan:
         self._submit = submit
         self._most_ms = most_ms
         self._hold_ns = hold_ns
-        self._count = count
         self._is_closed = is_closed
         self._outcome_raised = outcome_raised
         self._awaiting = awaiting
@@ -63,7 +60,7 @@ cdef class LaneRun:
     core/interface.py."""
 
     cdef LanePlan _plan
-    cdef QueueFields _assigned
+    cdef readonly QueueFields assigned
     cdef LaneMap _lanes
     cdef ProcessQueue _queue
     cdef object _goes_on
@@ -74,12 +71,16 @@ cdef class LaneRun:
     cdef int64_t _now_ms
     cdef readonly int64_t begun_ms
     cdef readonly object end
+    # Guarded by the GIL, and without one by the critical section of this object.
+    cdef Py_ssize_t _calls
+    cdef Py_ssize_t _messages
+    cdef int64_t _spent_ms
 
     def __init__(
         self, LanePlan plan not None, QueueFields assigned not None, goes_on, submit
     ):
         self._plan = plan
-        self._assigned = assigned
+        self.assigned = assigned
         self._lanes = <LaneMap?>assigned.lanes
         self._queue = <ProcessQueue?>assigned.process_queue
         self._goes_on = goes_on
@@ -92,6 +93,19 @@ cdef class LaneRun:
 
     def let_go(self):
         self._claim = None
+
+    @cython.critical_section
+    def take_counts(self):
+        counts = self._calls, self._messages, self._spent_ms
+        self._calls = self._messages = self._spent_ms = 0
+        return counts
+
+    @cython.critical_section
+    cdef int _count(self, Py_ssize_t messages) except -1:
+        self._calls += 1
+        self._messages += messages
+        self._spent_ms += self._now_ms - self.begun_ms
+        return 0
 
     cdef bint _end_call(self) except -1:
         """Settle the call that has just succeeded, if it is not settled; False: claim no more."""
@@ -113,7 +127,7 @@ cdef class LaneRun:
         """Claim the messages of a call; None: there are none, and the run ends."""
         cdef LanePlan plan = self._plan
         cdef CallPlan calls = plan._calls
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef CallContext context
         cdef MessageRun run
         cdef bint is_empty = False
@@ -150,7 +164,7 @@ cdef class LaneRun:
     cdef object _claimed(self, bint *is_empty, bint *may_another):
         """KeyOrderedQueue.begin_batch and request_another, if nothing but a claim comes of it;
         None: ask them."""
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef LanePlan plan = self._plan
         cdef omq.omq_lane_map_state state
         cdef omq.omq_status status
@@ -201,11 +215,11 @@ cdef class LaneRun:
 
     cdef MessageRun _run_of(self, const uint64_t *tokens, size_t count):
         """Return the messages of tokens: batch number << 32 | row."""
-        cdef dict batches = self._assigned._batches
+        cdef dict batches = self.assigned._batches
         cdef object kind = self._plan._calls._run
         cdef MessageRun run
         if count > 1:
-            return kind(list(self._assigned._segments([tokens[i] for i in range(count)])))
+            return kind(list(self.assigned._segments([tokens[i] for i in range(count)])))
         run = <MessageRun>bare_instance(<type>kind, ())
         run._index = <MessageIndex?>batches[tokens[0] >> 32]
         run._first = <uint32_t>tokens[0]
@@ -214,10 +228,10 @@ cdef class LaneRun:
 
     cdef int _settle(self) except -1:
         """Settle a call of which everything is done."""
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef Claim claim = self._claim
         cdef Py_ssize_t done = (<MessageRun>claim.messages)._length
-        self._plan._count(assigned.queue, done, 0, 1, self._now_ms - self.begun_ms)
+        self._count(done)
         assigned.internal_errors = 0
         if not self._finished(claim):
             assigned.end_batch(claim, done, self._now_ms)
@@ -226,7 +240,7 @@ cdef class LaneRun:
 
     cdef bint _finished(self, Claim claim) except -1:
         """KeyOrderedQueue.end_batch of a claim that is done; False: ask that, nothing changed."""
-        cdef QueueFields assigned = self._assigned
+        cdef QueueFields assigned = self.assigned
         cdef MessageRun run = <MessageRun>claim.messages
         cdef Py_ssize_t count = run._length
         cdef Py_ssize_t i

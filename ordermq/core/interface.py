@@ -1501,7 +1501,6 @@ class LanePlan(Protocol):
         submit: object,
         most_ms: int,
         hold_ns: int,
-        count: Callable[[Any, int, int, int, int], object],
         is_closed: Callable[[], bool],
         outcome_raised: Callable[[BaseException], object],
         awaiting: Callable[[object], object],
@@ -1516,7 +1515,6 @@ class LanePlan(Protocol):
             over, submit: ends of a run; see consumer/dispatch/orderly.py.
             most_ms: time after which a run claims no more.
             hold_ns: time after which a run lets other tasks of its event loop go on.
-            count: counts a call of which everything is done, as the statistics do.
             is_closed: tells, behind each call of an `async def` listener, that its result is void.
             outcome_raised: makes the outcome of a call of such a listener that raised.
             awaiting: returns a coroutine that awaits a result, or a result that is not to be.
@@ -1540,12 +1538,15 @@ class LaneRun(Protocol):
     ) -> None: ...
 
     @property
+    def assigned(self) -> Any: ...
+    @property
     def begun_ms(self) -> int: ...
     @property
     def claim(self) -> Any: ...
     @property
     def end(self) -> Any: ...
     def let_go(self) -> None: ...
+    def take_counts(self) -> tuple[int, int, int]: ...
     def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
     def perform_async(self, listener: Any, runtime: Any) -> Any: ...
 

@@ -63,11 +63,14 @@ class LaneCalls(Step, Protocol):
     `end`.
 
     Attributes:
+        assigned: the queue.
         begun_ms: when the present call began, on the monotonic clock.
         claim: of the present call; None if it is settled.
         end: why nothing more is claimed; None until then.
     """
 
+    @property
+    def assigned(self) -> KeyOrderedQueue: ...
     @property
     def begun_ms(self) -> int: ...
     @property
@@ -77,6 +80,11 @@ class LaneCalls(Step, Protocol):
 
     def let_go(self) -> None:
         """Leave the claim of the present call to the caller, who settles it."""
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return calls, messages and ms spent of what was settled natively since the last time; any
+        thread.
+        """
 
 
 class MakeLaneCalls(Protocol):
@@ -100,7 +108,6 @@ def native_lanes(
     config: ConsumeConfig,
     calls: core.interface.CallPlan | None,
     size: int,
-    count: Callable[[MessageQueue, int, int, int, int], None],
     is_closed: Callable[[], bool],
 ) -> MakeLaneCalls | None:
     """Return what makes native runs; None if the core or the settings do not allow them.
@@ -124,7 +131,6 @@ def native_lanes(
         submit=RunEnd.SUBMIT,
         most_ms=config.max_time_consume_continuously_ms,
         hold_ns=int(HOLD_S * 1e9),
-        count=count,
         is_closed=is_closed,
         outcome_raised=outcome_raised,
         awaiting=awaiting,
@@ -170,9 +176,10 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             config,
             native_plan(config.consume_path, calls),
             self._batch_size,
-            statistics.consumed,
             lambda: self._is_closed,
         )
+        self._runs: set[LaneCalls] = set()
+        statistics.gather_with(self._count_runs)
 
     @cached_property
     def _parked(self) -> ParkedKeys | None:
@@ -241,6 +248,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
     def _natively(self, assigned: KeyOrderedQueue, make_run: MakeLaneCalls) -> Steps:
         assigned.process_queue.end_dispatch()  # as above
         run = make_run(assigned, self._pool.goes_on, self.submit)
+        self._runs.add(run)
         try:
             while run.end is None:
                 if (called := (yield run)) is not None:
@@ -250,10 +258,22 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             if (claim := run.claim) is not None:
                 self._give_back(assigned, claim)
             raise
+        finally:
+            self._runs.discard(run)
+            self._count(run)
         if run.end is RunEnd.OVER:
             self._move_parked(assigned)
         elif assigned.request_next():
             self.submit(assigned)
+
+    def _count_runs(self) -> None:
+        for run in self._runs.copy():
+            self._count(run)
+
+    def _count(self, run: LaneCalls) -> None:
+        calls, messages, spent_ms = run.take_counts()
+        if calls:
+            self._statistics.consumed(run.assigned.queue, messages, 0, calls, spent_ms)
 
     def _move_parked(self, assigned: KeyOrderedQueue) -> None:
         # What is left may be of parked keys only; their messages must leave the queue, or they

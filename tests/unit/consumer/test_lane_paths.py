@@ -510,11 +510,13 @@ def test_an_internal_error_gives_back_what_was_claimed(path: str) -> None:
     def broken(*about: object) -> None:
         raise RuntimeError("a test's own failure")
 
+    # What fails is what a consumer with a history does between a claim and its call.
     if service._make_run is not None:
-        calls = CallPlan(lanes.clock, 1, False, None, None)
+        calls = CallPlan(lanes.clock, 1, False, None, broken)
         native = native_plan(service._config.consume_path, calls)
-        service._make_run = native_lanes(service._config, native, 1, broken, lambda: False)
-    service._statistics = SimpleNamespace(consumed=broken, add=lambda *about: None)
+        service._make_run = native_lanes(service._config, native, 1, lambda: False)
+    service._recorder = SimpleNamespace(enabled=True)
+    service._record_begin = broken
     service._client.runtime = None
     service._run(lanes.submitted.pop())
     assert lanes.assigned.lease is None
@@ -538,5 +540,5 @@ def test_what_the_native_loop_does_not_do_takes_the_one_in_python(
     config = ConsumeConfig(**{"order_by_key": True, "consume_path": "native"} | settings)
     size = config.consume_message_batch_max_size
     plan = native_plan(config.consume_path, CallPlan(SystemClock(), size, False, None, None))
-    made = native_lanes(config, plan, size, lambda *about: None, lambda: False)
+    made = native_lanes(config, plan, size, lambda: False)
     assert (made is not None) == (is_native and core.LaneRun is not None)
