@@ -126,8 +126,8 @@ def _catch_up() -> Iterator[Row]:
 
 _OF_CALLS = (
     "What pulls is native; what is called is Python. In a profile of a catch-up from the embedded "
-    "broker, the start of the process included, the interpreter takes 58 % at batch 32 and 67 % at "
-    "batch 1, the system 27 and 15 %, the native module 7 and 9 %."
+    "broker, the start of the process included, the interpreter takes 44 % at batch 32 and 53 % at "
+    "batch 1, the system 36 and 23 %, the native module 10 %."
 )
 
 
@@ -169,9 +169,8 @@ _OF_LISTENER = (
     "Its two arguments are made (370) and freed (490); what is left, 400, is the loop itself."
 )
 _OF_PASS = (
-    "A quarter counts what was done, in Python, for the rates that `statistics` has; a tenth makes "
-    "the object of the run; the rest is a claim and a commit under the lock of the queue, and the "
-    "claim that finds nothing and ends the pass. At 32 messages per pull it is 0.2 us of each."
+    "It is a claim and a commit under the lock of the queue, the claim that finds nothing and ends "
+    "the pass, and the two generators in Python that would decide about a failure."
 )
 
 
@@ -201,10 +200,7 @@ def _sends() -> Iterator[Row]:
               "produce_embedded", _produce, "bare SQLite, the same rows per commit",
               at_least=0.5,
               why="The stages follow each other: 64 sends are read, stored and answered before the "
-              "next 64 come. The broker has 10 us of CPU per send; bare SQLite 5.6 per row with a "
-              "table for each of 8 queues, as the broker has, and 4.7 with one table. A profile of "
-              "the broker: system 46 % (`fdatasync` 15, writes to the log 9), interpreter 23 %, "
-              "SQLite 10 %, native reading and answering of sends 9 %.")  # fmt: skip
+              "next 64 come, and two threads take turns at it; bare SQLite has one.")  # fmt: skip
 
 
 def _send(way: str, name: str) -> Callable[[Result], Measured]:
@@ -217,18 +213,17 @@ def _send(way: str, name: str) -> Callable[[Result], Measured]:
 
 
 _OF_THREADS = (
-    "A send is some 140 function calls under the interpreter lock, at which eight threads take "
-    "turns: of the CPU per message 60 % is the interpreter, and a third the system, for a write, a "
-    "sleep and 2.5 thread switches, of which two pass that lock on. The broker takes some 145 us "
-    "per message of the same two cores, so that 1.3 times Java's rate leaves 47 us to the client."
+    "A send is some 110 function calls under the interpreter lock, at which eight threads take "
+    "turns: of the CPU per message 45 % is the interpreter, and as much the system, for a write, a "
+    "sleep and thread switches. The broker has the same two cores."
 )
 _OF_ONE = (
-    "Most of the time of a message is the broker's; the client's 100 us of CPU are the same 140 "
-    "calls, and five system calls: write, sleep, read, and two for the gate."
+    "Most of the time of a message is the broker's; the client's CPU is some 110 function calls, "
+    "and five system calls: write, sleep, read, and two for the gate."
 )
 _OF_MANY = (
-    "Each message is an object with its id, its properties and its receipt, made in Python; system "
-    "calls are few, for the messages of a queue share a request."
+    "Each message passes two threads: its caller's, which makes it and chooses its queue, and the "
+    "one that sends; system calls are few, for the messages of a queue share a request."
 )
 _JAVA = "Java client"
 
@@ -341,7 +336,6 @@ def _lanes() -> Iterator[Row]:
 
 
 _OF_TASKS = (
-    "Two thirds of it is the interpreter, uvloop 10 %, the native module 12 %, the system 8 %. "
     "With calls of 100 ms a turn of the event loop ends 15 of them, with calls of 10 ms 83: what "
     "is done once a turn is shared by fewer."
 )
