@@ -91,8 +91,8 @@ class ClaimRun(Step, Protocol):
     what `OrderlyDispatcher` does in Python, natively.
 
     It returns the first outcome of a call that does not simply succeed, and continues behind that
-    call when it is performed again. It returns None at its `end`. One object serves a queue: each
-    time between `begin` and `rest`.
+    call when it is performed again. It returns None at its `end`. It is used again and again: each
+    time between `begin` and `rest`, by one worker.
 
     Attributes:
         assigned: the queue.
@@ -417,9 +417,10 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 self._statistics.consumed(queue, messages, failed, batches, spent_ms)
 
     def _natively(self, assigned: AssignedQueue, make_run: MakeRun) -> Steps:
-        run = cast(ClaimRun | None, assigned.run)
-        if run is None:
-            run = assigned.run = make_run(assigned, self._pool.goes_on)
+        try:  # one atomic call: two runs may begin at once, see `resting_runs`
+            run = cast(ClaimRun, assigned.resting_runs.pop())
+        except IndexError:
+            run = make_run(assigned, self._pool.goes_on)
         run.begin()
         self._to_count.add(run)
         try:
@@ -443,6 +444,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         finally:
             run.rest()
             self._to_count.add(run)  # its counts were perhaps taken meanwhile, but not the last
+            assigned.resting_runs.append(run)
 
     def _count_runs(self) -> None:
         for run in self._to_count.copy():

@@ -239,7 +239,9 @@ class AssignedQueue(QueueFields):
         # and is stored with the first commit. I/O thread only.
         self.has_stored_offset = True
         self.resets = 0  # how often an admin moved it; I/O thread only
-        self.run: object = None  # the dispatcher's native run of it, if it has one; worker only
+        # The dispatcher's native runs of it that rest. One is enough, but the next one may begin
+        # before a worker that has just cleared the dispatch flag has ended its own.
+        self.resting_runs: list[object] = []
         self._on_lease_lost = callbacks.on_lease_lost
         self._on_drained = callbacks.on_drained
         self._on_room = callbacks.on_room

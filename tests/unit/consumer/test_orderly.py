@@ -167,6 +167,28 @@ def test_what_a_native_run_has_counted_is_read_at_any_time_and_once() -> None:
     assert statistics.rates(QUEUE.topic).consume_ok_tps > 0
 
 
+def test_a_run_that_is_about_to_end_leaves_the_next_one_alone() -> None:
+    consumption = Consumption(consume_path="native")
+    if not consumption.is_native:
+        return  # the loop in Python has nothing that two runs could share
+    assigned = consumption.assigned
+    first = consumption.service._consume(assigned)
+    assert consumption.call(next(first), lambda messages, context: None) is None
+    # Its worker has cleared the dispatch flag, and not ended yet: the next worker may begin.
+    assert assigned.accept(assigned.generation, batch(range(200, 210)), 210)
+    left = [first]
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        while left:
+            left.pop().close()
+
+    consumption.run(listen)
+    assert assigned.done_offset == 210
+    assert not assigned.is_running
+    assert consumption.seen[-10:] == list(range(200, 210))
+    assert consumption.statistics["messages_done"] == 210
+
+
 def test_a_queue_is_submitted_again_behind_the_others_only_while_it_has_messages() -> None:
     consumption = Consumption()
     consumption.assigned.batches_per_claim = consumption.service._max_batches_per_claim
