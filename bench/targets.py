@@ -115,6 +115,7 @@ def _catch_up() -> Iterator[Row]:
     for peer, by_batch in (
         ("Java client", {32: (2.0, 0.35), 1: (3.0, 0.15)}),
         ("Go client", {32: (None, None), 1: (None, None)}),
+        ("Rust client", {32: (None, None), 1: (None, None)}),
     ):
         for batch, (least, most) in by_batch.items():
             what = f"catch-up from RocketMQ, batch {batch}"

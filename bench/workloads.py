@@ -10,7 +10,12 @@ import os
 
 CATCH_UP_MESSAGES = 500_000
 # What slower clients read of the topic, beside ours and Java's; half of it is timed.
-PEER_MESSAGES = {"Go client": 300_000, "rocketmq 0.4.4": 400_000, "gRPC client": 8_000}
+PEER_MESSAGES = {
+    "Go client": 300_000,
+    "Rust client": 300_000,
+    "rocketmq 0.4.4": 400_000,
+    "gRPC client": 8_000,
+}
 CATCH_UP_BODY_BYTES = 100
 CATCH_UP_QUEUES = 8
 PULL_SIZE = 32

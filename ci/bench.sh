@@ -7,7 +7,8 @@
 #                             take-over; many queues, processes, start (55 minutes)
 #   ci/bench.sh targets       those with a row among the targets of docs/benchmarks.md, at sizes that
 #                             take 30 minutes in all on a quiet machine: catch-up from RocketMQ 6 (the
-#                             Go client needs Go), sends 5, latency 6, catch-up from the embedded
+#                             Go client needs Go, the Rust client Cargo, and its first build 5 to
+#                             10 more), sends 5, latency 6, catch-up from the embedded
 #                             broker 1, its sends 1, key lanes 3, queues 2, processes 2, start 1, the
 #                             consume loop 1, hand-off 3
 #   ci/bench.sh spark         the Spark bridge compared with Spark alone; scaling with queues, keys
@@ -71,7 +72,7 @@ end_to_end_of() {
 targets() {
     local failed=()
     end_to_end_of rocketmq --messages 1000000 --only ordermq --only "Java client" \
-        --only "Go client" --only "pull loop in C" || failed+=(rocketmq)
+        --only "Go client" --only "Rust client" --only "pull loop in C" || failed+=(rocketmq)
     end_to_end_of send || failed+=(send)
     end_to_end_of latency --seconds 4 --warm-seconds 4 || failed+=(latency)
     for name in catch_up produce lanes queues processes start; do

@@ -24,7 +24,7 @@ from bench import workloads
 from bench.end_to_end.bench_catch_up import TOPIC, fill
 from bench.end_to_end.summary import ratios, summarise
 from bench.machine import ROOT, command_line, run_json, save
-from bench.peers import grpc_client, rocketmq_044
+from bench.peers import grpc_client, rocketmq_044, rust_client
 from bench.peers.environments import is_there
 from bench.peers.java_classes import missing
 from bench.peers.pull_floor import FLOOR
@@ -34,6 +34,7 @@ CONSUMERS = {
     "ordermq on asyncio": "bench.end_to_end.ordermq_consumer",
     "Java client": "bench.peers.java_client",
     "Go client": "bench.peers.go_client",
+    "Rust client": "bench.peers.rust_client",
     FLOOR: "bench.peers.pull_floor",
     "rocketmq 0.4.4": "bench.peers.rocketmq_044",
     "gRPC client": "bench.peers.grpc_client",
@@ -140,6 +141,11 @@ def is_available(name: str) -> bool:
     if name == "Go client" and shutil.which("go") is None:
         print("ordermq: the Go client LEFT OUT: go not found", file=sys.stderr)
         return False
+    if name == "Rust client":
+        if shutil.which("cargo") is None:
+            print("ordermq: the Rust client LEFT OUT: cargo not found", file=sys.stderr)
+            return False
+        rust_client.compiled()  # here: it takes longer than a run may
     return name not in PACKAGES or is_there(PACKAGES[name])
 
 

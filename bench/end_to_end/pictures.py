@@ -19,6 +19,7 @@ COLOURS = {
     "ordermq on asyncio": "#89c2d9",
     "Java client": "#e07a3f",
     "Go client": "#f2b880",
+    "Rust client": "#c9744f",
     "pull loop in C": "#4a4e57",
     SHOWN_AS["pull loop in C"]: "#4a4e57",
     "rocketmq 0.4.4": "#9aa5b1",
