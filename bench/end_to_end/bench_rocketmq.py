@@ -145,7 +145,11 @@ def is_available(name: str) -> bool:
         if shutil.which("cargo") is None:
             print("ordermq: the Rust client LEFT OUT: cargo not found", file=sys.stderr)
             return False
-        rust_client.compiled()  # here: it takes longer than a run may
+        try:
+            rust_client.compiled()  # here: it takes longer than a run may
+        except subprocess.CalledProcessError as error:
+            print(f"ordermq: the Rust client LEFT OUT: {error}", file=sys.stderr)
+            return False
     return name not in PACKAGES or is_there(PACKAGES[name])
 
 

@@ -47,16 +47,28 @@ def compiled() -> Path:
     return program("ready_sender", [SOURCE], compiler)
 
 
+def send(address: str, requests: list[bytes], warm: int, in_flight: int) -> str:
+    """Send all requests; each answer makes room for the next one. Return the program's line.
+
+    Args: warm: so many of them come before the clock starts.
+    Raises: subprocess.CalledProcessError: an answer was no success, and the program says so.
+    """
+    host, port = address.split(":")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(requests))
+        file.flush()
+        sizes = map(str, (len(requests), warm, in_flight))
+        done = subprocess.run(
+            [compiled(), host, port, file.name, *sizes], check=True, stdout=subprocess.PIPE
+        )
+    return done.stdout.decode()
+
+
 def main() -> None:
     asked = arguments(__doc__)
     count = asked.warm + asked.messages
     requests = frames(asked.topic, asked.keys, b"x" * asked.body_bytes, count)
-    host, port = asked.address.split(":")
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(b"".join(requests))
-        file.flush()
-        sizes = map(str, (count, asked.warm, asked.keys))
-        subprocess.run([compiled(), host, port, file.name, *sizes], check=True)
+    print(send(asked.address, requests, asked.warm, asked.keys), end="")
 
 
 if __name__ == "__main__":

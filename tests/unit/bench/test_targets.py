@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -218,20 +219,32 @@ def test_ready_requests_are_all_stored(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         with Producer("p", name_servers=broker.address, default_topic_queue_nums=8) as producer:
             producer.send(Message("ready", b"first"))
-        host, port = broker.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
-            ready_sender.send(connection, ready_sender.frames("ready", 64, b"x", 130), 64)
-            ready_sender.send(connection, ready_sender.frames("ready", 3, b"x", 2), 3)
+        line = ready_sender.send(
+            broker.address, ready_sender.frames("ready", 64, b"x", 130), warm=30, in_flight=64
+        )
+        assert json.loads(line)["messages"] == 100
+        ready_sender.send(broker.address, ready_sender.frames("ready", 3, b"x", 2), 0, 3)
         assert broker.statistics.messages_stored == 133
         assert broker.statistics.copies_dropped == 0
 
 
-def test_only_whole_answers_that_tell_success_are_counted() -> None:
-    answer = encode(Command(0, opaque=3, flag=1))
-    assert ready_sender.answered(answer * 3) == (3, 3 * len(answer))
-    assert ready_sender.answered(answer * 2 + answer[:-1]) == (2, 2 * len(answer))
-    with pytest.raises(SystemExit, match="not stored"):
-        ready_sender.answered(answer + encode(Command(1, opaque=3, flag=1)))
+def test_an_answer_that_tells_no_success_ends_the_load(capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.recv(1 << 16)
+            accepted.sendall(encode(Command(0, opaque=3, flag=1)))
+            accepted.sendall(encode(Command(1, opaque=4, flag=1)))
+            accepted.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=refuse, args=(listener,))
+        server.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(subprocess.CalledProcessError):
+            ready_sender.send(address, ready_sender.frames("ready", 2, b"x", 2), 0, 2)
+        server.join(20)
+    assert "not stored as it should be" in capfd.readouterr().err
 
 
 def test_the_idle_share_is_shown_of_runs_that_watched_it() -> None:
