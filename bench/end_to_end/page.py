@@ -126,8 +126,8 @@ _CLIENT_WORDS = (
     "their untimed half are checked to ascend in each queue.\n\n"
     "`Rust client` is the orderly push consumer of `rocketmq-client-rust` 1.0.0 from crates.io, "
     "with its own settings; its program checks that the offsets of each queue ascend without gaps, "
-    "and in trials they did, also while a second member came and went. By default it sends at most 4,096 "
-    "pulls per second and processor, and forgets what is above: of eight trials with 600,000 "
+    "and in trials they did, also while a second member came and went. By default it sends at most "
+    "4,096 pulls per second and processor, and forgets what is above: of eight trials with 600,000 "
     "messages in batches of 32 one stood still for two minutes. `rocketmq` 5.0.0 there speaks gRPC "
     "only.\n"
 )
