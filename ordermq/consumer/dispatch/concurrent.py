@@ -250,11 +250,6 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         for run in self._runs.copy():
             self._count(run)
 
-    def _count(self, run: ConcurrentCalls) -> None:
-        batches, messages, spent_ms = run.take_counts()
-        if batches:
-            self._statistics.consumed(run.assigned.queue, messages, 0, batches, spent_ms)
-
     def _in_python(self, assigned: AssignedQueue) -> Steps:
         now_ms = self._clock.now_ms()
         claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)

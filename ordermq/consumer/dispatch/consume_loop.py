@@ -394,6 +394,17 @@ class SlowListenerWatch:
         )
 
 
+class CountedRun(Protocol):
+    """A native run, which has counted calls that are not in the statistics yet."""
+
+    @property
+    def assigned(self) -> AssignedQueue:
+        """The queue it serves."""
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return calls, messages and ms spent since the last time; any thread."""
+
+
 class ConsumeLoop(ABC, Generic[Queue]):
     """Calls a group's listener for its assigned queues: the parts all dispatchers share.
 
@@ -602,6 +613,12 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
         runtime = self._client.runtime
         runtime.post(lambda: runtime.spawn(submit(), f"{action} {assigned.queue}"))
+
+    def _count(self, run: CountedRun, failed: int = 0) -> None:
+        """Add to the statistics what a native run has counted."""
+        calls, messages, spent_ms = run.take_counts()
+        if calls:
+            self._statistics.consumed(run.assigned.queue, messages, failed, calls, spent_ms)
 
     # Judging.
 

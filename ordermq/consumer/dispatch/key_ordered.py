@@ -270,11 +270,6 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         for run in self._runs.copy():
             self._count(run)
 
-    def _count(self, run: LaneCalls) -> None:
-        calls, messages, spent_ms = run.take_counts()
-        if calls:
-            self._statistics.consumed(run.assigned.queue, messages, 0, calls, spent_ms)
-
     def _move_parked(self, assigned: KeyOrderedQueue) -> None:
         # What is left may be of parked keys only; their messages must leave the queue, or they
         # would hold its commit.

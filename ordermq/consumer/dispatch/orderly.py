@@ -453,11 +453,6 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
             if run.is_running:
                 self._to_count.add(run)
 
-    def _count(self, run: ClaimRun, failed: int = 0) -> None:
-        batches, messages, spent_ms = run.take_counts()
-        if batches:
-            self._statistics.consumed(run.assigned.queue, messages, failed, batches, spent_ms)
-
     def _judged(self, assigned: AssignedQueue, called: CallOutcome) -> Verdict:
         assert called is not None
         context, outcome = called
