@@ -1,5 +1,7 @@
 """Writes docs/settings.md: every setting with its default, unit, range and Java's name.
 
+Also the table of Kafka's names in docs/from-kafka.md.
+
 .venv/bin/python ci/settings_page.py
 """
 
@@ -18,10 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ordermq import config
+from ordermq.config.foreign_names import FOREIGN_NAMES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "settings.md"
 BEGIN, END = "<!-- settings -->\n", "<!-- end -->"
+KAFKA_PAGE: Final = ROOT / "docs" / "from-kafka.md"
+KAFKA_BEGIN: Final = "<!-- names -->\n"
 
 # Each group of settings, and the classes that take it.
 GROUPS: Final = (
@@ -286,5 +291,19 @@ def filled(page: str) -> str:
     return f"{before}{begin}\n" + "\n".join(parts) + f"\n{end}{after}"
 
 
+def filled_from_kafka(page: str) -> str:
+    """Return the page for readers of Kafka's clients with its table of names."""
+    before, begin, rest = page.partition(KAFKA_BEGIN)
+    _, end, after = rest.partition(END)
+    head = "\n| Kafka's name | here | remark |\n|---|---|---|\n"
+    rows = "".join(
+        f"| `{name}` | {', '.join(map(code, each.instead))} | {each.remark} |\n"
+        for name, each in FOREIGN_NAMES.items()
+        if "Kafka" in each.client
+    )
+    return f"{before}{begin}{head}{rows}\n{end}{after}"
+
+
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text()))
+    KAFKA_PAGE.write_text(filled_from_kafka(KAFKA_PAGE.read_text()))

@@ -80,20 +80,19 @@ class Closing(ProcessBound):
 class Starting(Closing):
     """Base of classes whose `start` is also called, at the beginning of the block."""
 
-    def start(self) -> object:
-        """Begin to work."""
+    def start(self) -> Self:
+        """Begin to work; return self, so that `client = Client(...).start()` is one line."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        return self.start()
 
 
 class AsyncStarting(ProcessBound):
     """Base of classes for `async with`, whose `start` and `close` are coroutines."""
 
-    async def start(self) -> object:
-        """Begin to work."""
+    async def start(self) -> Self:
+        """Begin to work; return self."""
         raise NotImplementedError
 
     async def close(self) -> object:
@@ -101,8 +100,7 @@ class AsyncStarting(ProcessBound):
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+        return await self.start()
 
     async def __aexit__(
         self,

@@ -62,7 +62,15 @@ def require_choice(config: object, **choices: type[StrEnum]) -> None:
             allowed = ", ".join(repr(member.value) for member in choice)
             raise ConfigError(
                 f"{type(config).__name__}.{name}={value!r}: expected one of {allowed}"
+                f"{_meant_value(value, choice)}"
             ) from None
+
+
+def _meant_value(value: object, choice: type[StrEnum]) -> str:
+    from ordermq.config.foreign_names import FOREIGN_VALUES  # only for a mistake
+
+    meant = FOREIGN_VALUES.get(value.lower()) if isinstance(value, str) else None
+    return f"; did you mean {meant!r}?" if meant in set(choice) else ""
 
 
 def require_names(config: object, *names: str) -> None:
@@ -95,6 +103,23 @@ def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def meaning_of(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown setting: what to give instead, or nothing.
+
+    A name of another client comes before the most similar one, which often misleads:
+    auto_offset_reset is nearest to offset_store.
+    """
+    from ordermq.config.foreign_names import find_foreign_name  # only for a mistake
+
+    names = frozenset(known)
+    foreign = find_foreign_name(name)
+    if foreign is None or name.replace("_", "").lower() in {
+        each.replace("_", "") for each in names
+    }:
+        return hint(name, sorted(names))
+    return foreign.explained(names)
 
 
 def arguments_of(client: type | None) -> list[str]:
@@ -201,7 +226,9 @@ class Flat(Value):
                 parts[home[name]][name] = value
             else:
                 known = [*own, *home, *arguments_of(client)]
-                raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint(name, known)}")
+                raise ConfigError(
+                    f"{cls.__name__} has no setting {name!r}{meaning_of(name, known)}"
+                )
         for name, values in parts.items():
             factory = own[name].default_factory
             if name in direct and values:

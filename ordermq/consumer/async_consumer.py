@@ -16,7 +16,7 @@ from ordermq.client.user_code import CallersLoop
 from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
-from ordermq.config.checks import arguments_of, hint
+from ordermq.config.checks import arguments_of, meaning_of
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
@@ -314,8 +314,8 @@ class AsyncConsumer(AsyncStarting):
 
     # Joining and leaving.
 
-    async def start(self) -> None:
-        """Join the group; this loop is the one that all user code runs on.
+    async def start(self) -> Self:
+        """Join the group and return self; this loop is the one that all user code runs on.
 
         A caller that is cancelled meanwhile leaves the group again.
 
@@ -335,6 +335,7 @@ class AsyncConsumer(AsyncStarting):
         except BaseException:
             self._loop = None  # not started: it may be tried again
             raise
+        return self
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Leave the group: hand every queue over, then disconnect.
@@ -486,7 +487,7 @@ def _is_for_listener(
     known = ConsumerConfig.kinds().keys() | _OF_ITERATION
     for name in settings:
         if name not in known:
-            meant = hint(name, [*known, *arguments_of(AsyncConsumer)])
+            meant = meaning_of(name, [*known, *arguments_of(AsyncConsumer)])
             raise ConfigError(f"AsyncConsumer has no setting {name!r}{meant}")
     given = {*arguments, *settings}
     listened, iterated = sorted(_OF_LISTENERS & given), sorted(_OF_ITERATION & given)

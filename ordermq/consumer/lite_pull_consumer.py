@@ -150,14 +150,15 @@ class LitePullConsumer(GroupConsumer):
 
     # Joining and leaving.
 
-    def start(self) -> None:
-        """Connect; with subscriptions, join the group and return with the present share.
+    def start(self) -> Self:
+        """Connect; with subscriptions, join the group; return self with the present share.
 
         Raises: StateError: started before, or another member uses this broadcasting member's
             offset file. StoreError: that file cannot be used. RouteError: no name server answers.
             BrokerError: a broker denies access.
         """
         self.start_with(OwnThreads())
+        return self
 
     def start_with(self, user_code: UserCode) -> None:
         """`start`, with the user's coroutines and callbacks run by `user_code`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import MASTER_ID, PullSource
@@ -175,8 +175,8 @@ class PullConsumer(Starting):
     def __repr__(self) -> str:
         return f"<PullConsumer {self.group} {self.client_id}>"
 
-    def start(self) -> None:
-        """Connect.
+    def start(self) -> Self:
+        """Connect; return self.
 
         Raises: StateError: started before. RouteError: no name server answers. BrokerError: a
             broker denies access.
@@ -202,6 +202,7 @@ class PullConsumer(Starting):
 
         client.start(join)
         self._client = client
+        return self
 
     def close(self) -> None:
         """Disconnect; a second call does nothing."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
@@ -376,8 +376,8 @@ class PushConsumer(GroupConsumer):
         if self._listener is not None or self._concurrent_listener is not None:
             raise StateError("this consumer has a listener already", group=self.group)
 
-    def start(self) -> None:
-        """Join the group and begin; returns once every topic's route was asked for.
+    def start(self) -> Self:
+        """Join the group and begin; return self once every topic's route was asked for.
 
         Raises:
             StateError: no listener or subscription, or started before; another member of this
@@ -386,6 +386,7 @@ class PushConsumer(GroupConsumer):
             RouteError: no name server answers.
         """
         self.start_with(OwnThreads())
+        return self
 
     def start_with(self, user_code: UserCode) -> None:
         """`start`, with the user's coroutines and callbacks run by `user_code`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ordermq.client.runtime import in_thread, shielded
 from ordermq.clock import Clock
@@ -76,13 +76,14 @@ class AsyncProducer(AsyncStarting):
         """The producer inside, for metrics and for calls that are not here; most of them block."""
         return self._producer
 
-    async def start(self) -> None:
-        """Start the client; the first send connects to a server."""
+    async def start(self) -> Self:
+        """Start the client and return self; the first send connects to a server."""
         try:
             await shielded(in_thread(self._producer.start))
         except asyncio.CancelledError:
             await self.close(0.0)
             raise
+        return self
 
     async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Send what waits, for at most `timeout_s`, then disconnect.

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
@@ -135,8 +135,8 @@ class Producer(Starting):
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
 
-    def start(self) -> None:
-        """Start the client; the first send connects to a server."""
+    def start(self) -> Self:
+        """Start the client and return self; the first send connects to a server."""
         if self._client is not None or self._closed:
             raise StateError(
                 "start() may be called only once: create a new producer", group=self.group
@@ -162,6 +162,7 @@ class Producer(Starting):
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
         note_open(self, Producer._loss)
+        return self
 
     def _begin_traces(self, client: ClientSession) -> None:
         from ordermq.client.trace import TraceDispatcher  # here: few producers are traced

@@ -11,7 +11,7 @@ import concurrent.futures
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 from ordermq.callables import is_async
 from ordermq.client.runtime import result_of
@@ -127,8 +127,8 @@ class TransactionProducer(Producer):
         self._checks: concurrent.futures.ThreadPoolExecutor | None = None
         self._checking: set[concurrent.futures.Future[None]] = set()
 
-    def start(self) -> None:
-        """Connect, and register with the brokers of `topics`, which may then ask.
+    def start(self) -> Self:
+        """Connect, register with the brokers of `topics`, which may then ask, and return self.
 
         Raises: RouteError: no name server answers.
         """
@@ -141,6 +141,7 @@ class TransactionProducer(Producer):
         except BaseException:
             self.close()
             raise
+        return self
 
     def _register_with_all(self) -> None:
         client = self._live()

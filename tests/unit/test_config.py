@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import AsyncConsumer, LitePullConsumer, Producer, PushConsumer
+from ordermq import AsyncConsumer, AsyncProducer, LitePullConsumer, Producer, PushConsumer
 from ordermq.config import (
     DAY_MS,
     Allocation,
@@ -21,6 +21,7 @@ from ordermq.config import (
     Durability,
     LeaseConfig,
     LitePullConfig,
+    LitePullConsumerConfig,
     ProducerConfig,
     PullConfig,
     RebalanceConfig,
@@ -29,6 +30,7 @@ from ordermq.config import (
     TraceConfig,
     TransactionConfig,
 )
+from ordermq.config.foreign_names import FOREIGN_NAMES, find_foreign_name
 from ordermq.errors import ConfigError
 
 FLAGS = (
@@ -282,6 +284,55 @@ def test_an_unknown_setting_may_be_meant_for_an_argument_of_the_client(
 ) -> None:
     with pytest.raises(ConfigError, match=f"no setting '{wrong}'; did you mean '{meant}'"):
         client("g", name_servers="b:1", **{wrong: None})
+
+
+@pytest.mark.parametrize(
+    ("client", "wrong", "meant"),
+    [
+        (PushConsumer, "auto_offset_reset", "Kafka's clients; here consume_from_where="),
+        (PushConsumer, "auto.offset.reset", "Kafka's clients; here consume_from_where="),
+        (PushConsumer, "session_timeout_ms", "Kafka's clients; here lock_max_live_ms="),
+        (PushConsumer, "client_id", "Kafka's clients; here instance_name="),
+        (PushConsumer, "max_poll_records", "Kafka's clients; here consume_message_batch_max_size="),
+        (LitePullConsumer, "max_poll_records", "Kafka's clients; here poll_batch_size="),
+        (AsyncConsumer, "bootstrap_servers", "Kafka's clients; here name_servers="),
+        (AsyncProducer, "linger_ms", "Kafka's clients; here no such setting"),
+        (Producer, "retries", "Kafka's clients; here retry_times="),
+        (Producer, "sendMsgTimeout", "RocketMQ's Java client; here send_timeout_ms="),
+        (PushConsumer, "prefetch_count", "pika; here pull_threshold_for_queue="),
+        (PushConsumer, "worker_concurrency", "Celery; here consume_thread_count="),
+        (PushConsumer, "consumeMessageBatchMaxSize", "mean 'consume_message_batch_max_size'"),
+    ],
+)
+def test_a_setting_of_another_client_is_explained(
+    client: Callable[..., object], wrong: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=meant):
+        client("g", name_servers="b:1", **{wrong: 1})
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong", "meant"),
+    [
+        ("consume_from_where", "earliest", "first_offset"),
+        ("consume_from_where", "latest", "last_offset"),
+        ("allocation", "range", "avg"),
+    ],
+)
+def test_a_value_of_another_client_is_explained(setting: str, wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"; did you mean '{meant}'"):
+        ConsumerConfig.of(**{setting: wrong})
+
+
+def test_every_name_of_another_client_leads_to_something_that_is_there() -> None:
+    clients = (Producer, PushConsumer, LitePullConsumer, AsyncConsumer)
+    known = {name for client in clients for name in inspect.signature(client).parameters}
+    for config in (ProducerConfig, ConsumerConfig, LitePullConsumerConfig):
+        known |= set(config.kinds())
+    for name, foreign in FOREIGN_NAMES.items():
+        assert find_foreign_name(name) is foreign
+        assert foreign.instead or foreign.remark, name
+        assert [each for each in foreign.instead if each not in known] == [], name
 
 
 def test_no_two_groups_of_a_config_share_a_setting() -> None:

@@ -24,6 +24,12 @@ def test_the_page_is_up_to_date() -> None:
     assert "| `pull_batch_size` | `32` |  | 1..1_024 |" in page
 
 
+def test_the_page_for_readers_of_kafka_has_each_name_that_an_error_explains() -> None:
+    page = SCRIPT["KAFKA_PAGE"].read_text()
+    assert page == SCRIPT["filled_from_kafka"](page), "run ci/settings_page.py"
+    assert "| `auto_offset_reset` | `consume_from_where` |" in page
+
+
 def test_every_setting_says_what_it_does() -> None:
     assert [name for name, one in SETTINGS.items() if not one.meaning] == []
 

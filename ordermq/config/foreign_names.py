@@ -1,0 +1,174 @@
+"""Names that other clients have for settings, and what to give here instead."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class ForeignName(NamedTuple):
+    """A setting of another client.
+
+    Args:
+        client: the client whose documentation has the name.
+        instead: settings or arguments here that do the same, the best first; empty: none does.
+        remark: the difference, or why there is no such setting.
+    """
+
+    client: str
+    instead: tuple[str, ...] = ()
+    remark: str = ""
+
+    def explained(self, known: frozenset[str]) -> str:
+        """Return the rest of an error's sentence: whose name it is and what to give.
+
+        Args: known: settings and arguments of the client that was given the name.
+        """
+        names = [name for name in self.instead if name in known] or self.instead[:1]
+        here = ", ".join(f"{name}=" for name in names) or "no such setting"
+        return f": that is a name of {self.client}; here {here}" + (
+            f" ({self.remark})" if self.remark else ""
+        )
+
+
+def _kafka(*instead: str, remark: str = "") -> ForeignName:
+    return ForeignName("Kafka's clients", instead, remark)
+
+
+def _java(*instead: str, remark: str = "") -> ForeignName:
+    return ForeignName("RocketMQ's Java client", instead, remark)
+
+
+def _pika(*instead: str, remark: str = "") -> ForeignName:
+    return ForeignName("pika", instead, remark)
+
+
+def _celery(*instead: str, remark: str = "") -> ForeignName:
+    return ForeignName("Celery", instead, remark)
+
+
+# As the other client's documentation for Python spells them, or Java's; `find_foreign_name` knows
+# the other spellings.
+FOREIGN_NAMES: Final = {
+    "bootstrap_servers": _kafka("name_servers", remark="host:port of RocketMQ's name servers"),
+    "metadata_broker_list": _kafka("name_servers", remark="host:port of RocketMQ's name servers"),
+    "group_id": _kafka("group", remark="the first argument"),
+    "client_id": _kafka("instance_name", remark="the id itself is made unique"),
+    "group_instance_id": _kafka(
+        remark="a member that restarts gets its queues by the next rebalance, which takes no pause"
+    ),
+    "auto_offset_reset": _kafka(
+        "consume_from_where",
+        remark="'first_offset' for earliest, 'last_offset' for latest",
+    ),
+    "enable_auto_commit": _kafka("auto_commit"),
+    "auto_commit_interval_ms": _kafka("commit_interval_ms"),
+    "max_poll_records": _kafka("poll_batch_size", "consume_message_batch_max_size"),
+    "max_poll_interval_ms": _kafka(
+        "consume_timeout_ms", remark="a slow listener is reported; it does not lose its queue"
+    ),
+    "session_timeout_ms": _kafka("lock_max_live_ms", remark="the same number as the brokers'"),
+    "fetch_max_bytes": _kafka("pull_batch_bytes"),
+    "max_partition_fetch_bytes": _kafka("pull_batch_bytes"),
+    "fetch_max_wait_ms": _kafka("broker_suspend_ms"),
+    "fetch_min_bytes": _kafka(remark="a broker answers as soon as there is a message"),
+    "queued_max_messages_kbytes": _kafka("pull_threshold_size_for_queue_mib"),
+    "consumer_timeout_ms": _kafka("poll_timeout_ms", remark="or the argument of poll and batches"),
+    "partition_assignment_strategy": _kafka("allocation"),
+    "value_deserializer": _kafka("codec", remark="makes the values of message.value()"),
+    "value_serializer": _kafka("codec", remark="makes the bodies of producer.message()"),
+    "key_deserializer": _kafka(remark="message.sharding_key is a str"),
+    "key_serializer": _kafka(remark="a sharding key is a str or an int"),
+    "isolation_level": _kafka(remark="a message of a transaction is visible once it is committed"),
+    "metadata_max_age_ms": _kafka("route_interval_ms"),
+    "reconnect_backoff_ms": _kafka("reconnect_delay_ms"),
+    "acks": _kafka(remark="a receipt tells the status; brokers are set to flush and replicate"),
+    "retries": _kafka("retry_times", "max_attempts"),
+    "retry_backoff_ms": _kafka("retry_delay_ms", "suspend_current_queue_time_ms"),
+    "linger_ms": _kafka(remark="messages that arrive while a request is in flight leave together"),
+    "batch_size": _kafka("max_batch_bytes", "pull_batch_size"),
+    "max_request_size": _kafka("max_message_bytes"),
+    "compression_type": _kafka("compress_type"),
+    "delivery_timeout_ms": _kafka("send_timeout_ms", remark="of one attempt of retry_times + 1"),
+    "enable_idempotence": _kafka(
+        remark="a message that is sent again keeps its id; consumers drop copies by deduplicate="
+    ),
+    "transactional_id": _kafka(remark="use producer.transaction"),
+    "max_in_flight_requests_per_connection": _kafka(remark="one request per queue"),
+    "partitioner": _kafka("selector"),
+    "security_protocol": _kafka("tls", remark="tls=True, and access_key= for an account"),
+    "sasl_plain_username": _kafka("access_key"),
+    "sasl_username": _kafka("access_key"),
+    "sasl_plain_password": _kafka("secret_key"),
+    "sasl_password": _kafka("secret_key"),
+    "sasl_mechanism": _kafka("access_key", remark="requests are signed with HMAC-SHA1"),
+    "ssl_context": _kafka("tls_ca_file", remark="with tls=True"),
+    "ssl_cafile": _kafka("tls_ca_file"),
+    "ssl_ca_location": _kafka("tls_ca_file"),
+    "ssl_certfile": _kafka("tls_certificate"),
+    "ssl_keyfile": _kafka("tls_key"),
+    "rebalance_listener": _kafka("on_assigned", "on_revoked"),
+    "namesrvAddr": _java("name_servers"),
+    "nameServer": _java("name_servers"),
+    "consumerGroup": _java("group", remark="the first argument"),
+    "producerGroup": _java("group", remark="the first argument"),
+    "consumeThreadMin": _java("consume_thread_count"),
+    "consumeThreadMax": _java("consume_thread_count"),
+    "persistConsumerOffsetInterval": _java("commit_interval_ms"),
+    "pullTimeDelayMillsWhenException": _java("pull_delay_on_error_ms"),
+    "allocateMessageQueueStrategy": _java("allocation"),
+    "messageListener": _java(remark="decorate a function: @consumer.orderly"),
+    "sendMsgTimeout": _java("send_timeout_ms"),
+    "retryTimesWhenSendFailed": _java("retry_times"),
+    "retryTimesWhenSendAsyncFailed": _java("retry_times"),
+    "maxMessageSize": _java("max_message_bytes"),
+    "pollNameServerInterval": _java("route_interval_ms"),
+    "heartbeatBrokerInterval": _java("heartbeat_interval_ms"),
+    "useTLS": _java("tls"),
+    "enableTrace": _java("enable_msg_trace"),
+    "traceTopic": _java("customized_trace_topic"),
+    "vipChannelEnabled": _java(remark="one port serves all requests"),
+    "host": _pika("name_servers", remark="host:port"),
+    "parameters": _pika("name_servers", remark="host:port"),
+    "prefetch_count": _pika("pull_threshold_for_queue"),
+    "auto_ack": _pika("auto_commit"),
+    "on_message_callback": _pika(remark="decorate a function: @consumer.orderly"),
+    "broker_url": _celery("name_servers", remark="host:port; from_url reads rocketmq://"),
+    "broker": _celery("name_servers", remark="host:port of RocketMQ's name servers"),
+    "concurrency": _celery("consume_thread_count"),
+    "worker_concurrency": _celery("consume_thread_count"),
+    "worker_prefetch_multiplier": _celery("pull_threshold_for_queue"),
+    "max_retries": _celery("max_attempts", "retry_times"),
+    "default_retry_delay": _celery("suspend_current_queue_time_ms"),
+    "retry_backoff": _celery("suspend_current_queue_time_ms"),
+    "visibility_timeout": _celery("lock_max_live_ms"),
+    "task_serializer": _celery("codec"),
+}
+
+# Values that other clients have for a choice; no choice here has one of them for another meaning.
+FOREIGN_VALUES: Final = {
+    "earliest": "first_offset",
+    "beginning": "first_offset",
+    "smallest": "first_offset",
+    "latest": "last_offset",
+    "largest": "last_offset",
+    "end": "last_offset",
+    "consume_from_first_offset": "first_offset",
+    "consume_from_last_offset": "last_offset",
+    "consume_from_timestamp": "timestamp",
+    "range": "avg",
+    "roundrobin": "avg_by_circle",
+    "gzip": "zlib",
+}
+
+
+def _without_separators(name: str) -> str:
+    # librdkafka's auto.offset.reset, aiokafka's auto_offset_reset and Java's autoOffsetReset.
+    return name.lower().replace("_", "").replace(".", "").replace("-", "")
+
+
+_BY_LETTERS: Final = {_without_separators(name): each for name, each in FOREIGN_NAMES.items()}
+
+
+def find_foreign_name(name: str) -> ForeignName | None:
+    """Return the other client's setting of this name, in any of its spellings."""
+    return _BY_LETTERS.get(_without_separators(name))
