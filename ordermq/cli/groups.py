@@ -16,6 +16,7 @@ from ordermq.cli.output import (
     print_json,
     print_json_list,
     print_table,
+    short_client_ids,
 )
 
 
@@ -86,9 +87,10 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
         document = lag_document(state, time.time_ns() // 1_000_000)
         print_json(document | {"members": members, "silent": state.silent})
         return
+    short = short_client_ids(member.client_id for member in state.members)
     rows = [
         (
-            member.client_id.partition("#")[0],
+            short[member.client_id],
             member.language.lower(),
             _spoken(state.subscriptions.get(member.client_id)),
             len(held[member.client_id]),

@@ -214,12 +214,18 @@ def _cell(value: object) -> Text:
 
 
 def short_client_ids(client_ids: Iterable[str]) -> dict[str, str]:
-    """Return client id -> its part before `#`, `ip@pid`, where that is unique."""
-    shorts = {client_id: client_id.partition("#")[0] for client_id in client_ids}
-    counts = Counter(shorts.values())
-    return {
-        client_id: short if counts[short] == 1 else client_id for client_id, short in shorts.items()
-    }
+    """Return client id -> its shortest beginning that tells it from the others.
+
+    An id ends with random digits, behind `#`; what stays is `ip@pid`, of a named client `ip@name`
+    or `ip@name#pid`.
+    """
+    ids = list(client_ids)
+    shorts = {each: each for each in ids}
+    for parts in (2, 1):
+        cut = {each: "#".join(each.split("#")[:parts]) for each in ids}
+        counts = Counter(cut.values())
+        shorts |= {each: short for each, short in cut.items() if counts[short] == 1}
+    return shorts
 
 
 def yes_option(function: _F) -> _F:

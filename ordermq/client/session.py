@@ -40,7 +40,7 @@ _log = logging.getLogger("ordermq.client")
 _T = TypeVar("_T")
 _H = TypeVar("_H")
 _HEARTBEATS_MISSED = 3
-DEFAULT_INSTANCE = "DEFAULT"
+_DEFAULT_INSTANCE = "DEFAULT"  # Java's name of a client without one
 _LOOPBACK = "127.0.0.1"
 _LOOK_UP_S = 3.0
 _RETURN_CHECKS, _RETURN_CHECK_MS = 10, 1_000  # of the routes, after a broker answers again
@@ -442,35 +442,27 @@ def new_client_id(
     instance: str | None = None,
     *,
     is_broadcasting: bool = False,
-    is_producer: bool = False,
 ) -> str:
     """Return a client id, `ip@instance[@unit]` (docs/internals/protocol.md#identifiers).
 
-    It is unique in the cluster unless `instance` fixes it.
+    No other client has it, whatever its name, except that of a broadcasting member.
 
     Args:
         name_servers: the local address on the way to the first of them is the id's address,
             unless `client_ip` is set.
-        instance: default a new unique one, likewise for Java's "DEFAULT".
-        is_broadcasting: keep "DEFAULT": a broadcasting member finds its offset file by its id.
-        is_producer: make the id unique also if the instance is fixed.
+        instance: a name to know the client by; Java's "DEFAULT" is none.
+        is_broadcasting: keep the name as it is, "DEFAULT" without one: a broadcasting member
+            finds its offset file by its id, and owns nothing.
     Raises: ConfigError: `instance` has a character that no part of an id may have.
     """
-    # Two processes with one client id both "own" a queue, see
-    # docs/internals/semantics.md#duplicate-client-ids. Hence no instance, and Java's "DEFAULT",
-    # which is no instance either, become process id, time and random bytes.
-    #
-    # A producer's id is always unique: a broker pushes a reply to the connection that sent a
-    # heartbeat with this id last, and that must not be another client of the same name.
-    # A broadcasting member that got a new id at each start would lose its offsets.
+    # Two members with one client id both "own" a queue, and a broker pushes a reply to the client
+    # that sent a heartbeat with its id last (docs/internals/semantics.md#duplicate-client-ids).
     if instance is not None:
         check_instance(instance)
     if is_broadcasting:
-        instance = instance or DEFAULT_INSTANCE
-    elif instance is None or instance == DEFAULT_INSTANCE:
-        instance = unique_instance()
-    elif is_producer:
-        instance = f"{instance}#{unique_instance()}"
+        instance = instance or _DEFAULT_INSTANCE
+    else:
+        instance = unique_instance("" if instance in (None, _DEFAULT_INSTANCE) else instance)
     parts = [config.client_ip or _address_towards(name_servers[0]), instance]
     if config.unit_name:
         parts.append(config.unit_name)

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
+from ordermq.client.session import new_client_id
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
@@ -29,7 +29,6 @@ from ordermq.config import LitePullConsumerConfig, MessageModel
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
-    MemberIdentity,
     MemberSettings,
     QueueCallback,
     ReceiverParts,
@@ -76,9 +75,10 @@ class LitePullConsumer(GroupConsumer):
         group: the consumer group; all its members must subscribe alike.
         name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
             or of the environment variable ORDERMQ_NAME_SERVERS.
-        instance_name: fixed part of the client id; default unique. With
-            `message_model="broadcasting"` the offset file is found by it: default "DEFAULT", and
-            each member of a host needs one of its own.
+        instance_name: a name in the client id, for admin tools; the id is unique with and
+            without it. With `message_model="broadcasting"` it is the whole name, by which the
+            offset file is found: default "DEFAULT", and each member of a host needs one of its
+            own.
         config: all settings at once; else give them flat, as `auto_commit=False`.
         offset_store: keeps the group's offsets instead of the brokers, whose offsets follow it;
             with `ordered=True`.
@@ -119,11 +119,11 @@ class LitePullConsumer(GroupConsumer):
             require_plain_store(offset_store)
         self._offset_store = offset_store
         self._codec = None if codec is None else require_codec(codec, self.group)
-        if self._is_broadcasting and instance_name is None:
-            instance_name = DEFAULT_INSTANCE  # it finds its offsets again by its name
-        self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
-        self._identity = MemberIdentity(
-            self.name_servers, self.config.remoting.namespace, self.group, self.client_id
+        self.client_id = new_client_id(
+            self.config.remoting,
+            self.name_servers,
+            instance_name,
+            is_broadcasting=self._is_broadcasting,
         )
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
@@ -166,13 +166,10 @@ class LitePullConsumer(GroupConsumer):
             raise StateError(
                 "start() may be called only once; create a new LitePullConsumer", group=self.group
             )
-        if self._assigned is None:  # queues that are assigned by hand make no member of a group
-            self._identity.claim()
         try:
             self._join(user_code)
         except BaseException:
             self._member = None
-            self._identity.release()
             raise
 
     def _join(self, user_code: UserCode) -> None:
@@ -262,7 +259,6 @@ class LitePullConsumer(GroupConsumer):
             return member.close(timeout_s)
         finally:
             self._is_closed = True
-            self._identity.release()
 
     def stop(self) -> None:
         """Hand nothing out any more: each `batches()` ends as it asks for the next batch.

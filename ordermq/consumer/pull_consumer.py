@@ -141,7 +141,8 @@ class PullConsumer(Starting):
         group: the consumer group, under which offsets are kept.
         name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
             or of the environment variable ORDERMQ_NAME_SERVERS.
-        instance_name: fixed part of the client id; default unique.
+        instance_name: a name in the client id, for admin tools; the id is unique with and
+            without it.
         config: all settings at once; else give them flat, as `pull_timeout_ms=3000`.
         codec: makes the values of `message.value()`, as `JsonCodec()` (docs/codecs.md).
         clock: time, as an argument; for tests.

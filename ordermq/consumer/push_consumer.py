@@ -26,7 +26,6 @@ from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, pol
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
-    MemberIdentity,
     MemberSettings,
     ReceiverParts,
 )
@@ -79,10 +78,10 @@ class PushConsumer(GroupConsumer):
         group: the consumer group; all its members must subscribe alike.
         name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
             or of the environment variable ORDERMQ_NAME_SERVERS.
-        instance_name: fixed part of the client id; default unique. Two live consumers with the
-            same id would both "own" a queue, so do not set it without a reason. With
-            `message_model="broadcasting"` the offset file is found by it: default "DEFAULT",
-            and each member of a host needs one of its own.
+        instance_name: a name in the client id, for admin tools; the id is unique with and
+            without it. With `message_model="broadcasting"` it is the whole name, by which the
+            offset file is found: default "DEFAULT", and each member of a host needs one of its
+            own.
         config: all settings at once; else give them flat, as `pull_batch_size=64`.
         on_failure: what happens to a message of an ordered group that keeps failing, and after
             how many attempts; default `Retry()`, or the dead-letter topic if `max_attempts` or
@@ -147,16 +146,11 @@ class PushConsumer(GroupConsumer):
             from ordermq.model.codec import require_codec
 
             self._codec = require_codec(codec, self.group)
-        # A broadcasting member finds its offset file by its client id, so its default name is
-        # fixed, as in Java; every other member gets a unique one.
         self.client_id = new_client_id(
             self.config.remoting,
             self.name_servers,
             instance_name,
             is_broadcasting=self._is_broadcasting,
-        )
-        self._identity = MemberIdentity(
-            self.name_servers, self.config.remoting.namespace, self.group, self.client_id
         )
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
@@ -400,14 +394,10 @@ class PushConsumer(GroupConsumer):
             )
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
-        # Before any broker hears of this member: the locks of two members with one id are the
-        # same lock to a broker.
-        self._identity.claim()
         try:
             self._join(user_code)
         except BaseException:
             self._member = None
-            self._identity.release()
             raise
 
     def _join(self, user_code: UserCode) -> None:
@@ -523,10 +513,7 @@ class PushConsumer(GroupConsumer):
         self._is_closing = True
         # A `run` on the main thread returns, whoever closes.
         self.stop()
-        try:
-            return self._member.close(timeout_s)
-        finally:
-            self._identity.release()
+        return self._member.close(timeout_s)
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Start unless started, consume until SIGINT, SIGTERM or `stop`, then `close`.

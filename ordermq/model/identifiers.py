@@ -15,8 +15,14 @@ _PROCESS_PART = struct.Struct(">4sHi")
 _HOUR_MS = 3_600_000
 _LOOPBACK = bytes((127, 0, 0, 1))
 _IDS_PER_CLOCK = 4_096  # the clock is read again well before 65,536, when the counter repeats
-# Java uses the hash of its class loader; any number that differs between processes will do.
-_PROCESS_SALT = int.from_bytes(os.urandom(4), "big", signed=True)
+
+
+def _draw_salt() -> int:
+    # Java uses the hash of its class loader; any number that differs between processes will do.
+    return int.from_bytes(os.urandom(4), "big", signed=True)
+
+
+_process_salt = _draw_salt()
 
 
 def offset_message_id(address: bytes, port: int, physical_offset: int) -> str:
@@ -79,11 +85,14 @@ def _prefix(now_ms: int) -> str:
 
 @functools.lru_cache(1)  # until a fork
 def _process_digits() -> str:
-    return _PROCESS_PART.pack(_LOOPBACK, os.getpid() & 0xFFFF, _PROCESS_SALT).hex().upper()
+    return _PROCESS_PART.pack(_LOOPBACK, os.getpid() & 0xFFFF, _process_salt).hex().upper()
 
 
 def _forget() -> None:
-    _process_digits.cache_clear()  # of the process id, and the child has another
+    global _process_salt
+    # A child in a pid namespace of its own may have its parent's process id, as 1 in a container.
+    _process_salt = _draw_salt()
+    _process_digits.cache_clear()
     _ids.forget()
 
 
@@ -92,6 +101,12 @@ _ids = core.UniqueIds(_prefix)
 os.register_at_fork(after_in_child=_forget)
 
 
-def unique_instance() -> str:
-    """Return an instance name that no other client has: process id, time and random digits."""
-    return f"{os.getpid()}#{time.time_ns():x}{os.urandom(3).hex()}"
+def unique_instance(name: str = "") -> str:
+    """Return an instance name that no other client has: process id, time and random digits.
+
+    Args:
+        name: what people know the client by; the unique part follows it.
+    """
+    # In containers every process id may be 1, and clones of a machine may have one clock.
+    unique = f"{os.getpid()}#{time.time_ns():x}{os.urandom(6).hex()}"
+    return f"{name}#{unique}" if name else unique

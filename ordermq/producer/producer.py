@@ -101,9 +101,7 @@ class Producer(Starting):
         self.config = ProducerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
-        self.client_id = new_client_id(
-            self.config.remoting, self.name_servers, instance_name, is_producer=True
-        )
+        self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         compression.require(self.config.send.compress_type)
         self._codec: Codec | None = None
         if codec is not None:

@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import threading
-import uuid
 from types import TracebackType
 from typing import Any, Self
 
@@ -111,14 +110,11 @@ class ClientSettings:
                 group=self._group,
             )
         plain = [part.strip().removeprefix("http://") for part in addresses.split(";")]
-        return {"name_servers": [part for part in plain if part], **self._credentials}
-
-    def _unique_instance(self) -> str | None:
-        # Members with one id would both own a queue. The C++ library put the process id in;
-        # containers share theirs, so chance is added.
-        if not self._instance_name:
-            return None
-        return f"{self._instance_name}#{os.getpid()}#{uuid.uuid4().hex[:12]}"
+        return {
+            "name_servers": [part for part in plain if part],
+            "instance_name": self._instance_name or None,
+            **self._credentials,
+        }
 
     def _require_not_running(self) -> None:
         if self._is_running:

@@ -119,7 +119,6 @@ class Producer(ClientSettings):
     def _arguments(self) -> dict[str, Any]:
         return {
             "selector": by_sharding_key,
-            "instance_name": self._instance_name or None,
             # Like the older clients: a change of the topic's queues moves keys, and no send fails.
             "allow_queue_change": True,
             **self._settings,

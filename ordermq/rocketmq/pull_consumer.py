@@ -55,9 +55,7 @@ class PullConsumer(ClientSettings):
         """Connect. Raises: PullConsumerStartFailed."""
         self._require_not_running()
         with raised_as(PullConsumerStartFailed):
-            made = engine.PullConsumer(
-                self._group, instance_name=self._unique_instance(), **self._endpoint()
-            )
+            made = engine.PullConsumer(self._group, **self._endpoint())
             made.start()
         self._engine = made
 

@@ -106,13 +106,8 @@ class PushConsumer(ClientSettings):
         self._engine = made
 
     def _make_engine(self) -> engine.PushConsumer:
-        is_broadcasting = self._model is MessageModel.BROADCASTING
         made = engine.PushConsumer(
             self._group,
-            # A broadcasting member finds its offsets by its name, so that stays as it is.
-            instance_name=(self._instance_name or None)
-            if is_broadcasting
-            else self._unique_instance(),
             message_model=_MODELS[self._model],
             **self._settings,
             **self._endpoint(),

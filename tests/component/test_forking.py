@@ -30,7 +30,7 @@ from ordermq import (
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
-from ordermq.errors import StateError, StoreError, UsedAfterFork
+from ordermq.errors import StoreError, UsedAfterFork
 from ordermq.events import EventType, History
 from tests.component.certificates import Authority
 from tests.component.conftest import Seen, eventually, numbered
@@ -322,7 +322,7 @@ def test_a_consumer_goes_on_beside_its_forks_and_a_child_has_its_own(
     assert '"CLOSE"' in lines[-1]
 
 
-def test_a_name_that_the_parent_uses_is_refused_in_the_child(
+def test_a_member_of_the_child_with_the_parents_name_is_another_one(
     broker: EmbeddedBroker, seen: Seen
 ) -> None:
     def make() -> PushConsumer:
@@ -331,14 +331,16 @@ def test_a_name_that_the_parent_uses_is_refused_in_the_child(
         made.orderly(seen.take)
         return made
 
-    def child() -> None:
-        with pytest.raises(StateError, match="client id"):
-            make().start()
+    def child(parents: PushConsumer) -> None:
+        with make() as own:
+            assert own.client_id != parents.client_id
+            eventually(lambda: own.assigned_queues(), "a share of the queues")
 
     with Producer("shop", name_servers=broker.name_servers) as producer:
         producer.send(Message("orders", b"x"))
-        with make():
-            in_child(child)
+        with make() as parents:
+            in_child(lambda: child(parents))
+            eventually(lambda: len(parents.assigned_queues()) == 4, "every queue again")
 
 
 def test_a_fork_in_a_listener_does_not_consume_on(broker: EmbeddedBroker, seen: Seen) -> None:

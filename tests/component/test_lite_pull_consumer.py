@@ -590,31 +590,6 @@ def test_assigned_queues_are_exactly_those_and_nobody_shares_them(
     assert one.assignment() == QUEUES[1:2]
 
 
-def test_a_consumer_with_assigned_queues_frees_no_name_that_it_never_claimed(
-    producer: Producer, make: Make, broker: EmbeddedBroker
-) -> None:
-    send(producer, 1)
-    make(instance_name="one")
-
-    def refused() -> None:
-        second = LitePullConsumer("g", name_servers=broker.name_servers, instance_name="one")
-        second.subscribe("orders")
-        with pytest.raises(StateError, match="client id"):
-            second.start()
-
-    refused()
-    by_hand = LitePullConsumer("g", name_servers=broker.name_servers, instance_name="one")
-    by_hand.assign(QUEUES[:1])
-    by_hand.start()
-    by_hand.close()
-    refused()
-    failing = LitePullConsumer("g", name_servers=broker.name_servers, instance_name="one")
-    failing.assign([MessageQueue("nowhere", "b", 0)])
-    with pytest.raises(RouteError):
-        failing.start()
-    refused()
-
-
 def test_for_and_async_for_iterate_over_batches_and_end_when_nothing_comes(
     producer: Producer, make: Make
 ) -> None:

@@ -308,26 +308,28 @@ def test_a_paused_queue_is_silent_until_resumed(
     assert_in_order(seen, 51, keys=1)
 
 
-def test_two_members_of_one_client_id_are_refused_while_both_would_run(
-    broker: EmbeddedBroker,
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+def test_members_of_one_instance_name_are_two_members(
+    broker: EmbeddedBroker, producer: Producer, kind: Any
 ) -> None:
-    def member(kind: Any, group: str, **settings: Any) -> Any:
-        made = kind(group, name_servers=broker.name_servers, instance_name="till", **settings)
+    def member(**settings: Any) -> Any:
+        made = kind("g", name_servers=broker.name_servers, instance_name="till", **settings)
         made.subscribe("orders")
         if kind is PushConsumer:
             made.orderly(lambda messages, context: None)
         return made
 
-    for kind in (PushConsumer, LitePullConsumer):
-        with member(kind, "g"), member(kind, "another"):
-            for other in (PushConsumer, LitePullConsumer):
-                refused = member(other, "g")
-                with pytest.raises(StateError, match="instance_name of its own"):
-                    refused.start()
-            with member(kind, "g", namespace="tenant"):
-                pass
-        with member(kind, "g"):  # its id is free again
-            pass
+    def share(of: Any) -> set[MessageQueue]:
+        held = of.assigned_queues() if kind is PushConsumer else of.assignment()
+        return {queue for queue in held if queue.topic == "orders"}
+
+    send_all(producer, numbered(1, keys=1))
+    settings = {} if kind is PushConsumer else {"ordered": True}
+    with member(**settings) as one, member(**settings) as two:
+        assert "@till#" in one.client_id
+        assert one.client_id != two.client_id
+        eventually(lambda: len(share(one)) == len(share(two)) > 0, "half of the queues each")
+        assert not share(one) & share(two)
 
 
 def test_what_could_never_be_called_or_subscribed_is_refused_at_once() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError
@@ -80,57 +79,6 @@ _FROM_WHERE = {
 }
 QueueCallback = Callable[[MessageQueue], object]
 TopicCallback = Callable[[str, list[MessageQueue]], object]
-
-
-class MemberIdentity(Record):
-    """The identity of a member to its brokers: no other member of this process may have the same.
-
-    Both would be granted the same locks and hold the same share
-    (docs/internals/semantics.md#duplicate-client-ids).
-    """
-
-    name_servers: tuple[str, ...]
-    namespace: str
-    group: str
-    client_id: str
-
-    def claim(self) -> None:
-        """Take the identity, until `release`.
-
-        Raises: StateError: another running member has it.
-        """
-        with _claims_lock:
-            if _claims.setdefault(self._key, self) is not self:
-                raise StateError(
-                    f"another running member of the group has the client id {self.client_id}, and "
-                    "both would own its queues: give each an instance_name of its own, or none",
-                    group=self.group,
-                )
-
-    def release(self) -> None:
-        """Let others take it, if it was claimed here; a second call does nothing."""
-        with _claims_lock:
-            # Not whoever has this name: a member that never claimed it would release another's.
-            if _claims.get(self._key) is self:
-                del _claims[self._key]
-
-    @property
-    def _key(self) -> tuple[tuple[str, ...], str, str, str]:
-        return self.name_servers, self.namespace, self.group, self.client_id
-
-
-_claims_lock = threading.Lock()
-# A forked child inherits them: a member of the parent and one of the child must not share an
-# identity, either.
-_claims: dict[tuple[tuple[str, ...], str, str, str], MemberIdentity] = {}
-
-
-def _unlock_claims() -> None:
-    global _claims_lock
-    _claims_lock = threading.Lock()  # another thread may have held it during the fork
-
-
-os.register_at_fork(after_in_child=_unlock_claims)
 
 
 class ReceiverParts(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -9,23 +10,30 @@ import pytest
 from ordermq.client.session import new_client_id
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConfigError
+from ordermq.model import identifiers
 
 HERE = ("127.0.0.1:9876",)
 
 
-def test_a_client_id_is_new_each_time_unless_it_is_named() -> None:
-    config = RemotingConfig()
-    first, second = new_client_id(config, HERE), new_client_id(config, HERE)
-    assert re.fullmatch(r"127\.0\.0\.1@\d+#[0-9a-f]+", first)
-    assert first != second
-    assert new_client_id(config, HERE, "worker-1") == "127.0.0.1@worker-1"
-
-
-def test_a_producers_id_has_its_name_and_is_new_each_time() -> None:
+def test_a_client_id_is_new_each_time_whatever_its_name() -> None:
     config = RemotingConfig(unit_name="east")
-    first, second = (new_client_id(config, HERE, "shop", is_producer=True) for _ in range(2))
-    assert re.fullmatch(r"127\.0\.0\.1@shop#\d+#[0-9a-f]+@east", first)
-    assert first != second
+    for name, shown in ((None, ""), ("DEFAULT", ""), ("shop", "shop#")):
+        ids = {new_client_id(config, HERE, name) for _ in range(1_000)}
+        assert len(ids) == 1_000
+        assert all(
+            re.fullmatch(rf"127\.0\.0\.1@{shown}{os.getpid()}#[0-9a-f]+@east", each) for each in ids
+        )
+
+
+def test_clients_with_one_process_id_clock_and_name_have_ids_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in containers, where every process id is 1, on one host."""
+    monkeypatch.setattr(identifiers.os, "getpid", lambda: 1)
+    monkeypatch.setattr(identifiers.time, "time_ns", lambda: 1_795_000_000_000_000_000)
+    config = RemotingConfig(client_ip="10.0.0.7")
+    ids = {new_client_id(config, HERE, name) for name in ("till", None) for _ in range(1_000)}
+    assert len(ids) == 2_000
 
 
 def test_javas_default_name_is_kept_by_broadcasting_members_only() -> None:
@@ -38,12 +46,16 @@ def test_javas_default_name_is_kept_by_broadcasting_members_only() -> None:
 
 def test_unit_and_address_are_part_of_it() -> None:
     config = RemotingConfig(unit_name="east", client_ip="10.0.0.7")
-    assert new_client_id(config, HERE, "a") == "10.0.0.7@a@east"
+    assert re.fullmatch(r"10\.0\.0\.7@a#.*@east", new_client_id(config, HERE, "a"))
+    assert new_client_id(config, HERE, "a", is_broadcasting=True) == "10.0.0.7@a@east"
 
 
 def test_the_address_is_the_local_one_on_the_way_to_the_name_server() -> None:
-    assert new_client_id(RemotingConfig(), ["[::1]:9876"], "a") in {"::1@a", "127.0.0.1@a"}
-    assert new_client_id(RemotingConfig(), ["no-such-host.invalid:9876"], "a") == "127.0.0.1@a"
+    def address(server: str) -> str:
+        return new_client_id(RemotingConfig(), [server], "a").partition("@")[0]
+
+    assert address("[::1]:9876") in {"::1", "127.0.0.1"}
+    assert address("no-such-host.invalid:9876") == "127.0.0.1"
 
 
 @pytest.mark.parametrize("name", ["", "a@b", "../a", "a b", "a\\b", "a\nb", "a" * 121])
