@@ -94,7 +94,7 @@ class ConsumerOffsets:
 
     def statement(self, key: OffsetKey, offset: int) -> Statement:
         """Return the statement that stores an offset; call `note` when its write is durable."""
-        return _UPSERT, (*key, offset)
+        return Statement(_UPSERT, (*key, offset))
 
     def note(self, key: OffsetKey, offset: int) -> None:
         """Take over an offset that another write made durable."""
@@ -112,7 +112,7 @@ class ConsumerOffsets:
         for offsets in (self._offsets, self._resets):
             for key in [key for key in offsets if key[0] == group]:
                 del offsets[key]
-        return "DELETE FROM offsets WHERE grp = ?", (group,)
+        return Statement("DELETE FROM offsets WHERE grp = ?", (group,))
 
     def of_group(self, group: str) -> dict[tuple[str, int], int]:
         """Return (topic, queue id) -> offset of one group."""

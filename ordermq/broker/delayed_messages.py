@@ -105,9 +105,10 @@ class DelayedMessages:
     ) -> StoreError | None:
         key = _CURSOR_GROUP, SCHEDULE_TOPIC, waiting.queue_id
         # The last one stays: a restart continues counting after a table's greatest offset.
-        statements: list[Statement] = [
+        sql = f"DELETE FROM {waiting.table} WHERE off < ?"
+        statements = [
             self._offsets.statement(key, cursor),
-            (f"DELETE FROM {waiting.table} WHERE off < ?", (cursor - 1,)),
+            Statement(sql, (cursor - 1,), waiting),
         ]
 
         def finish(error: StoreError | None) -> None:

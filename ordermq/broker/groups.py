@@ -129,7 +129,8 @@ class GroupTable:
         group = self.ensure(str(settings.get("groupName") or ""))
         group.settings = self._defaults(group.name) | settings
         text = orjson.dumps(group.settings).decode()
-        return group, [("INSERT OR REPLACE INTO groups VALUES (?, ?)", (group.name, text))]
+        sql = "INSERT OR REPLACE INTO groups VALUES (?, ?)"
+        return group, [Statement(sql, (group.name, text))]
 
     def remove(self, name: str) -> Statement:
         """Forget a group's settings; a group with live members stays, with default settings."""
@@ -138,7 +139,7 @@ class GroupTable:
             group.settings = self._defaults(name)
         else:
             self._groups.pop(name, None)
-        return "DELETE FROM groups WHERE name = ?", (name,)
+        return Statement("DELETE FROM groups WHERE name = ?", (name,))
 
     def register(self, member: Member, data: ConsumerData) -> tuple[Group, bool]:
         """Record a heartbeat; return its group, and True if members or topics changed."""

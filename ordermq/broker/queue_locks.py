@@ -93,11 +93,11 @@ class QueueLocks:
                 fresh.append((queue, epoch))
                 if holder is not None:
                     taken_over.append((queue, holder[0], holder[1]))
-        statements: list[Statement] = [
-            (_GRANT, (group, _stored(queue), owner, epoch)) for queue, epoch in fresh
+        statements = [
+            Statement(_GRANT, (group, _stored(queue), owner, epoch)) for queue, epoch in fresh
         ]
         if statements:
-            statements.append((_EPOCH, (self._table.next_epoch,)))
+            statements.append(Statement(_EPOCH, (self._table.next_epoch,)))
         self._statistics.locks_refused += epochs.count(0)
 
         def finish(error: StoreError | None) -> None:
@@ -214,7 +214,7 @@ class QueueLocks:
             self._record_end(event, group, queue, owner, epoch)
 
         row = (group, _stored(queue), owner, epoch)
-        self._store.submit(Write(finish, statements=[(_RELEASE, row)]))
+        self._store.submit(Write(finish, statements=[Statement(_RELEASE, row)]))
 
     def _record_end(
         self, event: EventType, group: str, queue: MessageQueue, owner: str, epoch: int

@@ -177,7 +177,7 @@ class TopicTable:
         """Return the topics that are not durable yet, and the statements that store them."""
         topics = list(self._unsaved.values())
         return topics, [
-            (
+            Statement(
                 "INSERT OR REPLACE INTO topics VALUES (?, ?)",
                 (topic.name, orjson.dumps(asdict(topic)).decode()),
             )

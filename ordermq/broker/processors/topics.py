@@ -79,7 +79,8 @@ def delete(context: BrokerContext, connection: BrokerConnection, request: Comman
     context.topics.remove(name)
     context.offsets.forget_topic(name)
     done = context.when_durable(connection, request)
-    context.store.submit(Write(done, statements=context.store.forget_topic(name)))
+    statements, dropped = context.store.forget_topic(name)
+    context.store.submit(Write(done, statements=statements, drops=dropped))
 
 
 def delete_route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

@@ -4,6 +4,10 @@ The loop thread submits writes. The writer thread takes everything that waits, a
 offsets to appended records, commits, and returns the whole group to the loop in one call.
 A write becomes visible, and its `done` is called, only after the commit. When a commit
 fails, every write of the group fails and its offsets are taken back.
+
+Inside a group the writes take effect in the order of their submission. Rows of one queue are
+inserted together, and neighbouring statements with the same SQL run together, but never across a
+statement about the same log, nor across the end of a log.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.core.interface import RecordBlock
@@ -30,7 +35,6 @@ OFFSET_BITS = 40
 # take 43 us instead of 73 in a loop, 88 instead of 97 in a broker, whose threads take turns. More
 # rows win little, and fewer groups have as many for a queue.
 _JOINED_ROWS = 8
-Statement = tuple[str, tuple[object, ...]]
 Done = Callable[[StoreError | None], None]
 
 
@@ -42,8 +46,8 @@ class QueueLog:
     """
 
     __slots__ = (
-        "insert_joined_sql", "insert_sql", "is_stored", "last_stored_ms", "max_offset",
-        "min_offset", "next_offset", "queue_id", "read_sql", "row", "table", "topic",
+        "insert_joined_sql", "insert_sql", "is_dropped", "is_stored", "last_stored_ms",
+        "max_offset", "min_offset", "next_offset", "queue_id", "read_sql", "row", "table", "topic",
     )  # fmt: skip
 
     def __init__(self, row: int, topic: str, queue_id: int, *, is_stored: bool) -> None:
@@ -51,6 +55,9 @@ class QueueLog:
         self.topic = topic
         self.queue_id = queue_id
         self.is_stored = is_stored  # False until the first append has created the table
+        # Set by the writer thread, before the commit that drops the table. What comes later and
+        # still names this log concerns an earlier life of its topic.
+        self.is_dropped = False
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
@@ -82,23 +89,42 @@ class Append:
         return self.records.rows(first, self.log.physical_offset(first))
 
 
+class Statement(NamedTuple):
+    """A change of the small tables, or of the table of one log."""
+
+    sql: str
+    parameters: tuple[object, ...] = ()
+    log: QueueLog | None = None  # whose table the SQL names
+
+
 class Write:
     """Appends and statements that become durable together.
 
-    `done` is called on the loop thread with None, or with the error that undid all of it.
+    Args:
+        done: called on the loop thread with None, or with the error that undid all of it.
+        drops: logs that end with this write, after its statements.
+        needs: earlier writes that this one builds on: it fails if one of them has.
+    Attributes:
+        is_failed: true once nothing of it was stored; belongs to the writer thread.
     """
 
-    __slots__ = ("appends", "done", "statements")
+    __slots__ = ("appends", "done", "drops", "is_failed", "needs", "statements")
 
     def __init__(
         self,
         done: Done,
         appends: Sequence[Append] = (),
         statements: Sequence[Statement] = (),
+        *,
+        drops: Sequence[QueueLog] = (),
+        needs: Sequence[Write] = (),
     ) -> None:
         self.done = done
         self.appends = appends
         self.statements = statements
+        self.drops = drops
+        self.needs = needs
+        self.is_failed = False
 
 
 def awaitable_done(done: Done) -> tuple[Done, asyncio.Future[StoreError | None]]:
@@ -205,41 +231,36 @@ class GroupCommit:
                     break
                 group += more
             with self._committing:
-                error = self._commit(group)
+                errors = self._commit(group)
             # One call per group: waking the loop costs more than finishing a write.
-            self._loop.call_soon_threadsafe(self._finish, group, error)
+            self._loop.call_soon_threadsafe(self._finish, group, errors)
 
-    def _commit(self, group: list[Write]) -> StoreError | None:
-        touched: dict[QueueLog, int] = {}  # queue -> its next offset before this group
-        created: list[QueueLog] = []
-        execute = self._database.execute
+    def _commit(self, group: list[Write]) -> list[StoreError | None]:
+        """Store a group; return the error of each write, None for those that are durable."""
+        changes = _GroupChanges(self._database)
         try:
             # IMMEDIATE takes the write lock now; a deferred transaction could fail half way.
-            execute("BEGIN IMMEDIATE")
-            self._append(group, touched, created)
-            statements = [item for write in group for item in write.statements]
-            # Only neighbours with the same SQL are joined: the order of statements matters,
-            # for example when a lock is granted, released and granted again in one group.
-            for sql, run in groupby(statements, itemgetter(0)):
-                self._database.executemany(sql, [parameters for _, parameters in run])
-            execute("COMMIT")
+            self._database.execute("BEGIN IMMEDIATE")
+            errors = [changes.add(write) for write in group]
+            changes.flush()
+            self._database.execute("COMMIT")
         except Exception as error:
             if not self.failed_in_a_row:
                 log.exception("group commit failed, none acknowledged: writes=%d", len(group))
             self.failed_in_a_row += 1
-            for queue_log, next_offset in touched.items():
-                queue_log.next_offset = next_offset
-            for queue_log in created:
-                queue_log.is_stored = False
+            changes.undo()
             self._roll_back()
-            return StoreError(
+            for write in group:
+                write.is_failed = True
+            failure = StoreError(
                 f"the broker's store could not write ({error}): free space on its disk, "
                 "or check the disk; nothing of this request was kept"
             )
+            return [failure] * len(group)
         if self.failed_in_a_row:
             log.warning("group commits succeed again: failed_before=%d", self.failed_in_a_row)
             self.failed_in_a_row = 0
-        return None
+        return errors
 
     def _roll_back(self) -> None:
         # SQLite has already rolled back after some errors; then ROLLBACK would raise.
@@ -249,53 +270,9 @@ class GroupCommit:
             except Exception:
                 log.exception("rollback failed; SQLite repeats it at the next write")
 
-    def _append(
-        self, group: list[Write], touched: dict[QueueLog, int], created: list[QueueLog]
-    ) -> None:
-        # Rows are collected per queue first: one executemany per queue and group is several
-        # times faster than one per write.
-        rows: dict[QueueLog, list[tuple[int, int, bytearray]]] = {}
-        for write in group:
-            for append in write.appends:
-                queue_log = append.log
-                if queue_log not in touched:
-                    touched[queue_log] = queue_log.next_offset
-                    rows[queue_log] = []
-                offset = append.first_offset = queue_log.next_offset
-                rows[queue_log] += append.rows()
-                queue_log.next_offset = offset + len(append.records)
-        for queue_log, new_rows in rows.items():
-            if not queue_log.is_stored:
-                self._create(queue_log)
-                queue_log.is_stored = True
-                created.append(queue_log)
-            self._insert(queue_log, new_rows)
-
-    def _insert(self, queue_log: QueueLog, rows: list[tuple[int, int, bytearray]]) -> None:
-        joined = len(rows) - len(rows) % _JOINED_ROWS
-        if joined:
-            self._database.executemany(
-                queue_log.insert_joined_sql,
-                [
-                    tuple(chain.from_iterable(rows[at : at + _JOINED_ROWS]))
-                    for at in range(0, joined, _JOINED_ROWS)
-                ],
-            )
-        if joined < len(rows):
-            self._database.executemany(queue_log.insert_sql, rows[joined:])
-
-    def _create(self, queue_log: QueueLog) -> None:
-        self._database.execute(
-            "INSERT INTO queues (id, topic, queue_id) VALUES (?, ?, ?)",
-            (queue_log.row, queue_log.topic, queue_log.queue_id),
-        )
-        self._database.execute(
-            f"CREATE TABLE {queue_log.table} (off INTEGER PRIMARY KEY, tag INTEGER, record BLOB)"
-        )
-
-    def _finish(self, group: list[Write], error: StoreError | None) -> None:
+    def _finish(self, group: list[Write], errors: list[StoreError | None]) -> None:
         self._statistics.store_groups += 1
-        for write in group:
+        for write, error in zip(group, errors, strict=True):
             try:
                 if error is None:
                     # Before `done`: a client that gets its reply may read the message at once.
@@ -318,3 +295,134 @@ class GroupCommit:
                 "a callback of a write failed (please report); further ones are counted in "
                 "internal_errors"
             )
+
+
+class _GroupChanges:
+    """The changes of one group in its transaction; on the writer thread.
+
+    Rows are collected per queue, and statements of the small tables, because one `executemany` per
+    queue and group is several times faster than one per write. The two touch different tables, so
+    their order among each other does not matter; a statement about a log, and the end of one, come
+    after the rows that were collected before them and before those that follow.
+    """
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._next_offsets: dict[QueueLog, int] = {}  # as they were before this group
+        self._created: list[QueueLog] = []
+        self._dropped: list[QueueLog] = []
+        self._rows: dict[QueueLog, list[tuple[int, int, bytearray]]] = {}
+        self._statements: list[Statement] = []
+        self._changed: set[QueueLog] = set()  # logs of the statements collected
+
+    def add(self, write: Write) -> StoreError | None:
+        """Collect or run what a write does; return why it can not be done, then nothing is."""
+        if (error := _refusal(write)) is not None:
+            write.is_failed = True
+            return error
+        for append in write.appends:
+            self._append(append)
+        for statement in write.statements:
+            if statement.log is not None:
+                if statement.log in self._rows:
+                    self.flush()
+                self._changed.add(statement.log)
+            self._statements.append(statement)
+        if write.drops:
+            self.flush()
+            for queue_log in write.drops:
+                self._drop(queue_log)
+        return None
+
+    def flush(self) -> None:
+        """Run what was collected."""
+        for queue_log, rows in self._rows.items():
+            if not queue_log.is_stored:
+                self._create(queue_log)
+            self._insert(queue_log, rows)
+        # Only neighbours with the same SQL are joined: the order of statements matters, for example
+        # when a lock is granted, released and granted again in one group.
+        for sql, run in groupby(self._statements, itemgetter(0)):
+            self._database.executemany(sql, [statement.parameters for statement in run])
+        self._rows.clear()
+        self._statements.clear()
+        self._changed.clear()
+
+    def undo(self) -> None:
+        """Put the logs back as they were before the group."""
+        for queue_log, next_offset in self._next_offsets.items():
+            queue_log.next_offset = next_offset
+        for queue_log in self._created:
+            queue_log.is_stored = False
+        for queue_log in self._dropped:
+            queue_log.is_dropped = False
+
+    def _append(self, append: Append) -> None:
+        queue_log = append.log
+        if queue_log in self._changed:
+            self.flush()
+        if queue_log not in self._next_offsets:
+            self._next_offsets[queue_log] = queue_log.next_offset
+        offset = append.first_offset = queue_log.next_offset
+        self._rows.setdefault(queue_log, []).extend(append.rows())
+        queue_log.next_offset = offset + len(append.records)
+
+    def _insert(self, queue_log: QueueLog, rows: list[tuple[int, int, bytearray]]) -> None:
+        joined = len(rows) - len(rows) % _JOINED_ROWS
+        if joined:
+            self._database.executemany(
+                queue_log.insert_joined_sql,
+                [
+                    tuple(chain.from_iterable(rows[at : at + _JOINED_ROWS]))
+                    for at in range(0, joined, _JOINED_ROWS)
+                ],
+            )
+        if joined < len(rows):
+            self._database.executemany(queue_log.insert_sql, rows[joined:])
+
+    def _create(self, queue_log: QueueLog) -> None:
+        self._database.execute(
+            "INSERT INTO queues (id, topic, queue_id) VALUES (?, ?, ?)",
+            (queue_log.row, queue_log.topic, queue_log.queue_id),
+        )
+        self._database.execute(
+            f"CREATE TABLE {queue_log.table} (off INTEGER PRIMARY KEY, tag INTEGER, record BLOB)"
+        )
+        queue_log.is_stored = True
+        self._created.append(queue_log)
+
+    def _drop(self, queue_log: QueueLog) -> None:
+        # By the row's number, never by the topic's name: that may have another log by now.
+        if queue_log.is_stored:
+            self._database.execute("DELETE FROM queues WHERE id = ?", (queue_log.row,))
+            self._database.execute(f"DROP TABLE {queue_log.table}")
+        queue_log.is_dropped = True
+        self._dropped.append(queue_log)
+
+
+def _refusal(write: Write) -> StoreError | None:
+    """Return why a write can no longer be done: what it builds on is not there."""
+    # Checked for each write alone: an error of SQLite would undo its whole group.
+    if write.needs and any(need.is_failed for need in write.needs):
+        return StoreError(
+            "a change that this request builds on could not be stored; nothing of this request "
+            "was kept: send it again"
+        )
+    # Loops, not one chain: this runs for every send.
+    for append in write.appends:
+        if append.log.is_dropped:
+            return _deleted(append.log)
+    for statement in write.statements:
+        if statement.log is not None and statement.log.is_dropped:
+            return _deleted(statement.log)
+    for dropped in write.drops:
+        if dropped.is_dropped:
+            return _deleted(dropped)
+    return None
+
+
+def _deleted(queue_log: QueueLog) -> StoreError:
+    return StoreError(
+        f"topic {queue_log.topic!r} was deleted meanwhile; nothing of this request was kept: send "
+        "it again"
+    )

@@ -49,7 +49,8 @@ class PendingLog:
 
     def renumber(self, offset: int, number: int) -> Statement:
         """Return the statement that changes a message's number."""
-        return f"UPDATE {self.log.table} SET tag = ? WHERE off = ?", (number, offset)
+        change = f"UPDATE {self.log.table} SET tag = ? WHERE off = ?"
+        return Statement(change, (number, offset), self.log)
 
     def removal(self, offset: int) -> Removal:
         """Return what a write needs to remove a message; call `removed` when it is durable."""
@@ -57,10 +58,11 @@ class PendingLog:
         delete = f"DELETE FROM {self.log.table} WHERE off = ?"
         # A marked row was the newest once. It goes with the next removal after a newer row came.
         swept = frozenset(old for old in self._marked if old < newest)
-        statements: list[Statement] = [(delete, (old,)) for old in swept]
+        statements = [Statement(delete, (old,), self.log) for old in swept]
         # Below the newest row a plain delete is safe; the newest itself is only marked.
         if offset < newest:
-            return Removal([*statements, (delete, (offset,))], swept, None)
+            gone = Statement(delete, (offset,), self.log)
+            return Removal([*statements, gone], swept, None)
         return Removal([*statements, self.renumber(offset, _GONE)], swept, offset)
 
     def removed(self, removal: Removal) -> None:

@@ -6,7 +6,12 @@ import heapq
 from collections.abc import Callable
 
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store.group_commit import QueueLog, Write, awaitable_done
+from ordermq.broker.store.group_commit import (
+    QueueLog,
+    Statement,
+    Write,
+    awaitable_done,
+)
 from ordermq.broker.store.store import Store
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
@@ -96,7 +101,8 @@ class Retention:
                 self._statistics.writes_failed += 1
 
         done, ended = awaitable_done(finish)
-        statement = f"DELETE FROM {log.table} WHERE off < ?", (log.min_offset,)
+        sql = f"DELETE FROM {log.table} WHERE off < ?"
+        statement = Statement(sql, (log.min_offset,), log)
         self._store.submit(Write(done, statements=[statement]))
         return await ended is None
 

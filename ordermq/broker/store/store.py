@@ -174,18 +174,18 @@ class Store(ProcessBound):
         """Return every log that has been used."""
         return list(self._logs.values())
 
-    def forget_topic(self, topic: str) -> list[Statement]:
-        """Drop a topic's logs; return the statements that make it durable."""
-        statements: list[Statement] = [
-            ("DELETE FROM queues WHERE topic = ?", (topic,)),
-            ("DELETE FROM offsets WHERE topic = ?", (topic,)),
-            ("DELETE FROM topics WHERE name = ?", (topic,)),
-        ]
+    def forget_topic(self, topic: str) -> tuple[list[Statement], list[QueueLog]]:
+        """Drop a topic's logs; return the statements and the ends of logs that make it durable."""
+        dropped = []
         for key in [key for key in self._logs if key[0] == topic]:
             found = self._logs.pop(key)
             del self._by_row[found.row]
-            statements.append((f"DROP TABLE IF EXISTS {found.table}", ()))
-        return statements
+            dropped.append(found)
+        statements = [
+            Statement("DELETE FROM offsets WHERE topic = ?", (topic,)),
+            Statement("DELETE FROM topics WHERE name = ?", (topic,)),
+        ]
+        return statements, dropped
 
     def read(self, log: QueueLog, offset: int, count: int, max_bytes: int) -> tuple[bytes, int]:
         """Return records from `offset` on, joined, and the offset after the last of them.

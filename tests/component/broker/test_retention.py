@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -128,8 +128,8 @@ def test_trimming_is_done_in_small_steps_between_other_writes(
     submit: Callable[[Store, Write], None] = Store.submit
 
     def watched(store: Store, write: Write) -> None:
-        deletes: Sequence[tuple[str, tuple[object, ...]]] = write.statements
-        cuts.extend(int(str(p[0])) for sql, p in deletes if sql.startswith("DELETE FROM log_"))
+        deletes = [each for each in write.statements if each.sql.startswith("DELETE FROM log_")]
+        cuts.extend(int(str(each.parameters[0])) for each in deletes)
         submit(store, write)
 
     monkeypatch.setattr(Store, "submit", watched)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store import Append, Store, Write
+from ordermq.broker.store import Append, Statement, Store, Write, awaitable_done
 from ordermq.broker.topics import Topic, TopicTable
 from ordermq.config import BrokerConfig
 from ordermq.core import RecordWriter
@@ -50,7 +50,7 @@ class Writer:
 
     def submit(self, *appends: Append, sql: str = "") -> asyncio.Future[StoreError | None]:
         done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-        statements = [(sql, ())] if sql else []
+        statements = [Statement(sql)] if sql else []
         self.store.submit(Write(done.set_result, appends, statements))
         return done
 
@@ -142,6 +142,136 @@ def test_a_failed_commit_fails_its_group_and_leaves_no_hole(tmp_path: Path) -> N
                 b"first", b"second",
             ]  # fmt: skip
             assert bodies(store.read(store.log("t", 1), 0, 32, 1_000_000)[0]) == [b"other"]
+
+    run(scene)
+
+
+def end_of(store: Store, write: Write) -> asyncio.Future[StoreError | None]:
+    """Submit a write, and return its end."""
+    write.done, ended = awaitable_done(write.done)
+    store.submit(write)
+    return ended
+
+
+def nothing(error: StoreError | None) -> None:
+    """Take the end of a write that nobody waits for."""
+
+
+@pytest.mark.parametrize("is_one_group", [True, False])
+def test_a_queue_that_is_made_anew_behind_its_end_is_there_after_a_restart(
+    tmp_path: Path, *, is_one_group: bool
+) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            store = writer.store
+            assert await writer.submit(records(store, b"old", b"older")) is None
+            # Twice: a queue may begin and end several times in one group.
+            waits: list[asyncio.Future[StoreError | None]] = []
+            for life in (b"1", b"2"):
+                _, dropped = store.forget_topic("t")
+                waits.append(end_of(store, Write(nothing, drops=dropped)))
+                waits += [writer.submit(records(store, life + b"-a"))]
+                waits += [writer.submit(records(store, life + b"-b"))]
+                if not is_one_group:
+                    assert await asyncio.gather(*waits) == [None] * 3
+                    waits = []
+            assert await asyncio.gather(*waits) == [None] * len(waits)
+            if is_one_group:
+                assert writer.statistics.store_groups == 2
+        again = Store(tmp_path / "s.db", BrokerConfig())
+        log = again.log("t", 0)
+        assert bodies(again.read(log, 0, 9, 1_000_000)[0]) == [b"2-a", b"2-b"]
+        assert len(again.rows("SELECT id FROM queues")) == 1
+        again.close()
+
+    run(scene)
+
+
+def test_a_write_that_names_an_ended_queue_fails_alone(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            store = writer.store
+            assert (
+                await writer.submit(records(store, b"old"), records(store, b"u", queue=1)) is None
+            )
+            log, late = store.log("t", 0), records(store, b"late")
+            trim = Statement(f"DELETE FROM {log.table} WHERE off < ?", (1,), log)
+            for number in range(2):
+                ended = []
+                if not number:  # in the group in which the queue ends; then in a later one
+                    ended.append(end_of(store, Write(nothing, drops=store.forget_topic("t")[1])))
+                good = records(store, b"good", queue=5)
+                ended += [
+                    end_of(store, Write(nothing, statements=[trim])),
+                    end_of(store, Write(nothing, [late, records(store, b"with it", queue=6)])),
+                    end_of(store, Write(nothing, [good])),
+                    end_of(store, Write(nothing, drops=[log])),
+                ]
+                *_, trimmed, appended, stored, again = await asyncio.gather(*ended)
+                assert stored is None
+                assert good.first_offset == number
+                for error in (trimmed, appended, again):
+                    assert "'t' was deleted meanwhile" in str(error)
+                assert store.log("t", 6).max_offset == 0
+                assert writer.store.failed_commits == 0
+
+    run(scene)
+
+
+def test_a_write_fails_with_the_one_it_builds_on(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            store = writer.store
+            first = Write(nothing, statements=[Statement("INSERT INTO no_such_table VALUES (1)")])
+            assert await end_of(store, first)
+            second = Write(nothing, [records(store, b"x")], needs=[first])
+            third = Write(nothing, [records(store, b"y")], needs=[second])
+            other = Write(nothing, [records(store, b"z", queue=1)])
+            ended = [end_of(store, each) for each in (second, third, other)]
+            errors = await asyncio.gather(*ended)
+            assert [error is None for error in errors] == [False, False, True]
+            assert "builds on" in str(errors[0])
+            assert (store.log("t", 0).max_offset, store.log("t", 1).max_offset) == (0, 1)
+
+    run(scene)
+
+
+def test_a_failed_group_gives_an_ended_queue_back(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            store = writer.store
+            assert await writer.submit(records(store, b"old")) is None
+            log = store.log("t", 0)
+            ended = [
+                end_of(store, Write(nothing, drops=[log])),
+                writer.submit(sql="INSERT INTO no_such_table VALUES (1)"),
+            ]
+            assert all(await asyncio.gather(*ended))
+            assert not log.is_dropped
+            assert await end_of(store, Write(nothing, [records(store, b"new")])) is None
+            assert bodies(store.read(log, 0, 9, 1_000_000)[0]) == [b"old", b"new"]
+
+    run(scene)
+
+
+def test_a_change_of_a_log_comes_behind_the_rows_before_it_and_before_those_after_it(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            store = writer.store
+            log = store.log("t", 0)
+            change = Statement(f"UPDATE {log.table} SET tag = tag + 10", (), log)
+            ended = [
+                writer.submit(records(store, b"a", tag=1)),
+                end_of(store, Write(nothing, statements=[change])),
+                writer.submit(records(store, b"b", tag=2)),
+                end_of(store, Write(nothing, statements=[change])),
+                writer.submit(records(store, b"c", tag=3)),
+            ]
+            assert await asyncio.gather(*ended) == [None] * 5
+            assert writer.statistics.store_groups == 1
+            assert store.tags(log) == [(0, 21), (1, 12), (2, 3)]
 
     run(scene)
 
