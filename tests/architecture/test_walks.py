@@ -24,6 +24,7 @@ _BESIDE = {
     "ordermq/client/runtime.py",
     "ordermq/client/session.py",
     "ordermq/consumer/group/allocation.py",
+    "ordermq/consumer/group/group_member.py",
     "ordermq/consumer/group/queue_locks.py",
     "ordermq/consumer/group/subscriptions.py",
     "ordermq/model/identifiers.py",  # once per millisecond
