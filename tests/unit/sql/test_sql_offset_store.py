@@ -184,7 +184,8 @@ def test_a_listener_that_ends_the_transaction_itself_is_refused(
             transaction.connection.commit()
     else:
         transaction.connection.rollback()
-        put(transaction.connection, 2)
+        with pytest.raises(StateError, match="transaction of the call is over"):
+            put(transaction.connection, 2)
         with pytest.raises(StateError, match="ended its transaction itself"):
             transaction.commit(5)
     transaction.roll_back()
