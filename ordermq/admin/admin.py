@@ -190,7 +190,8 @@ class Admin(Closing):
 
         Args:
             to: "first", "last", a datetime (the first message stored then or later), or an offset,
-                which is brought into the range of messages that a queue has.
+                which is brought into the range of messages that a queue has. Live members that a
+                broker moves by time may begin some messages earlier: `after` of a queue tells.
             queues: numbers of the queues; default all.
             wait_s: the longest time to wait for members, which hear of it with a pull.
                 `is_confirmed` of a queue tells whether its member has.

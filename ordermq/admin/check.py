@@ -6,8 +6,9 @@ from collections.abc import Awaitable
 from enum import StrEnum
 
 from ordermq.admin.groups import Groups
-from ordermq.admin.topics import TOOLS_GROUP, Topics
+from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import TOOLS_GROUP
 from ordermq.errors import BrokerError, ConfigError, OrderMQError
 from ordermq.value import Value
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ordermq.admin.topics import TOOLS_GROUP, Topics
+from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import TOOLS_GROUP
 from ordermq.consumer.dispatch.parking_log import (
     ParkedName,
     ParkingLog,

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from ordermq.admin.topics import Place, Topics
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import wall_ms_of
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
@@ -35,6 +36,7 @@ from ordermq.value import Value
 _log = logging.getLogger("ordermq.client")
 _END_MS = -1  # as a timestamp of a reset: after the newest message
 _CHECK_MS, _CHECKS_PER_REPEAT = 250, 12  # a held pull is answered at its end, some seconds later
+_EARLIER_TIMES = 17  # each twice as far back, the last 65 s
 _TOLD_BY_PULLS = "useServerSideResetOffset=true"  # a line of a broker's configuration
 
 
@@ -104,7 +106,8 @@ class Resets:
             else:
                 whole = len(there) == len(await self._queues_of(topic, broker))
                 self._require_askable(group, topic, place, whole)
-                after |= await self._ask_rocketmq(address, group, topic, place)
+                wall_ms = await self._early_enough(chosen, place)
+                after |= await self._ask_rocketmq(address, group, topic, wall_ms)
         if not is_online and (joined := await self._members(group)):
             _log.warning(
                 "group %s: %s joined during the reset of %s; ordered members waited for it, others "
@@ -233,14 +236,40 @@ class Resets:
             return {}
         return holdings
 
+    async def _early_enough(self, targets: Mapping[MessageQueue, int], place: Place) -> int:
+        """Return the time to name to a broker that knows times only, so that it skips nothing.
+
+        Its search may answer from the middle of a millisecond. An earlier time, by as little as
+        possible, repeats messages of some queues instead.
+
+        Raises: StateError: its answers are too late for every earlier time, too.
+        """
+        if not isinstance(place, datetime):
+            return {"first": 0, "last": _END_MS}[str(place)]
+        asked_ms = wall_ms_of(place)
+        for back_ms in (0, *(1 << n for n in range(_EARLIER_TIMES))):
+            wall_ms = asked_ms - back_ms
+            found = await asyncio.gather(
+                *(
+                    self._api.search_offset(
+                        self._client.routes.master_of(queue.broker_name), queue, wall_ms
+                    )
+                    for queue in targets
+                )
+            )
+            late = [queue for queue, at in zip(targets, found, strict=True) if at > targets[queue]]
+            if not late:
+                return wall_ms
+        raise StateError(
+            "members are online, and this broker's own search for the time would skip messages: "
+            "stop the group first, or reset to 'first'",
+            topic=late[0].topic, broker=late[0].broker_name, queue_id=late[0].queue_id,
+        )  # fmt: skip
+
     async def _ask_rocketmq(
-        self, address: str, group: str, topic: str, place: Place
+        self, address: str, group: str, topic: str, wall_ms: int
     ) -> dict[MessageQueue, int]:
         """Have a broker that tells its members itself move them; it knows times only."""
-        wall_ms = {"first": 0, "last": _END_MS}.get(str(place))
-        if isinstance(place, datetime):
-            wall_ms = int(place.timestamp() * 1000)
-        assert wall_ms is not None, place
         header = ResetOffsetHeader(topic, group, wall_ms)
         try:
             return await self._api.reset_offsets(address, header)

@@ -12,6 +12,7 @@ from ordermq.client.admin_api import AdminApi
 from ordermq.client.queue_scan import scan
 from ordermq.client.routes import publish_queues, subscribe_queues
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import TOOLS_GROUP, offset_at_time, wall_ms_of
 from ordermq.errors import BrokerError, ConfigError, RouteError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -29,8 +30,6 @@ from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import CreateTopicHeader
 from ordermq.value import Value
 
-# Every broker of RocketMQ has this group from the start; the pulls of `peek` only name it.
-TOOLS_GROUP = "TOOLS_CONSUMER"
 MAX_QUEUES = 65_535  # of a topic at one broker, as RocketMQ's tools accept
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")  # of RocketMQ 5's topics
 _ROUTE_CHECKS, _ROUTE_CHECK_MS = 100, 100
@@ -213,8 +212,7 @@ class Topics:
         first = max(await self._api.min_offset(address, queue), 0)
         end = await self._api.max_offset(address, queue)
         if isinstance(place, datetime):
-            wall_ms = int(place.timestamp() * 1000)
-            wanted = await self._api.search_offset(address, queue, wall_ms)
+            wanted = await offset_at_time(self._client, TOOLS_GROUP, queue, wall_ms_of(place))
         elif isinstance(place, int):
             wanted = place
         else:

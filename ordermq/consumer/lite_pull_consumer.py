@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import new_client_id
+from ordermq.client.store_times import offset_at_time
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
@@ -601,7 +602,7 @@ class LitePullConsumer(GroupConsumer):
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of any queue stored at or after a time; its end if all are older.
 
-        RocketMQ 4.9 answers with the message stored nearest to it, or any one of that millisecond.
+        Brokers answer roughly, so the messages around their answer are looked at.
 
         Args:
             timestamp_ms: ms since 1970.
@@ -610,9 +611,8 @@ class LitePullConsumer(GroupConsumer):
 
         async def ask() -> int:
             client = self._live().client
-            return await client.api.search_offset(
-                await client.address_of(queue), queue, timestamp_ms
-            )
+            await client.address_of(queue)  # its topic may be one never used before
+            return await offset_at_time(client, self.group, queue, timestamp_ms)
 
         return self._run(ask())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.session import ClientSession, new_client_id
+from ordermq.client.store_times import offset_at_time
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running
 from ordermq.config import PullConsumerConfig
@@ -326,7 +327,7 @@ class PullConsumer(Starting):
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the queue's end if all are older.
 
-        RocketMQ 4.9 answers with the message stored nearest to it, or any one of that millisecond.
+        Brokers answer roughly, so the messages around their answer are looked at.
 
         Args:
             timestamp_ms: ms since 1970.
@@ -335,8 +336,8 @@ class PullConsumer(Starting):
         client = self._live()
 
         async def ask() -> int:
-            address = await client.address_of(queue)
-            return await client.api.search_offset(address, queue, timestamp_ms)
+            await client.address_of(queue)  # its topic may be one never used before
+            return await offset_at_time(client, self.group, queue, timestamp_ms)
 
         return self._run(ask())
 

@@ -344,3 +344,20 @@ def test_sql_conditions_filter_by_properties_for_every_pull_consumer(
                 offset = result.next_begin_offset
         assert found == wanted
         run.close()
+
+
+def test_the_first_message_since_a_time_is_found_in_the_middle_of_a_millisecond(run: Run) -> None:
+    queue = two_brokers(run, queues=1)[0]
+    send(run.producer, [queue], range(33))
+    quiet_ms()
+    run.producer.send_batch([Message(run.topic, b"33")] * 200, queue=queue)
+    quiet_ms()
+    send(run.producer, [queue], range(34, 39))
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
+        eventually(lambda: consumer.max_offset(queue) == 238, "all messages")
+        times: dict[int, int] = {}
+        while (result := consumer.pull(queue, "*", len(times), 32)).messages:
+            times |= {m.queue_offset: m.store_timestamp_ms for m in result.messages}
+        for wall_ms in {stored_ms + by for stored_ms in times.values() for by in (-1, 0, 1)}:
+            since = (at for at, stored_ms in times.items() if stored_ms >= wall_ms)
+            assert consumer.search_offset(queue, wall_ms) == min(since, default=len(times))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import offset_at_time
 from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
@@ -158,8 +159,7 @@ class QueueControl:
             _log.warning("%s: reset to offset %d failed: %s", assigned.queue, offset, error)
 
     async def _move_to_time(self, assigned: AssignedQueue, timestamp_ms: int) -> None:
-        address = self._client.routes.master_of(assigned.queue.broker_name)
-        offset = await self._client.api.search_offset(address, assigned.queue, timestamp_ms)
+        offset = await offset_at_time(self._client, self._group, assigned.queue, timestamp_ms)
         await self.move(assigned, offset)
 
     # Parked keys.

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import offset_at_time
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -256,12 +257,12 @@ class OffsetCommitter:
             return await self._min_offset(address, queue)
         if where is ConsumeFromWhere.TIMESTAMP:
             asked_ms = self._config.consume_timestamp_ms or clock.wall_ms() - _HALF_AN_HOUR_MS
-            return await api.search_offset(address, queue, asked_ms)
+            return await offset_at_time(self._client, self._recorder.group, queue, asked_ms)
         since_ms = self._subscribed_ms.get(queue.topic, self._joined_ms)
         if clock.wall_ms() - since_ms > _JOINING_MS:
             # The queue was another member's, which stored nothing, or it is new: whatever came
             # since this one has subscribed is the group's.
-            return await api.search_offset(address, queue, since_ms)
+            return await offset_at_time(self._client, self._recorder.group, queue, since_ms)
         end = await api.max_offset(address, queue)
         skipped = end - await self._min_offset(address, queue)
         self._skipped[queue.topic] += skipped  # no await in this line: other queues count, too

@@ -382,7 +382,7 @@ class EventRecorder:
     ) -> None:
         # Each event names its group, because an audit merges the files of many members.
         self._recorder = GuardedRecorder(recorder, on_error)
-        self._group = group
+        self.group = group
         # Read once: callers ask before they build an event's members, so that a consumer
         # without a history decodes no key and copies no offset.
         self.enabled = recorder.enabled
@@ -393,7 +393,7 @@ class EventRecorder:
         """Append one event of `queue`; `ordermq.events` lists the members."""
         self._recorder.record(
             event,
-            group=self._group,
+            group=self.group,
             topic=queue.topic,
             broker=queue.broker_name,
             queue=queue.queue_id,

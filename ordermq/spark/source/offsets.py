@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import offset_at_time
 from ordermq.errors import ConfigError, DataLoss, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import (
@@ -326,7 +327,7 @@ async def _resolve(
     if isinstance(where, int):
         return await _checked(session, options, queue, where)
     if timestamp_ms is not None:
-        return await api.search_offset(address, queue, timestamp_ms)
+        return await offset_at_time(session, options.read_group, queue, timestamp_ms)
     if where is Edge.LATEST:
         return await api.max_offset(address, queue)
     if where is Edge.GROUP:

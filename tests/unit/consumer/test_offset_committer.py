@@ -17,6 +17,7 @@ from ordermq.errors import BrokerError, Fenced, RequestTimeout
 from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
 from .batches import QUEUE, batch
 
@@ -65,14 +66,26 @@ class FakeApi:
     async def max_offset(self, address: str, queue: MessageQueue) -> int:
         return 9
 
+    # A message's store time is its offset.
+
     async def search_offset(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
         return timestamp_ms
+
+    async def pull(
+        self, address: str, header: PullHeader, timeout_ms: int
+    ) -> tuple[int, PullReplyHeader, bytes]:
+        following = header.queue_offset + 1
+        return ResponseCode.SUCCESS, PullReplyHeader(following, 3, 1 << 62), b""
+
+    def batch(self, queue: Any, body: bytes, tags: Any, offset: int, following: int) -> Any:
+        return [SimpleNamespace(store_timestamp_ms=offset)]
 
 
 def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) -> OffsetCommitter:
     client = SimpleNamespace(
         api=api,
         clock=clock or ManualClock(),
+        config=SimpleNamespace(offset_timeout_ms=5_000),
         routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1"),
         report_failure=lambda broker_name, action, error: None,
     )
