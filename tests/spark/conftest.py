@@ -138,6 +138,12 @@ class Broker:
         session.close()
         assert answer.code == 0, answer.remark
 
+    def renew(self, topic: str, queues: int = 4) -> None:
+        """Delete a topic and create it again."""
+        with Admin(name_servers=self.name_servers) as admin:
+            admin.delete_topic(topic)
+            admin.create_topic(topic, queues)
+
     def send_to(self, topic: str, queue_id: int, body: bytes) -> None:
         """Send to this very queue."""
         with Producer("direct", name_servers=self.name_servers) as producer:

@@ -61,7 +61,8 @@ def test_offset_texts_are_canonical_and_an_idle_query_makes_no_batch(stream, pro
         assert text == json.dumps(dict(sorted(told.items())), separators=(",", ":")) or (
             text == json.dumps(dict(sorted(told.items())))
         )
-        assert set(told) == {"@lease", *(f"orders@b:{number}" for number in range(4))}
+        queues = {f"orders@b:{number}" for number in range(4)}
+        assert set(told) == {"@lease", "@marks orders@b", "@version", *queues}
 
 
 @needs(PROGRESS_ENDS)
@@ -73,7 +74,7 @@ def test_progress_has_the_ends_of_the_queues_and_of_the_batch(stream, producer):
     latest, end = (first[name] for name in ("latestOffset", "endOffset"))
     latest, end = (json.loads(o) if isinstance(o, str) else o for o in (latest, end))
     assert sum(latest.values()) == 100
-    assert sum(end.values()) == 30
+    assert sum(end[f"orders@b:{number}"] for number in range(4)) == 30
 
 
 @needs(BATCHES_OF_AVAILABLE_NOW)
@@ -145,6 +146,34 @@ def test_messages_that_expire_before_a_stream_reads_them_fail_it_or_are_skipped(
         stream.run()
     rows = stream.run(fail_on_data_loss="false")
     assert min(row.offset for row in rows if row.queue_id == 2) == 40
+
+
+def test_a_topic_deleted_and_filled_again_fails_the_query_or_is_read_from_its_first_message(
+    stream, producer, broker
+):
+    send(producer, 100)
+    assert len(stream.run()) == 100
+    broker.renew("orders")
+    send(producer, 100, first=1_000)
+    with pytest.raises(StreamingQueryException, match="deleted and created again") as caught:
+        stream.run()
+    assert "Begin with a new checkpoint, or set fail_on_data_loss=false" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    rows = stream.run(fail_on_data_loss="false")
+    assert numbers(rows) == list(range(1_000, 1_100))
+    assert_in_order(rows)
+
+
+def test_a_running_query_reads_a_topic_that_is_made_anew_from_its_first_message(
+    stream, producer, broker
+):
+    send(producer, 100)
+    query = stream.start(fail_on_data_loss="false", route_interval_ms="50")
+    query.processAllAvailable()
+    broker.renew("orders")
+    send(producer, 150, first=1_000)
+    eventually(lambda: len(stream.rows()) >= 250, "the messages of the new topic")
+    assert numbers(stream.rows()) == [*range(100), *range(1_000, 1_150)]
 
 
 def test_the_checkpoint_of_another_topic_is_refused_and_the_reason_comes_first(stream, producer):

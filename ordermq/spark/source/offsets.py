@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
@@ -26,15 +26,20 @@ from ordermq.spark.options import (
     queue_text,
 )
 from ordermq.spark.session import queues_of, selected_topics
+from ordermq.spark.source.queue_lives import Marks, QueueMark
 
+_T = TypeVar("_T")
 _log = logging.getLogger("ordermq.spark")
 # No topic name is empty, so no queue can have these names. Checkpoints have them: never change
 # them.
 _RUN_ID: Final = "@lease"
 _TASKS: Final = "@tasks"
 _GROUP: Final = "@group"  # in no checkpoint: only in what a query reports of its queues' ends
-_VERSION: Final = "@version"  # only where a version before 2 could not read the offset
-_NEWEST_VERSION: Final = 2
+_ANEW: Final = "@anew"
+_MARKS: Final = "@marks "  # and the topic and broker, as in `_compact`
+_VERSION: Final = "@version"  # only where a version before it could not read the offset
+_PACKED_VERSION: Final = 2
+_NEWEST_VERSION: Final = 3
 # With more queues than this the offsets of a broker are one text: those of 1,000 queues would be
 # 26 KB, which Spark writes twice per batch and passes to Python at each call.
 _MOST_BY_NAME: Final = 64
@@ -55,12 +60,16 @@ class StreamOffset:
         run_id: of the run that wrote it, `@lease` in the checkpoint; None when it holds no locks.
         tasks: of the batch that ends here, `@tasks`; None: each queue is read by one of its own.
         group: of the query, `@group`, where the ends of its queues are reported; else empty.
+        marks: by which the lives of queues are known again, `@marks ...`, one text per broker.
+        anew: queues that go on in a new life from here on, `@anew`: this batch reads none of them.
     """
 
     queues: Offsets
     run_id: int | None = None
     tasks: int | None = None
     group: str = ""
+    marks: Marks = field(default_factory=dict)
+    anew: frozenset[MessageQueue] = frozenset()
 
     @classmethod
     def of(cls, members: Any) -> StreamOffset:
@@ -73,14 +82,18 @@ class StreamOffset:
             _check_version(named.pop(_VERSION, None))
             run_id, tasks = named.pop(_RUN_ID, None), named.pop(_TASKS, None)
             group = str(named.pop(_GROUP, ""))
+            anew = frozenset(map(parse_queue, filter(None, named.pop(_ANEW, "").split(","))))
             queues: Offsets = {}
+            marks: Marks = {}
             for key, at in named.items():
-                if isinstance(at, str):
+                if key.startswith(_MARKS):
+                    marks |= _by_number(key.removeprefix(_MARKS), at, QueueMark.parse)
+                elif isinstance(at, str):
                     queues |= _queues_of_text(key, at)
                 else:
                     queues[parse_queue(key)] = int(at)
-            return cls(queues, _int_or_none(run_id), _int_or_none(tasks), group)
-        except (ValueError, TypeError) as error:
+            return cls(queues, _int_or_none(run_id), _int_or_none(tasks), group, marks, anew)
+        except (ValueError, TypeError, AttributeError) as error:
             raise StateError(
                 "the checkpoint holds no offset of this source: give this query a "
                 "checkpointLocation of its own. It may have been written by another query: "
@@ -103,13 +116,19 @@ class StreamOffset:
             members[_TASKS] = self.tasks
         if self.group:
             members[_GROUP] = self.group
-        if is_compact or self.tasks is not None:
+        if self.anew:
+            members[_ANEW] = ",".join(queue_text(queue) for queue in sorted(self.anew))
+        for name, marks in _by_broker(self.marks).items():
+            members[_MARKS + name] = _numbered(marks)
+        if self.anew or self.marks:
             members[_VERSION] = _NEWEST_VERSION
+        elif is_compact or self.tasks is not None:
+            members[_VERSION] = _PACKED_VERSION
         return dict(sorted(members.items()))
 
 
 def _check_version(version: Any) -> None:
-    if version not in (None, _NEWEST_VERSION):
+    if version not in (None, _PACKED_VERSION, _NEWEST_VERSION):
         raise StateError(
             f"the checkpoint has version {version}, this ordermq reads up to {_NEWEST_VERSION}: "
             "continue with the later ordermq that wrote it, or give this query a new "
@@ -121,34 +140,46 @@ def _int_or_none(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _compact(queues: Offsets) -> dict[str, str]:
-    """Return the offsets of each topic and broker as a text: the lowest, and what to add to it."""
-    by_broker: dict[tuple[str, str], dict[int, int]] = {}
-    for queue, at in queues.items():
-        by_broker.setdefault((queue.topic, queue.broker_name), {})[queue.queue_id] = int(at)
+def _by_broker(by_queue: Mapping[MessageQueue, _T]) -> dict[str, dict[int, _T]]:
+    """Return the values by `topic@broker`, and queue id."""
+    found: dict[str, dict[int, _T]] = {}
+    for queue, value in by_queue.items():
+        found.setdefault(f"{queue.topic}@{queue.broker_name}", {})[queue.queue_id] = value
+    return found
+
+
+def _numbered(values: Mapping[int, object]) -> str:
+    # By queue id from 0 on; nothing between two commas where a queue is missing.
+    return ",".join(str(values[n]) if n in values else "" for n in range(max(values) + 1))
+
+
+def _by_number(name: str, text: str, value: Callable[[str], _T]) -> dict[MessageQueue, _T]:
+    """Return the values of a text made by `_numbered`, for the queues of a `topic@broker`."""
+    topic, _, broker = name.partition("@")
+    if not topic or not broker:
+        raise ValueError(f"{name!r} is no topic@broker")
     return {
-        f"{topic}@{broker}": _text_of_offsets(offsets)
-        for (topic, broker), offsets in by_broker.items()
+        MessageQueue(topic, broker, number): value(each)
+        for number, each in enumerate(text.split(","))
+        if each
     }
 
 
-def _text_of_offsets(offsets: Mapping[int, int]) -> str:
-    # By queue id from 0 on; nothing between two commas where a queue is missing.
-    lowest = min(offsets.values())
-    more = (str(offsets[n] - lowest) if n in offsets else "" for n in range(max(offsets) + 1))
-    return f"{lowest}+{','.join(more)}"
+def _compact(queues: Offsets) -> dict[str, str]:
+    """Return the offsets of each topic and broker as a text: the lowest, and what to add to it."""
+    texts: dict[str, str] = {}
+    for name, offsets in _by_broker(queues).items():
+        lowest = min(offsets.values())
+        more = {number: int(at - lowest) for number, at in offsets.items()}
+        texts[name] = f"{int(lowest)}+{_numbered(more)}"
+    return texts
 
 
 def _queues_of_text(name: str, text: str) -> Offsets:
-    topic, _, broker = name.partition("@")
     lowest, plus, more = text.partition("+")
-    if not topic or not broker or not plus:
+    if not plus:
         raise ValueError(f"{name!r}: {text[:40]!r} are no offsets of a broker's queues")
-    return {
-        MessageQueue(topic, broker, number): int(lowest) + int(each)
-        for number, each in enumerate(more.split(","))
-        if each
-    }
+    return _by_number(name, more, lambda each: int(lowest) + int(each))
 
 
 def advance(start: Offsets, latest: Mapping[MessageQueue, int], limit: int | None) -> Offsets:
@@ -184,26 +215,6 @@ def share_fairly(backlog: Mapping[MessageQueue, int], limit: int, rotation: int)
         for index, queue in enumerate(open_queues[first:] + open_queues[:first]):
             shares[queue] = each + (index < rest)
     return shares
-
-
-def find_truncation(start: Offsets, latest: Mapping[MessageQueue, int]) -> DataLoss | None:
-    """Return the error for a queue that ends before the stream's offset; None if there is none."""
-    # Spark itself reports no error when an offset goes back: it would read messages again,
-    # under offsets that the stream has already passed.
-    for queue, at in sorted(start.items()):
-        end = latest.get(queue)
-        if end is not None and end < at:
-            return DataLoss(
-                f"the queue ends at offset {end}, before the stream's offset in it: begin with a "
-                "new checkpoint, or set fail_on_data_loss=false to wait until the queue has "
-                "reached that offset again. The topic was created anew, or the broker lost "
-                "messages",
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue_id=queue.queue_id,
-                offset=at,
-            )
-    return None
 
 
 # Resolving a boundary: the brokers are asked once, and the answer is kept.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from itertools import groupby
 
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
-from ordermq.errors import DataLoss, OrderMQError, StateError
+from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions, queue_text
@@ -23,17 +24,21 @@ from ordermq.spark.source.offsets import (
     advance,
     check_past,
     earliest_offsets,
-    find_truncation,
     first_queues,
     resolve_boundary,
     warn_of_unnamed,
 )
+from ordermq.spark.source.queue_lives import Marks, NewLife, QueueLives
 from ordermq.spark.source.task_ranges import Range, task_count
 
 _log = logging.getLogger("ordermq.spark")
 # The checkpoint is the truth, so the commit of an unordered run at its end may be given up.
 _COMMIT_WAIT_S = 10.0
+_RETRY_MS = 200  # of a question that a broker did not answer
 _FIRST_PAUSE_MS = 5  # of an idle stream, then twice as long each time
+# An idle stream looks this often whether its topics are still those that it has read. A busy one
+# does at each batch: at all queues where nobody asked for their ends for so long.
+_LOOK_MS = 5_000
 
 
 class StreamDriver(ProcessBound):
@@ -53,7 +58,12 @@ class StreamDriver(ProcessBound):
         else:
             self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
         self._latest = LatestOffsets(self._session, options.selection, options.read_group)
+        self._lives = QueueLives(self._session, options.read_group)
         self._began_ms = self._session.clock.now_ms()
+        self._asked_ms: int | None = None  # for the next batch
+        self._looked_ms = self._began_ms
+        self._turn = 0  # of the queue that a batch looks at
+        self._planned: StreamOffset | None = None  # the end of the last batch of this run
         # The offset at which nothing was to read, and the version of the ends it was compared
         # with: an idle stream asks many times per second, and may have a thousand queues.
         self._idle_at: tuple[StreamOffset, int] | None = None
@@ -100,10 +110,12 @@ class StreamDriver(ProcessBound):
     def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
         """Return the end of the next batch; None if there is nothing to read.
 
-        Raises: StateError: the checkpoint is of other topics. DataLoss: a queue ends before the
-            stream's offset, or is gone. LockLost, LockRefused: see `DriverLocks.hold`.
+        Raises: StateError: the checkpoint is of other topics. DataLoss: a queue is gone, or not
+            the one that the stream has read. LockLost, LockRefused: see `DriverLocks.hold`.
         """
-        if self._is_still_idle(start):
+        now_ms, asked_ms = self._session.clock.now_ms(), self._asked_ms
+        self._asked_ms = now_ms
+        if self._is_still_idle(start, now_ms):
             return None
         self._check_selected(start.queues)
         own = {queue: at for queue, at in start.queues.items() if self._is_read(queue)}
@@ -115,37 +127,126 @@ class StreamDriver(ProcessBound):
         # Before the ends: they may change between the two, and must then be compared again.
         version = self._latest.version
         latest = self._latest.get() if self._frozen_end is None else self._frozen_end
-        self._check_not_truncated(own, latest)
         are_all_there = self._check_not_gone(own)
         # A new queue enters with its beginning and no messages. The start of each batch must be
         # in the checkpoint, so that a batch which runs again reads the same messages.
         new = sorted(set(latest).difference(own, self._latest.gone))
         begun = self._begin_new(new)
         end = advance(own, latest, limit) | begun
-        if end == start.queues:
+        # A new queue enters at once: its messages count only from then on.
+        is_ready = end != start.queues and (bool(begun) or not self._is_too_little(own, latest))
+        is_shrunk = any(latest.get(queue, at) < at for queue, at in own.items())
+        are_all = is_shrunk or asked_ms is None or now_ms - asked_ms > _LOOK_MS
+        marks, anew = start.marks, frozenset[MessageQueue]()
+        if is_ready or are_all or now_ms - self._looked_ms > _LOOK_MS:
+            self._looked_ms = now_ms
+            end, marks, anew = self._look(start, own, end, latest, are_all=are_all)
+        if end == start.queues and not anew:
             # A new queue which another member holds is tried again, a missing one waited for.
             if self._frozen_end is None and are_all_there and not new:
                 self._idle_at = start, version
             return None
-        # A new queue enters at once: its messages count only from then on.
-        if not begun and self._is_too_little(own, latest):
+        if not is_ready and not anew:
             return None
         self._batch_ms = self._session.clock.now_ms()
         self._idle_at, self._pause_ms = None, 0
-        return self._end_of(start.queues, end)
+        self._planned = self._end_of(start.queues, end, marks, anew)
+        return self._planned
 
-    def _end_of(self, start: Offsets, end: Offsets) -> StreamOffset:
-        ranges = _ranges(start, end)
+    # The lives of queues.
+
+    def _look(
+        self, start: StreamOffset, own: Offsets, end: Offsets, latest: Offsets, *, are_all: bool
+    ) -> tuple[Offsets, Marks, frozenset[MessageQueue]]:
+        """Look whether the queues are those that the stream has read.
+
+        All queues of a topic begin a new life together, and one that does so alone, because its
+        broker deletes what has long expired, ends before the stream's offset for a while. So of
+        each topic and broker a batch looks at one, in turn.
+
+        Returns: the end of the batch, the marks of its queues, and those that begin anew.
+        Raises: DataLoss: one is another queue now, with `fail_on_data_loss`.
+        """
+        # Nobody can tell it of a queue that is in no route: see `_check_not_gone`.
+        routed = self._latest.routed
+        there = [queue for queue in own if routed is None or queue in routed]
+        moved = [queue for queue in there if end[queue] > own[queue]]
+        chosen = set(there) if are_all else self._one_of_each_broker(moved or there)
+        # Marked first: what is found unchanged after that was marked in the same life.
+        to_mark = chosen.union(end.keys() - own.keys())
+        marked = self._session.call(self._lives.mark({queue: end[queue] for queue in to_mark}))
+        # Without a mark, as in an older checkpoint, only the queue's end can tell.
+        checked = {
+            queue: own[queue]
+            for queue in chosen
+            if queue in start.marks or latest.get(queue, own[queue]) < own[queue]
+        }
+        lives, silent = self._session.call(self._lives.check(checked, start.marks))
+        if lives and not are_all:
+            return self._look(start, own, end, latest, are_all=True)
+        self._tell(lives)
+        begun = {queue: life.first for queue, life in lives.items()}
+        if self._frozen_end is not None:
+            self._frozen_end |= {queue: life.end for queue, life in lives.items()}
+        marks = {
+            queue: mark
+            for queue, mark in (start.marks | marked).items()
+            if queue in end and queue not in begun
+        }
+        if begun:
+            marks |= self._session.call(self._lives.mark(begun))
+        # Not read on before its broker has told whether it is the same.
+        waiting = {queue: own[queue] for queue in silent}
+        marks |= {queue: start.marks[queue] for queue in silent if queue in start.marks}
+        return end | waiting | begun, marks, frozenset(begun)
+
+    def _one_of_each_broker(self, queues: list[MessageQueue]) -> set[MessageQueue]:
+        self._turn += 1
+        parts = (list(part) for _, part in groupby(sorted(queues), _topic_and_broker))
+        return {part[self._turn % len(part)] for part in parts}
+
+    def _tell(self, lives: dict[MessageQueue, NewLife]) -> None:
+        """Raise for queues in a new life, or log what is read of each topic and broker."""
+        if lives and self._options.fail_on_data_loss:
+            raise lives[min(lives)].error()
+        for (topic, broker), part in groupby(sorted(lives), _topic_and_broker):
+            found = [lives[queue] for queue in part]
+            first = found[0]
+            _log.warning(
+                "%s@%s: %d queues are not those that the stream has read, of which it reads %d "
+                "messages from the first on that it has not read: queue %d, which stood at offset "
+                "%d, from %d: %s",
+                topic,
+                broker,
+                len(found),
+                sum(max(life.end - life.first, 0) for life in found),
+                first.queue.queue_id,
+                first.at,
+                first.first,
+                first.reason,
+            )
+
+    def _end_of(
+        self,
+        start: Offsets,
+        end: Offsets,
+        marks: Marks,
+        anew: frozenset[MessageQueue] = frozenset(),
+    ) -> StreamOffset:
+        ranges = _ranges(start, end, anew)
         tasks = task_count(ranges, self._options.tasks)
         # In the checkpoint, so that a batch which runs again has the same tasks, also on another
         # machine: rows without a queue are stamped with the number of their task.
-        return StreamOffset(end, self.run_id, tasks if tasks < len(ranges) else None)
+        packed = tasks if tasks < len(ranges) else None
+        return StreamOffset(end, self.run_id, packed, marks=marks, anew=anew)
 
     def first_end(self, limit: int | None) -> StreamOffset:
         """Return the end of a new query's first batch, where Spark does not say its beginning."""
         # Nothing is marked as finished: whoever asks may have a checkpoint that is ahead.
         start = self.initial().queues
-        return self._end_of(start, advance(start, self._latest.get_now(), limit))
+        end = advance(start, self._latest.get_now(), limit)
+        self._planned = self._end_of(start, end, self._session.call(self._lives.mark(end)))
+        return self._planned
 
     def _is_too_little(self, start: Offsets, latest: Offsets) -> bool:
         """Return whether the batch waits for more messages, by `min_rows`."""
@@ -157,12 +258,14 @@ class StreamDriver(ProcessBound):
             return False
         return sum(max(latest.get(queue, at) - at, 0) for queue, at in start.items()) < wanted
 
-    def _is_still_idle(self, start: StreamOffset) -> bool:
+    def _is_still_idle(self, start: StreamOffset, now_ms: int) -> bool:
         # By identity: comparing a thousand queues costs more than all the rest.
         if self._idle_at is None or self._idle_at[0] is not start:
             return False
         if self._locks is not None:
             self._locks.check_all()
+        if now_ms - self._looked_ms > _LOOK_MS:
+            return False
         self._latest.refresh()
         return self._latest.version == self._idle_at[1] and not self._latest.gone
 
@@ -187,18 +290,65 @@ class StreamDriver(ProcessBound):
         return StreamOffset(self._latest.get(), group=self._options.group)
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
-        """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
+        """Return the ranges of a batch, which is in flight until `next_end(start=end)`.
+
+        Raises: as `next_end`.
+        """
         self._check_selected(end.queues)
         self._hold(end.queues, end.run_id)
         for queue, at in start.queues.items():
-            if end.queues.get(queue, -1 if self._is_read(queue) else at) < at:
+            if (
+                queue not in end.anew
+                and end.queues.get(queue, -1 if self._is_read(queue) else at) < at
+            ):
                 raise StateError(
                     f"the checkpoint has {queue_text(queue)} at {at}, then at "
                     f"{end.queues.get(queue)}: start with a new checkpoint. This one was changed "
                     "by hand, or belongs to another query"
                 )
         self._in_flight = end.queues
-        return _ranges(start.queues, end.queues)
+        ranges = _ranges(start.queues, end.queues, end.anew)
+        # One from the checkpoint: its messages may be those of another queue by now.
+        return ranges if end == self._planned else self._unchanged(ranges, end.marks)
+
+    def _unchanged(self, ranges: list[Range], marks: Marks) -> list[Range]:
+        """Return the ranges without those of queues that began a new life after the batch."""
+        ends = {queue: end for queue, _, end in ranges}
+        lives = self._session.call(self._lives_of(ends, marks))
+        if lives and self._options.fail_on_data_loss:
+            raise lives[min(lives)].error()
+        for queue, start, end in ranges:
+            if queue in lives:
+                _log.warning(
+                    "%s: %d messages of a batch that runs again are left out, offsets %d to %d: "
+                    "they are gone, %s",
+                    queue_text(queue),
+                    end - start,
+                    start,
+                    end - 1,
+                    lives[queue].reason,
+                )
+        return [each for each in ranges if each[0] not in lives]
+
+    async def _lives_of(self, ends: Offsets, marks: Marks) -> dict[MessageQueue, NewLife]:
+        session, options = self._session, self._options
+        deadline_ms = session.clock.now_ms() + options.read_timeout_ms
+        await learn_routes(session, ends)  # nothing has asked for them since the restart
+        while True:
+            lives, silent = await self._lives.check(ends, marks)
+            if not silent:
+                return lives
+            if session.clock.now_ms() > deadline_ms:
+                queue = min(silent)
+                raise RequestTimeout(
+                    "the broker does not tell whether a queue is still the one of the checkpoint, "
+                    f"for read_timeout_ms={options.read_timeout_ms}: start the query again when it "
+                    "answers",
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                )
+            await session.clock.sleep_ms(_RETRY_MS)
 
     def finish(self, end: StreamOffset) -> None:
         """Mark the batch that ends here as finished."""
@@ -269,12 +419,6 @@ class StreamDriver(ProcessBound):
         _log.info("new queues: %s", ", ".join(map(queue_text, queues)))
         return self._session.call(earliest_offsets(self._session, queues))
 
-    def _check_not_truncated(self, start: Offsets, latest: Offsets) -> None:
-        error = find_truncation(start, latest)
-        if error is None:
-            return
-        self._fail_or_warn(error)
-
     def _fail_or_warn(self, error: OrderMQError) -> None:
         if self._options.fail_on_data_loss:
             raise error
@@ -338,6 +482,14 @@ class StreamDriver(ProcessBound):
         return False
 
 
-def _ranges(start: Offsets, end: Offsets) -> list[Range]:
+def _topic_and_broker(queue: MessageQueue) -> tuple[str, str]:
+    return queue.topic, queue.broker_name
+
+
+def _ranges(start: Offsets, end: Offsets, anew: frozenset[MessageQueue]) -> list[Range]:
     """Return what lies between two offsets, without the queues that have nothing there."""
-    return [(q, start[q], at) for q, at in sorted(end.items()) if start.get(q, at) < at]
+    return [
+        (queue, start[queue], at)
+        for queue, at in sorted(end.items())
+        if start.get(queue, at) < at and queue not in anew
+    ]

@@ -1,4 +1,4 @@
-"""Offsets of a stream: canonical text, fair shares, detection of truncated queues."""
+"""Offsets of a stream: canonical text, fair shares."""
 
 import json
 import random
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.errors import DataLoss, StateError
+from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.source.offsets import StreamOffset, advance, find_truncation, share_fairly
+from ordermq.spark.source.offsets import StreamOffset, advance, share_fairly
+from ordermq.spark.source.queue_lives import QueueMark
 
 QUEUES = [MessageQueue("t", "b", number) for number in range(6)]
 backlogs = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 50))
@@ -60,15 +61,39 @@ def test_the_version_before_reads_offsets_without_packed_tasks():
     assert StreamOffset(queues | {MessageQueue("t", "b", 64): 5}).to_json()["@version"] == 2
 
 
+marks = st.builds(QueueMark, st.integers(0, 1 << 60), st.integers(0, 1 << 30), st.integers(0, 255))
+
+
+@given(
+    st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 1 << 60), min_size=1),
+    st.dictionaries(st.sampled_from(QUEUES), marks),
+    st.frozensets(st.sampled_from(QUEUES)),
+)
+def test_marks_and_queues_in_a_new_life_come_back_and_older_versions_do_not_read_them(
+    queues, marks, anew
+):
+    offset = StreamOffset(queues, 7, marks=marks, anew=anew)
+    told = json.loads(json.dumps(offset.to_json()))
+    assert StreamOffset.of(told) == offset
+    assert told.get("@version") == (3 if marks or anew else None)
+
+
+def test_the_marks_of_a_thousand_queues_are_a_short_text():
+    queues = {MessageQueue("orders", "b", number): 700_000 + number for number in range(1_000)}
+    marks = {queue: QueueMark(at - 1, 29_926_545, 0xABCDEF) for queue, at in queues.items()}
+    assert len(json.dumps(StreamOffset(queues, marks=marks).to_json())) < 26_000
+
+
 def test_the_checkpoint_of_a_later_version_is_refused():
-    with pytest.raises(StateError, match=r"version 3.* reads up to 2.*later ordermq"):
-        StreamOffset.of({"@version": 3, "orders": "of another form"})
+    with pytest.raises(StateError, match=r"version 4.* reads up to 3.*later ordermq"):
+        StreamOffset.of({"@version": 4, "orders": "of another form"})
 
 
 @pytest.mark.parametrize(
     "told",
     [{"0": 5}, {"t@b:0": None}, {"t@b": 1}, {"t@b:0": "x"}, {"t@b": "5"}, {"b": "1+2"}, 5, [1],
-     None, {"t": {"0": 5}}, {"t@b": "1+x"}],
+     None, {"t": {"0": 5}}, {"t@b": "1+x"}, {"@marks t@b": "1.2"}, {"@marks t": "1.2.3"},
+     {"@anew": "t"}, {"@anew": 5}],
 )  # fmt: skip
 def test_the_checkpoint_of_another_source_is_refused(told):
     with pytest.raises(StateError, match="the checkpoint holds no offset of this source"):
@@ -100,13 +125,3 @@ def test_a_stream_never_goes_back_or_loses_a_queue(start, tails, limit):
     assert set(end) == set(start)
     assert all(start[queue] <= end[queue] for queue in start)
     assert all(end[queue] <= max(start[queue], tails.get(queue, 0)) for queue in start)
-
-
-def test_a_queue_that_ends_before_the_streams_offset_is_an_error():
-    start = {QUEUES[0]: 5, QUEUES[1]: 7}
-    assert find_truncation(start, {QUEUES[0]: 5, QUEUES[1]: 9}) is None
-    assert find_truncation(start, {QUEUES[0]: 5}) is None  # not heard of is not gone
-    error = find_truncation(start, {QUEUES[0]: 5, QUEUES[1]: 6})
-    assert isinstance(error, DataLoss)
-    assert "the queue ends at offset 6" in str(error)
-    assert (error.queue_id, error.offset) == (1, 7)

@@ -1,0 +1,219 @@
+"""A topic that is deleted and created again under a streaming query, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ordermq import Message, Producer
+from ordermq.admin.admin import Admin
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import DataLoss, LockLost
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.options import SourceOptions
+from ordermq.spark.source import queue_lives, stream_driver
+from ordermq.spark.source.offsets import StreamOffset
+from ordermq.spark.source.stream_driver import StreamDriver
+from tests.component.conftest import eventually
+
+QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(name_servers=broker.name_servers) as running:
+        running.create_topic("orders", 4)
+        yield running
+
+
+@pytest.fixture
+def run(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., StreamDriver]]:
+    """Runs of a query of the topic "orders"; closed after the test."""
+    monkeypatch.setattr(stream_driver, "_LOOK_MS", 200)
+    made: list[StreamDriver] = []
+
+    def make(**more: str) -> StreamDriver:
+        given = {"name_servers": broker.name_servers, "topic": "orders"} | more
+        made.append(StreamDriver(SourceOptions.of(given | {"route_interval_ms": "100"})))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+def fill(producer: Producer, *counts: int) -> None:
+    """Send so many messages to queue 0, 1, ..."""
+    for queue, count in zip(QUEUES, counts, strict=False):
+        if count:
+            producer.send_batch([Message("orders", b"%d" % n) for n in range(count)], queue=queue)
+
+
+def renew(admin: Admin, queues: int = 4) -> None:
+    admin.delete_topic("orders")
+    admin.create_topic("orders", queues)
+
+
+def stored(offset: StreamOffset) -> StreamOffset:
+    """The offset as it comes back from a checkpoint."""
+    return StreamOffset.of(json.loads(json.dumps(offset.to_json())))
+
+
+def batch(driver: StreamDriver, start: StreamOffset, limit: int | None = None) -> StreamOffset:
+    """Plan the next batch, as soon as there is one."""
+    found: list[StreamOffset] = []
+
+    def is_planned() -> bool:
+        end = driver.next_end(start, limit)
+        found.extend([] if end is None else [end])
+        return end is not None
+
+    eventually(is_planned, "the next batch")
+    return stored(found[0])
+
+
+def taken(driver: StreamDriver, start: StreamOffset, end: StreamOffset) -> dict[int, range]:
+    """The offsets that the batch reads, by queue."""
+    ranges = driver.begin_batch(start, end)
+    return {queue.queue_id: range(first, last) for queue, first, last in ranges}
+
+
+@pytest.mark.parametrize("again", [(5, 5, 5, 5), (9, 9, 9, 9), (9, 2, 0, 7), (1, 0, 0, 0)])
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_topic_made_anew_fails_the_query_and_the_error_says_what_to_do(
+    producer, admin, run, again, is_restarted
+):
+    fill(producer, 5, 5, 5, 5)
+    driver = run()
+    end = batch(driver, driver.initial())
+    renew(admin)
+    fill(producer, *again)
+    if is_restarted:
+        driver = run()
+        driver.freeze_end()
+    with pytest.raises(DataLoss) as caught:
+        batch(driver, end)
+    assert "deleted and created again" in str(caught.value)
+    assert "fail_on_data_loss=false to go on at the first message" in str(caught.value)
+    assert "Begin with a new checkpoint" in str(caught.value)
+    assert caught.value.topic == "orders"
+
+
+@pytest.mark.parametrize("again", [(5, 5, 5, 5), (9, 9, 9, 9), (9, 2, 0, 7), (1, 0, 0, 0)])
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_without_fail_on_data_loss_a_topic_made_anew_is_read_from_its_first_message(
+    producer, admin, run, caplog, again, is_restarted
+):
+    fill(producer, 5, 5, 5, 5)
+    driver = run(fail_on_data_loss="false")
+    end = batch(driver, driver.initial())
+    renew(admin)
+    fill(producer, *again)
+    if is_restarted:
+        driver = run(fail_on_data_loss="false")
+    anew = batch(driver, end)
+    assert anew.anew == set(QUEUES)
+    assert taken(driver, end, anew) == {}
+    assert f"orders@b: 4 queues are not those that the stream has read, of which it reads " \
+        f"{sum(again)} messages" in caplog.text  # fmt: skip
+    last = batch(driver, anew)
+    assert taken(driver, anew, last) == {n: range(count) for n, count in enumerate(again) if count}
+    caplog.clear()
+    fill(producer, 1, 1, 1, 1)
+    more = batch(driver, last)
+    assert more.queues == dict(zip(QUEUES, (count + 1 for count in again), strict=True))
+    assert not more.anew
+    assert "are not those" not in caplog.text
+
+
+def test_an_idle_query_finds_a_topic_that_was_filled_again_to_the_same_offsets(
+    producer, admin, run
+):
+    fill(producer, 3, 3)
+    driver = run(fail_on_data_loss="false")
+    end = batch(driver, driver.initial())
+    assert driver.next_end(end, None) is None
+    renew(admin)
+    fill(producer, 3, 3)
+    anew = batch(driver, end)  # within the seconds between two looks
+    assert {queue for queue in anew.anew if queue.queue_id < 2} == set(QUEUES[:2])
+    assert taken(driver, anew, batch(driver, anew)) == {0: range(3), 1: range(3)}
+
+
+def test_a_batch_that_runs_again_does_not_read_another_life_of_the_topic(
+    producer, admin, run, caplog
+):
+    fill(producer, 5, 5, 5, 5)
+    first = run()
+    start = stored(first.initial())
+    end = batch(first, start)
+    assert len(taken(first, start, end)) == 4
+    renew(admin)
+    fill(producer, 9, 9, 0, 5)
+    with pytest.raises(DataLoss, match="deleted and created again"):
+        run().begin_batch(start, end)
+    loose = run(fail_on_data_loss="false")
+    assert taken(loose, start, end) == {}
+    assert "5 messages of a batch that runs again are left out, offsets 0 to 4" in caplog.text
+    anew = batch(loose, end)
+    last = batch(loose, anew)
+    assert taken(loose, anew, last) == {0: range(9), 1: range(9), 3: range(5)}
+
+
+def test_a_topic_that_lost_its_last_messages_goes_on_behind_those_that_were_read(
+    producer, admin, run, monkeypatch
+):
+    # A queue of the same life, but shorter: what stands there before the marked minute was read.
+    monkeypatch.setattr(queue_lives, "_SKEW_MINUTES", -1)
+    fill(producer, 5, 5)
+    driver = run(fail_on_data_loss="false")
+    end = batch(driver, driver.initial())
+    ahead = StreamOffset(end.queues | {QUEUES[0]: 9}, marks={
+        **end.marks, QUEUES[0]: queue_lives.QueueMark(8, end.marks[QUEUES[0]].minute, 1)
+    })  # fmt: skip
+    anew = batch(driver, ahead)
+    assert anew.queues == end.queues
+    assert anew.anew == {QUEUES[0]}
+
+
+def test_an_older_checkpoint_without_marks_is_read_and_gets_them(producer, admin, run):
+    fill(producer, 5, 5)
+    older = StreamOffset.of({"orders@b:0": 2, "orders@b:1": 5, "orders@b:2": 0, "orders@b:3": 0})
+    driver = run()
+    end = batch(driver, older)
+    assert taken(driver, older, end) == {0: range(2, 5)}
+    assert {queue: mark.offset for queue, mark in end.marks.items()} == {QUEUES[0]: 4, QUEUES[1]: 4}
+
+
+def test_marked_messages_that_expired_are_no_new_life(broker, producer, admin, run):
+    fill(producer, 5, 5)
+    driver = run()
+    end = batch(driver, driver.initial())
+    marks = {queue: queue_lives.QueueMark(mark.offset - 40, 1, 1) for queue, mark in
+             end.marks.items()}  # fmt: skip
+    expired = StreamOffset(end.queues, marks=marks)
+    fill(producer, 1, 1)
+    more = batch(run(), expired)
+    assert not more.anew
+
+
+def test_a_query_that_holds_locks_begins_again_and_then_finds_the_new_life(producer, admin, run):
+    fill(producer, 5, 5, 5, 5)
+    driver = run(group="g", starting_offsets="earliest")
+    end = batch(driver, driver.initial())
+    renew(admin)
+    fill(producer, 9, 9, 9, 9)
+    with pytest.raises((DataLoss, LockLost)):
+        batch(driver, end)
+    driver.close()
+    strict = run(group="g")
+    with pytest.raises(DataLoss, match="deleted and created again"):
+        batch(strict, end)
+    strict.close()
+    loose = run(group="g", fail_on_data_loss="false")
+    anew = batch(loose, end)
+    assert taken(loose, anew, batch(loose, anew)) == {n: range(9) for n in range(4)}
