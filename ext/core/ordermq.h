@@ -21,6 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { OMQ_REQUEST_GAPS_MOST = 4 }; /* of a request template */
+
 /* <declarations>: cffi reads from here to the closing mark, and ext/c_core.py makes the
  * declarations for Cython of the same text. */
 
@@ -741,6 +743,41 @@ size_t omq_frame_size(const omq_text *texts, const omq_frame_value *values, size
 /* Write a frame whose omq_frame_size is not 0. `frame` has room for it. O(size). */
 void omq_frame_write(const omq_text *texts, const omq_frame_value *values, size_t value_count,
                      const omq_text *body, uint8_t *frame);
+
+/* ---- request templates ---- */
+
+/* A request that many frames differ from by their offset and request id only. It holds what else
+ * the connection asks for: names with their namespace, a header in binary form, a signature. */
+typedef struct omq_request_template omq_request_template;
+
+typedef enum {
+    OMQ_GAP_OFFSET = 0,      /* in decimal; in a binary header its size before it */
+    OMQ_GAP_REQUEST_ID = 1,
+    OMQ_GAP_SIGNATURE = 2,   /* 28 characters */
+    OMQ_GAP_FIELDS_SIZE = 3  /* of a binary header: the bytes of its fields, the last part */
+} omq_request_gap;
+
+typedef struct {
+    const omq_text *texts; /* of the header, gap_count + 1; the gaps lie between them */
+    const uint8_t *gaps;   /* of omq_request_gap */
+    size_t gap_count;
+    bool is_binary;
+    bool is_signed;
+    omq_text secret_key;
+    omq_text signed_before; /* the values that are signed before the offset, one after the other */
+    omq_text signed_after;
+} omq_request_plan;
+
+/* Copy a plan; NULL without memory, or with too many gaps. O(size). */
+omq_request_template *omq_request_template_new(const omq_request_plan *plan);
+void omq_request_template_free(omq_request_template *made);
+
+/* Return the bytes that a frame takes at most. */
+size_t omq_request_template_most(const omq_request_template *made);
+
+/* Write a frame and return its size. O(size). Pure: any thread, many at once. */
+size_t omq_request_template_write(const omq_request_template *made, int64_t offset,
+                                  uint32_t request_id, uint8_t *frame);
 
 /* </declarations> */
 

@@ -36,7 +36,7 @@ cdef extern from "pull_engine.h" nogil:
         OMQ_STREAM_GOES_ON
     ctypedef struct omq_stream_plan:
         omq.omq_process_queue *queue
-        omq.omq_text parts[3]
+        const omq.omq_request_template *request
         omq.omq_text suggestion
         const omq.omq_text *tags
         size_t tag_count
@@ -46,6 +46,7 @@ cdef extern from "pull_engine.h" nogil:
         int64_t offset
         int64_t timeout_ms
         int64_t most_past_end
+        omq.bool is_single
         omq_fill_limits limits
     ctypedef struct omq_pull_counts:
         uint64_t pulls

@@ -118,6 +118,7 @@ cdef class PullStream:
     cdef omq_pull_stream *_stream  # owned; freed in __dealloc__
     cdef PullConnection _connection
     cdef ProcessQueue _queue
+    cdef RequestTemplate _template  # of the plan; the engine reads it to the end
     cdef readonly object owner
     cdef bint _is_active  # started, and its last event was not collected
 
@@ -125,26 +126,27 @@ cdef class PullStream:
         self, PullConnection connection not None, ProcessQueue queue not None, owner, plan
     ):
         cdef omq_stream_plan wanted
+        cdef RequestTemplate template = plan.template
         cdef tuple tags = plan.tags
-        cdef list texts = [*plan.parts, plan.suggestion, *tags]
+        cdef list texts = [plan.suggestion, *tags]
         cdef omq.omq_text *places = <omq.omq_text *>allocate(len(texts), sizeof(omq.omq_text))
         cdef Py_ssize_t i
         try:
             for i in range(len(texts)):
                 places[i].bytes = <const uint8_t *>PyBytes_AS_STRING(texts[i])
                 places[i].size = PyBytes_GET_SIZE(texts[i])
-            for i in range(3):
-                wanted.parts[i] = places[i]
-            wanted.suggestion = places[3]
-            wanted.tags = places + 4
+            wanted.suggestion = places[0]
+            wanted.tags = places + 1
             wanted.tag_count = len(tags)
             wanted.queue = queue._queue
+            wanted.request = template._template
             wanted.check_crc = plan.check_crc
             wanted.is_filtered = plan.is_filtered
             wanted.queue_id = plan.queue_id
             wanted.offset = plan.offset
             wanted.timeout_ms = plan.timeout_ms
             wanted.most_past_end = plan.most_past_end
+            wanted.is_single = plan.is_single
             wanted.limits = limits_of(plan.limits)
             self._stream = omq_pull_stream_new(connection._connection, &wanted, <void *>self)
         finally:
@@ -153,6 +155,7 @@ cdef class PullStream:
             raise MemoryError("no memory for a stream of pulls")
         self._connection = connection
         self._queue = queue
+        self._template = template
         self.owner = owner
         cdef object new_batch = plan.new_batch
         cdef int64_t max_decompressed_bytes = plan.max_decompressed_bytes

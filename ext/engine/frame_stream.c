@@ -21,8 +21,7 @@ enum {
     FRAME_HEAD = 8,       /* bytes: length, and encoding and size of the header */
     AT_ONCE = 64 * 1024,  /* bytes of one read */
     BUCKETS = 64,         /* of awaited answers, a power of two */
-    RESPONSE_FLAG = 1,
-    JSON = 0
+    RESPONSE_FLAG = 1
 };
 
 struct omq_frame_stream {
@@ -168,8 +167,8 @@ static void note_stored(omq_awaited *awaited, const omq_reply_header *header,
 /* Hand a frame to the thread that waits for it; false: it is the owner's. */
 static bool hand_over(omq_frame_stream *stream, const omq_frame *frame, const omq_awaited *reader) {
     omq_reply_header header;
-    if (frame->encoding != JSON ||
-        !omq_read_reply_header(frame->header, frame->header_size, &header) || header.is_odd ||
+    if (!omq_read_reply_header(frame->encoding, frame->header, frame->header_size, &header) ||
+        header.is_odd ||
         header.code != 0 || header.opaque <= 0 || (header.flag & RESPONSE_FLAG) == 0) {
         return false;
     }

@@ -32,8 +32,7 @@ enum {
     ROOM_RECHECK_MS = 1000,   /* as in fetch/fetcher.py: pending messages may all be taken */
     READY_MS = 2,             /* a poller that comes later is slow: the owner is told */
     MOST_STREAMS = 1 << 20,   /* of a connection */
-    RESPONSE_FLAG = 1,
-    BINARY_HEAD = 13          /* bytes of a binary header up to its remark */
+    RESPONSE_FLAG = 1
 };
 
 #define NEVER INT64_MAX
@@ -469,40 +468,21 @@ static bool flush(omq_pull_connection *connection) {
     return true;
 }
 
-static void append(omq_buffer *out, const void *bytes, size_t size) {
-    if (size > 0) {
-        memcpy(out->bytes + out->end, bytes, size);
-        out->end += size;
-    }
-}
-
 /* Write the next pull of a stream into the connection's buffer. */
 static void pull(omq_pull_stream *stream) {
     omq_pull_connection *connection = stream->connection;
     omq_pull_engine *engine = connection->engine;
     const omq_stream_plan *plan = &stream->plan;
-    uint8_t offset[OMQ_DECIMAL_MAX];
-    uint8_t opaque[OMQ_DECIMAL_MAX];
     /* A new id for each pull, of all streams: a late answer must never look like that of another
      * pull. 0 is what peers read where there is none. */
     connection->last_opaque = connection->last_opaque == INT32_MAX ? 1 : connection->last_opaque + 1;
-    size_t offset_size = omq_write_decimal(offset, stream->offset);
-    size_t opaque_size = omq_write_decimal(opaque, connection->last_opaque);
-    size_t header = plan->parts[0].size + offset_size + plan->parts[1].size + opaque_size +
-                    plan->parts[2].size;
-    if (!make_room(&connection->out, FRAME_HEAD + header)) {
+    omq_buffer *out = &connection->out;
+    if (!make_room(out, omq_request_template_most(plan->request))) {
         end_stream(stream, OMQ_STREAM_ENDED, NULL, 0); /* its owner tries again */
         return;
     }
-    uint8_t head[FRAME_HEAD];
-    omq_write_u32(head, (uint32_t)header + 4);
-    omq_write_u32(head + 4, (uint32_t)header);
-    append(&connection->out, head, sizeof head);
-    append(&connection->out, plan->parts[0].bytes, plan->parts[0].size);
-    append(&connection->out, offset, offset_size);
-    append(&connection->out, plan->parts[1].bytes, plan->parts[1].size);
-    append(&connection->out, opaque, opaque_size);
-    append(&connection->out, plan->parts[2].bytes, plan->parts[2].size);
+    out->end += omq_request_template_write(plan->request, stream->offset, connection->last_opaque,
+                                           out->bytes + out->end);
     stream->opaque = connection->last_opaque;
     atomic_store_explicit(&stream->is_asking, true, memory_order_relaxed);
     list_asked(stream);
@@ -590,22 +570,11 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
             stream->has_begun = true;
         }
     }
-    go_on(stream, then);
-    return true;
-}
-
-/* Read the request id of any header; false: there is none. */
-static bool read_header(uint32_t mark, const uint8_t *bytes, size_t size,
-                        omq_reply_header *header) {
-    if (mark >> 24 == 0) {
-        return omq_read_reply_header(bytes, size, header);
+    if (plan->is_single) {
+        end_stream(stream, OMQ_STREAM_ENDED, NULL, 0);
+    } else {
+        go_on(stream, then);
     }
-    if (mark >> 24 != 1 || size < BINARY_HEAD) {
-        return false;
-    }
-    *header = (omq_reply_header){.code = -1, .is_odd = true};
-    header->opaque = (int32_t)omq_read_u32(bytes + 5);
-    header->flag = (int32_t)omq_read_u32(bytes + 9);
     return true;
 }
 
@@ -614,7 +583,7 @@ static bool take_frame(omq_pull_connection *connection, const uint8_t *frame, si
     uint32_t mark = omq_read_u32(frame + 4);
     size_t header_size = mark & 0xFFFFFF;
     omq_reply_header header;
-    if (!read_header(mark, frame + FRAME_HEAD, header_size, &header)) {
+    if (!omq_read_reply_header(mark >> 24, frame + FRAME_HEAD, header_size, &header)) {
         return false;
     }
     /* Brokers send requests to the connection with the heartbeats: one here is for nobody. */
@@ -1076,9 +1045,6 @@ static omq_text keep_text(uint8_t **at, omq_text text) {
 omq_pull_stream *omq_pull_stream_new(omq_pull_connection *connection, const omq_stream_plan *plan,
                                      void *owner) {
     size_t texts = plan->suggestion.size;
-    for (size_t i = 0; i < 3; i++) {
-        texts += plan->parts[i].size;
-    }
     for (size_t i = 0; i < plan->tag_count; i++) {
         texts += plan->tags[i].size;
     }
@@ -1093,9 +1059,6 @@ omq_pull_stream *omq_pull_stream_new(omq_pull_connection *connection, const omq_
     stream->owner = owner;
     stream->plan = *plan;
     stream->plan.suggestion = keep_text(&at, plan->suggestion);
-    for (size_t i = 0; i < 3; i++) {
-        stream->plan.parts[i] = keep_text(&at, plan->parts[i]);
-    }
     for (size_t i = 0; i < plan->tag_count; i++) {
         kept_tags[i] = keep_text(&at, plan->tags[i]);
     }

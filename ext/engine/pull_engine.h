@@ -56,11 +56,10 @@ typedef enum {
 
 /* ---- streams ---- */
 
-/* A stream, copied by omq_pull_stream_new. The frame of a pull is three parts, with the offset
- * and the request id between them. */
+/* A stream, copied by omq_pull_stream_new. */
 typedef struct {
-    omq_process_queue *queue; /* outlives the stream */
-    omq_text parts[3];
+    omq_process_queue *queue;              /* outlives the stream */
+    const omq_request_template *request;   /* of its pulls; outlives it, too */
     omq_text suggestion; /* the broker id that answers name while this replica is right */
     const omq_text *tags;
     size_t tag_count;
@@ -70,6 +69,7 @@ typedef struct {
     int64_t offset; /* of the first pull */
     int64_t timeout_ms;
     int64_t most_past_end; /* offsets that the next pull may lie behind the end of the queue */
+    bool is_single;        /* end after one answer: its owner waits between two pulls */
     omq_fill_limits limits;
 } omq_stream_plan;
 

@@ -1,9 +1,15 @@
 #include "reply_header.h"
 
+#include "bytes.h"
 #include "json_scan.h"
 #include "ordermq.h"
 
-enum { DEEPEST = 32 }; /* values within values; answers have two */
+enum {
+    DEEPEST = 32,      /* values within values; answers have two */
+    OPAQUE_AT = 5,     /* of a binary header */
+    FLAG_AT = 9,
+    BINARY_HEAD = 13   /* bytes up to its remark */
+};
 
 /* Skip a number, true, false or null; what is none of them ends at once. */
 static bool skip_word(omq_json *json) {
@@ -68,6 +74,34 @@ static bool take_value(omq_json *json, int depth, omq_text *text, bool *is_strin
     return is_read;
 }
 
+/* Return where the value of a field belongs; NULL: it is not kept. */
+static omq_text *place_of(omq_reply_header *header, const omq_text *name) {
+    if (omq_text_is(name, "nextBeginOffset")) {
+        return &header->next_offset;
+    }
+    if (omq_text_is(name, "maxOffset")) {
+        return &header->max_offset;
+    }
+    if (omq_text_is(name, "suggestWhichBrokerId")) {
+        return &header->suggestion;
+    }
+    if (omq_text_is(name, "msgId")) {
+        return &header->message_id;
+    }
+    if (omq_text_is(name, "queueId")) {
+        return &header->queue_id;
+    }
+    if (omq_text_is(name, "queueOffset")) {
+        return &header->queue_offset;
+    }
+    if (omq_text_is(name, "offsetDelta")) {
+        header->has_offset_delta = true;
+    } else if (omq_text_is(name, "recallHandle")) {
+        header->has_recall_handle = true;
+    }
+    return NULL;
+}
+
 /* Read the fields of a pull and a send; all are strings, as Java's broker writes them. */
 static bool take_fields(omq_json *json, omq_reply_header *header) {
     if (!omq_json_take_byte(json, '{')) {
@@ -87,24 +121,7 @@ static bool take_fields(omq_json *json, omq_reply_header *header) {
             !take_value(json, 1, &value, &is_string, &is_escaped)) {
             return false;
         }
-        omq_text *wanted = NULL;
-        if (omq_text_is(&name, "nextBeginOffset")) {
-            wanted = &header->next_offset;
-        } else if (omq_text_is(&name, "maxOffset")) {
-            wanted = &header->max_offset;
-        } else if (omq_text_is(&name, "suggestWhichBrokerId")) {
-            wanted = &header->suggestion;
-        } else if (omq_text_is(&name, "msgId")) {
-            wanted = &header->message_id;
-        } else if (omq_text_is(&name, "queueId")) {
-            wanted = &header->queue_id;
-        } else if (omq_text_is(&name, "queueOffset")) {
-            wanted = &header->queue_offset;
-        } else if (omq_text_is(&name, "offsetDelta")) {
-            header->has_offset_delta = true;
-        } else if (omq_text_is(&name, "recallHandle")) {
-            header->has_recall_handle = true;
-        }
+        omq_text *wanted = place_of(header, &name);
         header->is_odd |= is_name_escaped;
         if (wanted != NULL) {
             header->is_odd |= !is_string || is_escaped || wanted->bytes != NULL;
@@ -172,10 +189,9 @@ static bool take_member(omq_json *json, omq_reply_header *header, bool *has_fiel
     return true;
 }
 
-bool omq_read_reply_header(const uint8_t *bytes, size_t size, omq_reply_header *header) {
+static bool read_json(const uint8_t *bytes, size_t size, omq_reply_header *header) {
     omq_json json = {bytes, bytes + size};
     bool has_fields = false;
-    *header = (omq_reply_header){.code = -1};
     if (!omq_json_take_byte(&json, '{') || !omq_is_utf8(bytes, size)) {
         return false;
     }
@@ -191,4 +207,38 @@ bool omq_read_reply_header(const uint8_t *bytes, size_t size, omq_reply_header *
     }
     omq_json_skip_blanks(&json);
     return json.at == json.end;
+}
+
+static bool read_binary(const uint8_t *bytes, size_t size, omq_reply_header *header) {
+    omq_header found;
+    omq_property field;
+    size_t position;
+    size_t at = 0;
+    if (size < BINARY_HEAD) {
+        return false;
+    }
+    header->opaque = (int32_t)omq_read_u32(bytes + OPAQUE_AT);
+    header->flag = (int32_t)omq_read_u32(bytes + FLAG_AT);
+    if (omq_header_read(bytes, size, &found, &position) != OMQ_HEADER_OK) {
+        header->is_odd = true; /* it has a request id all the same: who asked shall see it */
+        return true;
+    }
+    header->code = found.code;
+    while (omq_header_next_field(&found, &at, &field)) {
+        omq_text *place = place_of(header, &field.name);
+        if (place != NULL) {
+            header->is_odd |= place->bytes != NULL;
+            *place = field.value;
+        }
+    }
+    return true;
+}
+
+bool omq_read_reply_header(uint32_t encoding, const uint8_t *bytes, size_t size,
+                           omq_reply_header *header) {
+    *header = (omq_reply_header){.code = -1};
+    if (encoding == OMQ_HEADER_JSON) {
+        return read_json(bytes, size, header);
+    }
+    return encoding == OMQ_HEADER_BINARY && read_binary(bytes, size, header);
 }

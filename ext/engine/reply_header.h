@@ -1,4 +1,5 @@
-/* The header of an answer in JSON, read as far as a pull or a send needs it. Pure, any thread. */
+/* The header of an answer, in JSON or binary form, read as far as a pull or a send needs it. Pure,
+ * any thread. */
 #ifndef OMQ_REPLY_HEADER_H
 #define OMQ_REPLY_HEADER_H
 
@@ -16,11 +17,16 @@ typedef struct {
     omq_text queue_offset;
     bool has_offset_delta;
     bool has_recall_handle;
-    bool is_odd; /* JSON that this reader does not judge, as an escaped name */
+    bool is_odd; /* what this reader does not judge, as an escaped name or a malformed field */
 } omq_reply_header;
 
-/* Read a header. False: it is not a JSON object. O(size). */
-bool omq_read_reply_header(const uint8_t *bytes, size_t size, omq_reply_header *header);
+/* Encodings of a header (docs/internals/protocol.md#frame). */
+enum { OMQ_HEADER_JSON = 0, OMQ_HEADER_BINARY = 1 };
+
+/* Read a header. False: it is neither a JSON object nor long enough for a binary one, or its
+ * encoding is unknown. O(size). */
+bool omq_read_reply_header(uint32_t encoding, const uint8_t *bytes, size_t size,
+                           omq_reply_header *header);
 
 /* Return a decimal number of up to 18 digits; -1 for anything else. */
 int64_t omq_offset_of(omq_text text);

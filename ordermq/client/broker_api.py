@@ -32,6 +32,7 @@ from ordermq.remoting.bodies import (
 from ordermq.remoting.codes import OFFSET_RESET, RequestCode, ResponseCode
 from ordermq.remoting.command import Command, SendFrames, next_opaque
 from ordermq.remoting.connection import Connection
+from ordermq.remoting.framing import Framing, PullFrames
 from ordermq.remoting.headers import (
     GroupHeader,
     Header,
@@ -111,6 +112,7 @@ class BrokerApi:
     def __init__(self, connections: Connections, config: RemotingConfig, client_id: str) -> None:
         self._connections = connections
         self._config = config
+        self._framing = Framing(config)
         self._client_id = client_id
 
     async def send(
@@ -129,6 +131,13 @@ class BrokerApi:
 
     # Sends and pulls of the hot path come in two halves: `begin_send` and `stored`, `begin_pulls`
     # and `pulled`. Their callers wait for many responses at once, without a coroutine per request.
+
+    def pull_frames(self, header: PullHeader) -> PullFrames:
+        """Return the frames of pulls with this header.
+
+        Raises: ConfigError: a name with its namespace is too long.
+        """
+        return PullFrames(header, self._framing)
 
     def send_frames(self, header: SendHeader) -> SendFrames:
         """Return the frames of sends with this header, for `begin_send`."""

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from ordermq import core, forking
 from ordermq.client.connections import Connections
 from ordermq.clock import CLOCK_ID
-from ordermq.config import RemotingConfig, SerializeType
+from ordermq.config import RemotingConfig
 from ordermq.core.streams import ConnectionEnd, StreamEnd
 from ordermq.errors import ConnectionLost, ProtocolError, RemotingError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
@@ -34,12 +34,6 @@ def engine_obstacle(config: RemotingConfig) -> str | None:
         return f"the {core.IMPLEMENTATION} core has no engine"
     if config.tls:
         return "TLS"
-    if config.access_key:
-        return "signed requests"
-    if config.namespace or config.namespace_v2:
-        return "a namespace"
-    if config.serialize_type is not SerializeType.JSON:
-        return "binary headers"
     return None
 
 

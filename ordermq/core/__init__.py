@@ -60,6 +60,7 @@ __all__ = [
     "PullStream",
     "QueueFields",
     "RecordWriter",
+    "RequestTemplate",
     "RunPlan",
     "SendRun",
     "UniqueIds",
@@ -119,6 +120,7 @@ gathered: interface.Gathered = _core.gathered
 receipts_of: interface.ReceiptsOf = _core.receipts_of
 read_header: interface.ReadHeader = _core.read_header
 FrameTemplate: type[interface.FrameTemplate] = _core.FrameTemplate
+RequestTemplate: type[interface.RequestTemplate] = _core.RequestTemplate
 java_hash: interface.JavaHash = _core.java_hash
 RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
 encode_batch: interface.EncodeBatch = _core.encode_batch

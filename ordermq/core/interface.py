@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from ordermq.core.streams import StreamPlan
+    from ordermq.core.streams import RequestGap, StreamPlan
 
 
 # ---- offset map ----
@@ -2076,6 +2076,38 @@ class FrameTemplate(Protocol):
         Raises: ValueError: too few values, or too many. Else as `status.failure` says: the frame
             would be over 2 GiB, or its header of 16 MiB or more (ValueError).
         """
+
+
+# ---- request templates ----
+
+REQUEST_GAPS_MOST = 4
+
+
+class RequestTemplate(Protocol):
+    """Frames of a request of which the offset and the request id change, and with them its
+    signature and the size of its fields.
+
+    Immutable, any thread.
+
+    Args:
+        texts: of the header, one more than gaps; the gaps lie between them.
+        gaps: at most four.
+        is_binary: the header's encoding (docs/internals/protocol.md#binary-header).
+        signing: the secret key, and what is signed before and after the offset's decimal; None
+            for a request without signature.
+    Raises: ValueError: too many gaps, or not one text more than gaps.
+    """
+
+    def __init__(
+        self,
+        texts: tuple[bytes, ...],
+        gaps: tuple[RequestGap, ...],
+        is_binary: bool,
+        signing: tuple[bytes, bytes, bytes] | None,
+    ) -> None: ...
+
+    def frame(self, offset: int, request_id: int) -> bytes:
+        """Return a frame without a body. O(size)."""
 
 
 class JavaHash(Protocol):

@@ -224,3 +224,11 @@ def texts_of_template(count: int, most_values: int) -> ValueError:
 def values_of_template(count: int, expected: int) -> ValueError:
     """Return the error of a frame with too many or too few values."""
     return ValueError(f"{count} values for a frame template with {expected} gaps")
+
+
+def texts_of_request(texts: int, gaps: int, most_gaps: int) -> ValueError:
+    """Return the error of a request template with these numbers of texts and gaps."""
+    return ValueError(
+        f"request template of {texts} texts, {gaps} gaps: expected up to {most_gaps} gaps, and "
+        "one text more"
+    )

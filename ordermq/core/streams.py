@@ -7,24 +7,34 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ordermq.core.interface import FillLimits, MessageIndex
+    from ordermq.core.interface import FillLimits, MessageIndex, RequestTemplate
+
+
+class RequestGap(IntEnum):
+    """Places in a request's header where each frame has something of its own."""
+
+    OFFSET = 0  # in decimal; in a binary header its size before it
+    REQUEST_ID = 1
+    SIGNATURE = 2  # the HMAC-SHA1 in base64, 28 characters
+    FIELDS_SIZE = 3  # of a binary header: the bytes of its fields, which are its last part
 
 
 class StreamPlan(NamedTuple):
     """The pulls of one queue.
 
     Args:
-        parts: of a pull's header in JSON; the offset and the request id come between them.
+        template: of the pulls.
         suggestion: the broker id that answers name while this replica is right.
         tags: keep only messages with one of these; empty keeps all.
         is_filtered: the broker passes messages over.
         offset: of the first pull.
         most_past_end: offsets that the next pull may lie behind the end of the queue.
+        is_single: end after one answer.
         new_batch: makes an empty MessageIndex, or one of a subclass.
         max_decompressed_bytes: as of `MessageIndex`.
     """
 
-    parts: tuple[bytes, bytes, bytes]
+    template: RequestTemplate
     suggestion: bytes
     tags: tuple[bytes, ...]
     check_crc: bool
@@ -33,6 +43,7 @@ class StreamPlan(NamedTuple):
     offset: int
     timeout_ms: int
     most_past_end: int
+    is_single: bool
     limits: FillLimits
     new_batch: Callable[[], MessageIndex]
     max_decompressed_bytes: int

@@ -369,11 +369,11 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         self.attempts: dict[int, int] | None = None
 
     @classmethod
-    def unfilled(cls, queue: MessageQueue) -> MessageBatch:
+    def unfilled(cls, queue: MessageQueue, namespace: str) -> MessageBatch:
         """Return a batch that gets its messages from the pull engine."""
         batch = cls.__new__(cls)
         batch.queue = queue
-        batch.namespace = ""  # names are the broker's own on that path
+        batch.namespace = namespace
         batch.attempts = None
         return batch
 

@@ -19,8 +19,8 @@ import orjson
 from ordermq import core
 from ordermq.core import read_header
 from ordermq.errors import ProtocolError
-from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode, PullFlag, RequestCode
-from ordermq.remoting.headers import PullHeader, SendHeader
+from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
+from ordermq.remoting.headers import SendHeader
 from ordermq.value import Record
 
 RESPONSE_FLAG = 1
@@ -32,11 +32,10 @@ _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
 _LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
-# Placeholders of the pull template. Quotes within a string are escaped, so the patterns below match
-# the two members and nothing else.
-_OFFSET, _OPAQUE = 7_777_777, 8_888_888
-_OFFSET_MEMBER, _OPAQUE_MEMBER = b'"queueOffset":"%d"' % _OFFSET, b'"opaque":%d' % _OPAQUE
-# And of the send templates, in the order in which the members are written.
+# Placeholders of the send templates, in the order in which the members are written. Quotes within a
+# string are escaped, so the patterns below match these members and nothing else.
+_OPAQUE = 8_888_888
+_OPAQUE_MEMBER = b'"opaque":%d' % _OPAQUE
 _SYS_FLAG, _BORN, _FLAG, _PROPERTIES = 7_777_771, 7_777_772, 7_777_773, "7777774"
 _PROPERTIES_TEXT = b'"%b"' % _PROPERTIES.encode()
 _SEND_MEMBERS = (
@@ -243,39 +242,6 @@ def decode_frame(serialization: int, header: bytes, body: bytes) -> Command:
     if serialization == Serialization.ROCKETMQ:
         return decode_binary(header, body)
     raise ProtocolError(f"header serialization {serialization}: expected 0 (JSON) or 1 (ROCKETMQ)")
-
-
-class PullFrames:
-    """Frames of pull requests of one queue that differ only in offset and opaque.
-
-    The header is encoded once, and the two numbers are filled in for each pull.
-
-    Args:
-        header: the pull; its offset is ignored.
-    Attributes:
-        parts: the header's text; the offset and the opaque come between them.
-    """
-
-    def __init__(self, header: PullHeader) -> None:
-        self._header = header
-        command = self.command(_OFFSET, _OPAQUE)
-        before, _, rest = encode(command)[8:].partition(_OFFSET_MEMBER)
-        between, _, after = rest.partition(_OPAQUE_MEMBER)
-        self.parts = before + b'"queueOffset":"', b'"' + between + b'"opaque":', after
-        self._template = core.FrameTemplate(self.parts)
-        self.code = command.code
-
-    def command(self, offset: int, opaque: int) -> Command:
-        """Return the pull at `offset` as a command, for requests that are signed or renamed."""
-        code = RequestCode.PULL_MESSAGE
-        if self._header.sys_flag & PullFlag.LITE:
-            code = RequestCode.LITE_PULL_MESSAGE
-        header = replace(self._header, queue_offset=offset)
-        return Command(code, header.to_ext(), opaque=opaque)
-
-    def frame(self, offset: int, opaque: int) -> bytes:
-        """Return the frame of the pull at `offset`, equal to `encode` of the command."""
-        return self._template.frame((offset, opaque), b"")
 
 
 class SendFrames:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ordermq.clock import Clock
-from ordermq.config import RemotingConfig, SerializeType
+from ordermq.config import RemotingConfig
 from ordermq.config.checks import split_address
 from ordermq.errors import (
     ConnectFailed,
@@ -31,9 +31,9 @@ from ordermq.remoting.command import (
     Command,
     decode_frame,
     encode,
-    make_binary,
 )
 from ordermq.remoting.dialer import Dialer, SocketAddress
+from ordermq.remoting.framing import Framing
 from ordermq.remoting.reading import WRONG_PORT, Reading, ReadingOf, TransportReading
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.tls import (
@@ -45,8 +45,6 @@ from ordermq.remoting.writing import SharedSocket
 
 if TYPE_CHECKING:
     from ordermq import core
-    from ordermq.remoting.namespaces import Namespaces
-    from ordermq.remoting.signing import Credentials
 
 _log = logging.getLogger("ordermq.remoting")
 _FRAME_MS = 30_000  # the longest a pull takes; a frame that is incomplete longer never completes
@@ -106,26 +104,6 @@ class _AsyncioResponse(ResponseFuture):
             self.future.set_exception(error)
 
 
-# Both are loaded where they are configured: few are, and their patterns and hashes take longer to
-# load than the rest of a connection.
-def _namespaces_of(config: RemotingConfig) -> Namespaces | None:
-    """Return the configured namespaces, None if names are sent unchanged."""
-    if not config.namespace and not config.namespace_v2:
-        return None
-    from ordermq.remoting.namespaces import Namespaces
-
-    return Namespaces(config.namespace, config.namespace_v2)
-
-
-def _credentials_of(config: RemotingConfig) -> Credentials | None:
-    """Return the configured account, None if requests are not signed."""
-    if not config.access_key:
-        return None
-    from ordermq.remoting.signing import Credentials
-
-    return Credentials(config.access_key, config.secret_key, config.security_token)
-
-
 class Connection(asyncio.Protocol):
     """One TCP connection to a broker or name server.
 
@@ -146,13 +124,12 @@ class Connection(asyncio.Protocol):
         self.peer: SocketAddress | None = None  # of the host's addresses, the one connected to
         self._clock = clock
         self._events = events
-        self._is_binary = config.serialize_type is SerializeType.ROCKETMQ
-        self._namespaces = _namespaces_of(config)
-        self._credentials = _credentials_of(config)
+        self._framing = Framing(config)
+        self._namespaces = self._framing.namespaces
         self.namespace = config.namespace
         # True if requests are renamed, signed or written in binary form on their way: frames must
-        # then come from `frame` and cannot be made from a template (`PullFrames`).
-        self.is_framing = self._is_binary or (self._credentials or self._namespaces) is not None
+        # then come from `frame` and cannot be made from a template (`SendFrames`).
+        self.is_framing = not self._framing.is_plain
         self._config = config
         self.max_frame_bytes = config.max_frame_bytes
         self._reading_of = reading_of
@@ -304,8 +281,7 @@ class Connection(asyncio.Protocol):
         """Answer a request of the peer; dropped if the connection has ended, as the request."""
         if self._namespaces is not None:
             self._namespaces.wrap_answer(request.code, answer)
-        if self._is_binary:
-            make_binary(answer)
+        self._framing.choose_encoding(answer)
         if self.is_open:
             self._write(encode(answer))
 
@@ -320,14 +296,7 @@ class Connection(asyncio.Protocol):
 
     def frame(self, request: Command) -> bytes:
         """Encode a request as configured: with namespace, signature, binary header."""
-        # In this order: the signature covers the names that the broker sees.
-        if self._namespaces is not None:
-            self._namespaces.wrap_request(request)
-        if self._credentials is not None:
-            self._credentials.sign(request)
-        if self._is_binary:
-            make_binary(request)
-        return encode(request)
+        return self._framing.frame(request)
 
     def _write(self, frame: bytes) -> None:
         self._out.append(frame)

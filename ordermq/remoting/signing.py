@@ -41,6 +41,15 @@ class Credentials(Value):
         ext[SIGNATURE] = signature(ext, command.body, self.secret_key)
         command.ext = ext
 
+    def signed_around(self, ext: Mapping[str, str], name: str) -> tuple[bytes, bytes, bytes]:
+        """Return the key, and what is signed before and after the value of a field, of a request
+        without a body."""
+        names = sorted(ext.keys() - {SIGNATURE})
+        at = names.index(name)
+        before = "".join(ext[each] for each in names[:at])
+        after = "".join(ext[each] for each in names[at + 1 :])
+        return self.secret_key.encode(), before.encode(), after.encode()
+
 
 def signature(
     ext: Mapping[str, str], body: bytes, secret_key: str, without: frozenset[str] = frozenset()

@@ -32,6 +32,7 @@ CLASSES = [
     "CallContext",
     "Claim",
     "FrameTemplate",
+    "RequestTemplate",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -110,6 +111,10 @@ HASHES: list[interface.JavaHash] = [cffi_binding.java_hash, reference.java_hash]
 TEMPLATES: list[type[interface.FrameTemplate]] = [
     cffi_binding.FrameTemplate,
     reference.FrameTemplate,
+]
+REQUEST_TEMPLATES: list[type[interface.RequestTemplate]] = [
+    cffi_binding.RequestTemplate,
+    reference.RequestTemplate,
 ]
 RECEIPTS: list[interface.ReceiptsOf] = [reference.receipts_of]
 READERS: list[interface.ReadHeader] = [cffi_binding.read_header, reference.read_header]

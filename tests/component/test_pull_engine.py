@@ -15,7 +15,7 @@ import pytest
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.pull_connections import PullConnection, PullConnections, engine_obstacle
-from ordermq.config import RemotingConfig
+from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.remoting.command import Command
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
@@ -183,9 +183,6 @@ def test_messages_of_other_tags_are_passed_over(
     "settings",
     [
         {"order_by_key": True},
-        {"pull_interval_ms": 1},
-        {"namespace_v2": "n"},
-        {"access_key": "a", "secret_key": "s"},
     ],
 )
 def test_what_the_engine_does_not_do_takes_the_python_path(
@@ -196,6 +193,56 @@ def test_what_the_engine_does_not_do_takes_the_python_path(
     consumer.orderly(lambda messages, context: None)
     with consumer:
         assert not isinstance(path_of(consumer), EnginePath)
+
+
+ACCOUNT = {"access_key": "app", "secret_key": "secret" * 20}  # over a block of SHA-1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pull_interval_ms": 1},
+        {"namespace": "team"},
+        {"namespace_v2": "region"},
+        {"serialize_type": "rocketmq"},
+        ACCOUNT,
+        ACCOUNT | {"serialize_type": "rocketmq", "namespace": "team", "namespace_v2": "region"},
+    ],
+    ids=lambda settings: "+".join(settings),
+)
+def test_an_option_of_requests_does_not_leave_the_path_or_change_what_comes(
+    seen: Seen, pull_path: str, settings: dict[str, Any]
+) -> None:
+    own = {name: value for name, value in settings.items() if name != "pull_interval_ms"}
+    topics: set[str] = set()
+
+    def listen(messages: Any, context: Any) -> None:
+        topics.update(message.topic for message in messages)
+        seen.take(messages, context)
+
+    config = BrokerConfig(durability="os", accounts={"app": "secret" * 20})
+    with EmbeddedBroker(config=config) as broker:
+        account = ACCOUNT | own
+        with Producer("p", name_servers=broker.name_servers, **account) as producer:
+            producer.send_many(numbered(300, keys=1))
+            consumer = PushConsumer(
+                "g",
+                name_servers=broker.name_servers,
+                pull_path=pull_path,
+                consume_from_where="first_offset",
+                **(ACCOUNT | settings),
+            )
+            consumer.subscribe("orders")
+            consumer.orderly(listen)
+            with consumer:
+                is_native = pull_path == "native" and HAS_ENGINE
+                assert isinstance(path_of(consumer), EnginePath) == is_native
+                seen.wait_for_count(300)
+                producer.send_many(numbered(300, keys=1, start=300))
+                seen.wait_for_count(600)
+    assert_in_order(seen, 600, keys=1)
+    assert seen.duplicates() == 0
+    assert topics == {"orders"}
 
 
 def test_pulls_begin_anew_when_the_clients_own_connection_is_lost(

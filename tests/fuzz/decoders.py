@@ -49,7 +49,7 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
     from ordermq.producer import request_reply, transactions
     from ordermq.remoting import admin_bodies, bodies, headers, rare_headers, trace
     from ordermq.remoting.codes import PullFlag, RequestCode
-    from ordermq.remoting.command import Command, Framer, PullFrames, decode_json, encode
+    from ordermq.remoting.command import Command, Framer, decode_json, encode
     from ordermq.remoting.connection import Connection
 
 QUEUE = MessageQueue("TopicTest", "broker-a", 0)
@@ -360,9 +360,10 @@ async def _serve(data: bytes) -> None:
     connection.connection_made(transport)
     header = headers.PullHeader("g", QUEUE.topic, 0, 0, 32, PullFlag.SUSPEND, subscription="*")
     target = _Target()
+    api = BrokerApi(cast(Any, None), config, "me")
     loop = fetcher.PullLoop(
-        BrokerApi(cast(Any, None), config, "me"), connection, PullFrames(header), 1_000, QUEUE,
-        target, ASKED, (), 0, is_filtered=False,
+        api, connection, api.pull_frames(header), 1_000, QUEUE, target, ASKED, (), 0,
+        is_filtered=False,
     )  # fmt: skip
     loop.start()
     other = connection.begin_request(

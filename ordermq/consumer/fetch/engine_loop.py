@@ -54,7 +54,7 @@ class EngineLoop:
             assigned.process_queue,
             self,
             StreamPlan(
-                pulls.frames.parts,
+                pulls.frames.template,
                 str(pulls.broker_id).encode(),
                 pulls.tags,
                 config.check_crcs,
@@ -63,8 +63,9 @@ class EngineLoop:
                 pulls.offset,
                 pulls.config.pull_timeout_ms,
                 MAX_PAST_END,
+                pulls.config.pull_interval_ms > 0,
                 path.limits(pulls.config),
-                partial(MessageBatch.unfilled, assigned.queue),
+                partial(MessageBatch.unfilled, assigned.queue, config.namespace),
                 config.max_decompressed_bytes,
             ),
         )
@@ -208,8 +209,6 @@ def obstacle(client: ClientSession, receiver: Receiver[object], config: PullConf
     """Return why a member's queues are not pulled by the engine; None: they are."""
     if config.pull_path is PullPathKind.PYTHON:
         return "pull_path"
-    if config.pull_interval_ms:
-        return "pull_interval_ms"
     if config.deduplicate:
         return "deduplicate"
     if receiver.fill_limits(config) is None:

@@ -34,8 +34,9 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import OFFSET_RESET, PullFlag, ResponseCode
-from ordermq.remoting.command import Command, PullFrames, next_opaque
+from ordermq.remoting.command import Command, next_opaque
 from ordermq.remoting.connection import Connection
+from ordermq.remoting.framing import PullFrames
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
@@ -167,12 +168,7 @@ class PullLoop(ResponseFuture):
 
     def _pull(self) -> None:
         opaque = next_opaque()
-        # Signed, namespaced and binary frames are made one by one; all others from a template,
-        # without a command, a header object or an encoder per pull.
-        if self._connection.is_framing:
-            frame = self._connection.frame(self._frames.command(self.offset, opaque))
-        else:
-            frame = self._frames.frame(self.offset, opaque)
+        frame = self._frames.frame(self.offset, opaque)
         self._connection.ask(opaque, frame, self, self._timeout_ms)
 
 
@@ -293,7 +289,7 @@ class QueueFetcher:
             max_bytes=config.pull_batch_bytes,
             broker_name=queue.broker_name,
         )
-        self._frames = PullFrames(self._header)
+        self._frames = self._client.api.pull_frames(self._header)
         self._copies.forget()
 
     def configure(self, config: PullConfig) -> None:

@@ -13,7 +13,8 @@ from typing import Protocol
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit
 from ordermq.model.message import MessageBatch
-from ordermq.remoting.command import Command, PullFrames
+from ordermq.remoting.command import Command
+from ordermq.remoting.framing import PullFrames
 from ordermq.value import Value
 
 

@@ -20,6 +20,7 @@ from ordermq.core.cffi_binding.message_writer import (
 )
 from ordermq.core.cffi_binding.offset_map import OffsetMap
 from ordermq.core.cffi_binding.process_queue import ProcessQueue
+from ordermq.core.cffi_binding.request_template import RequestTemplate
 
 # A run is a list of (index, first, count), the others are a few fields: nothing in them would be
 # quicker through a C call.
@@ -53,6 +54,7 @@ __all__ = [
     "QueueFields",
     "RecordBlock",
     "RecordWriter",
+    "RequestTemplate",
     "UniqueIds",
     "encode_batch",
     "encode_rows",

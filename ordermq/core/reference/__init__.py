@@ -27,6 +27,7 @@ from ordermq.core.reference.pending_message import (
     take_batch,
 )
 from ordermq.core.reference.process_queue import ProcessQueue
+from ordermq.core.reference.request_template import RequestTemplate
 
 __all__ = [
     "CallContext",
@@ -45,6 +46,7 @@ __all__ = [
     "QueueFields",
     "RecordBlock",
     "RecordWriter",
+    "RequestTemplate",
     "UniqueIds",
     "encode_batch",
     "encode_rows",

@@ -15,7 +15,8 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCal
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.model.message import MessageBatch
 from ordermq.remoting.codes import PullFlag, ResponseCode
-from ordermq.remoting.command import Command, PullFrames, encode
+from ordermq.remoting.command import Command
+from ordermq.remoting.framing import Framing, PullFrames
 from ordermq.remoting.headers import PullHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
@@ -28,7 +29,6 @@ class Line:
     """Stands for a connection: keeps what is asked."""
 
     def __init__(self) -> None:
-        self.is_framing = False
         self.namespace = ""
         self.is_writable = True
         self.asked: list[tuple[int, bytes]] = []
@@ -41,16 +41,13 @@ class Line:
     def after_read(self, action: Callable[[], object]) -> None:
         action()
 
-    def frame(self, request: Command) -> bytes:
-        return b"signed " + encode(request)
-
 
 class Pulls:
     """A pull loop from offset 10 on, driven by hand; use within a running event loop."""
 
     def __init__(self, line: Line | None = None, *, is_filtered: bool = False) -> None:
         self.line = line or Line()
-        self.frames = PullFrames(HEADER)
+        self.frames = PullFrames(HEADER, Framing(RemotingConfig()))
         self.pulled: list[int] = []
         self.max_offsets: list[int] = []
         self.submitted: list[AssignedQueue] = []
@@ -252,14 +249,3 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
         assert pulls.loop.is_over
         assert pulls.assigned.process_queue.message_count == 0
         assert pulls.offsets_asked == [10]
-
-
-def test_a_pull_that_must_be_signed_is() -> None:
-    @on_a_loop
-    def _() -> None:
-        line = Line()
-        line.is_framing = True
-        pulls = Pulls(line)
-        pulls.answer(10, 20)
-        for offset, (opaque, frame) in zip((10, 20), line.asked, strict=True):
-            assert frame == b"signed " + pulls.frames.frame(offset, opaque)

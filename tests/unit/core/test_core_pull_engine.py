@@ -18,11 +18,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from ordermq.core import _cython as core
-from ordermq.core.streams import ConnectionEnd, StreamEnd, StreamPlan
+from ordermq.core.streams import ConnectionEnd, RequestGap, StreamEnd, StreamPlan
+from ordermq.remoting.command import Command, Serialization, encode
 from tests.unit.core.stored_records import record
 
 DEADLINE_S = 20.0
-PARTS = (b'{"extFields":{"queueOffset":"', b'"},"opaque":', b"}")
+TEMPLATE = core.RequestTemplate(
+    (b'{"extFields":{"queueOffset":"', b'"},"opaque":', b"}"),
+    (RequestGap.OFFSET, RequestGap.REQUEST_ID),
+    False,
+    None,
+)
 
 
 class Limits(NamedTuple):
@@ -52,12 +58,15 @@ class Broker:
         assert len(got) == size
         return got
 
-    def answer(self, opaque: int, offsets: range, code: int = 0, **fields: str) -> None:
+    def answer(
+        self, opaque: int, offsets: range, code: int = 0, *, is_binary: bool = False, **fields: str
+    ) -> None:
         ext = {"nextBeginOffset": str(offsets.stop), "maxOffset": "1000"} | fields
-        header = json.dumps({"code": code, "flag": 1, "opaque": opaque, "extFields": ext}).encode()
         body = b"".join(record(offset=each, body=b"m%d" % each) for each in offsets)
-        frame = struct.pack(">iI", len(header) + len(body) + 4, len(header)) + header + body
-        self.socket.sendall(frame)
+        answer = Command(code, ext, body, opaque=opaque, flag=1)
+        if is_binary:
+            answer.serialization = Serialization.ROCKETMQ
+        self.socket.sendall(encode(answer))
 
 
 class Run:
@@ -85,7 +94,7 @@ class Run:
 
     def stream(self, queue: Any, offset: int = 0, **settings: Any) -> Any:
         plan = StreamPlan(
-            PARTS, b"0", (), True, False, 0, offset, 60_000, 10, Limits(),
+            TEMPLATE, b"0", (), True, False, 0, offset, 60_000, 10, False, Limits(),
             partial(core.MessageIndex.__new__, core.MessageIndex), 1 << 20,
         )._replace(**settings)  # fmt: skip
         made = core.PullStream(self.connection, queue, queue, plan)
@@ -215,6 +224,38 @@ def test_records_that_do_not_answer_the_pull_are_not_buffered(run: Run) -> None:
     run.broker.answer(run.broker.asked()[1], range(10))
     assert run.next_event()[1] == StreamEnd.ANSWERED
     assert queue.message_count == 0
+
+
+def test_a_binary_header_is_read_as_one_in_json(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue)
+    run.broker.answer(run.broker.asked()[1], range(10), is_binary=True)
+    offset, opaque = run.broker.asked()
+    assert (offset, queue.message_count, queue.queue_end) == (10, 10, 1_000)
+    run.next_event()
+    run.broker.answer(opaque, range(10, 20), is_binary=True, suggestWhichBrokerId="1")
+    assert run.next_event()[1:4] == (StreamEnd.ANSWERED, False, 10)
+
+
+def test_a_malformed_binary_header_is_handed_to_who_asked(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue)
+    answer = Command(0, {"maxOffset": "1"}, b"", opaque=run.broker.asked()[1], flag=1)
+    answer.serialization = Serialization.ROCKETMQ
+    frame = bytearray(encode(answer))
+    frame[-1] = 0xFF  # no UTF-8
+    run.broker.socket.sendall(frame)
+    _, end, _, _, handed = run.next_event()
+    assert (end, handed) == (StreamEnd.ANSWERED, bytes(frame))
+
+
+@pytest.mark.parametrize("room", [1_000, 10])
+def test_a_stream_of_one_answer_ends_behind_it(run: Run, room: int) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue, is_single=True, limits=Limits(messages=room))
+    run.broker.answer(run.broker.asked()[1], range(10))
+    assert run.next_event() == (queue, StreamEnd.ENDED, True, 10, b"")
+    assert queue.message_count == 10
 
 
 @pytest.mark.parametrize("taken_back", ["forbid", "clear", "reset", "permit"])

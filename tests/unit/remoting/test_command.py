@@ -12,16 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.errors import ProtocolError
-from ordermq.remoting.codes import LanguageCode, PullFlag, RequestCode
+from ordermq.remoting.codes import LanguageCode, RequestCode
 from ordermq.remoting.command import (
     Command,
     Framer,
-    PullFrames,
     SendFrames,
     Serialization,
     encode,
 )
-from ordermq.remoting.headers import PullHeader, SendHeader
+from ordermq.remoting.headers import SendHeader
 
 JSON_REQUEST = Command(34, {}, b"{}", opaque=1)
 BINARY_REQUEST = Command(
@@ -239,31 +238,6 @@ def test_an_answer_repeats_the_opaque_and_carries_the_response_bit() -> None:
 TEXTS = st.sampled_from(
     ["*", "a || b", '"queueOffset":"7777777"', "%d%b", "Grüße", '"opaque":8888888']
 )
-
-
-def header_of(name: str, flags: int = PullFlag.SUSPEND) -> PullHeader:
-    return PullHeader(name, name, 7, 0, 32, flags, subscription=name, broker_name=name)
-
-
-@given(name=TEXTS, offset=st.integers(0, (1 << 63) - 1), opaque=st.integers(1, (1 << 31) - 1))
-def test_a_frame_is_the_encoded_request(name: str, offset: int, opaque: int) -> None:
-    frames = PullFrames(header_of(name))
-    header = header_of(name)
-    header.queue_offset = offset
-    whole = Command(RequestCode.PULL_MESSAGE, header.to_ext(), opaque=opaque)
-    assert frames.frame(offset, opaque) == encode(whole)
-    assert encode(frames.command(offset, opaque)) == encode(whole)
-
-
-@pytest.mark.parametrize(
-    ("flags", "code"),
-    [
-        (PullFlag.SUSPEND, RequestCode.PULL_MESSAGE),
-        (PullFlag.LITE, RequestCode.LITE_PULL_MESSAGE),
-    ],
-)
-def test_the_flags_choose_the_request_code(flags: int, code: RequestCode) -> None:
-    assert PullFrames(header_of("T", flags)).code == code
 
 
 @given(
