@@ -29,6 +29,7 @@ typedef struct {
 
 typedef struct {
     omq_process_queue *queue;
+    omq_request_template *request;
     int64_t expected; /* the consumer's */
 } buffer;
 
@@ -249,15 +250,24 @@ static void connect_to_broker(owner *self, omq_pull_engine *engine) {
     self->open_connections++;
 }
 
-static void start_stream(owner *self, int32_t queue_id) {
-    omq_process_queue_state state;
+/* Return the request of a queue's pulls; signed, for the signature shall be computed, too. */
+static omq_request_template *request_of(int32_t queue_id) {
     char first[32];
     int size = snprintf(first, sizeof first, "{\"q\":%" PRId32 ",", queue_id);
+    omq_text text = {(const uint8_t *)first, (size_t)size};
+    omq_text texts[] = {text, {(const uint8_t *)",", 1}, {(const uint8_t *)" ", 1},
+                        {(const uint8_t *)"}", 1}};
+    const uint8_t gaps[] = {OMQ_GAP_OFFSET, OMQ_GAP_REQUEST_ID, OMQ_GAP_SIGNATURE};
+    omq_request_plan plan = {texts, gaps, 3, false, true, text, text, text};
+    return omq_request_template_new(&plan);
+}
+
+static void start_stream(owner *self, int32_t queue_id) {
+    omq_process_queue_state state;
     omq_process_queue_read(buffers[queue_id].queue, &state);
     omq_stream_plan plan = {
         .queue = buffers[queue_id].queue,
-        .parts = {{(uint8_t *)first, (size_t)size}, {(const uint8_t *)",", 1},
-                  {(const uint8_t *)"}", 1}},
+        .request = buffers[queue_id].request,
         .suggestion = {(const uint8_t *)"0", 1},
         .check_crc = false,
         .queue_id = queue_id,
@@ -362,8 +372,8 @@ static void run_engine(uint64_t seed) {
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, wakes) == 0);
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, tells) == 0);
     for (int32_t i = 0; i < QUEUES; i++) {
-        buffers[i] = (buffer){omq_process_queue_new(), 0};
-        REQUIRE(buffers[i].queue != NULL);
+        buffers[i] = (buffer){omq_process_queue_new(), request_of((int32_t)i), 0};
+        REQUIRE(buffers[i].queue != NULL && buffers[i].request != NULL);
     }
     omq_pull_engine *engine =
         omq_pull_engine_new(wakes[0], wakes[1], tells[1], CLOCK_MONOTONIC, MAX_FRAME);
@@ -388,6 +398,7 @@ static void run_engine(uint64_t seed) {
         REQUIRE(self.streams[i] == NULL && buffers[i].expected == LAST);
         sound(omq_process_queue_check(buffers[i].queue));
         omq_process_queue_free(buffers[i].queue);
+        omq_request_template_free(buffers[i].request);
     }
     REQUIRE(self.open_connections == 0 && self.ended_count == 0);
     for (int i = 0; i < self.thread_count; i++) {
@@ -414,7 +425,10 @@ void read_reply_exactly(const uint8_t *bytes, size_t size) {
     if (size > 0) {
         memcpy(exact, bytes, size);
     }
-    if (omq_read_reply_header(exact, size, &header)) {
+    for (uint32_t encoding = OMQ_HEADER_JSON; encoding <= OMQ_HEADER_BINARY; encoding++) {
+        if (!omq_read_reply_header(encoding, exact, size, &header)) {
+            continue;
+        }
         REQUIRE(header.code >= INT32_MIN && header.code <= INT32_MAX);
         const omq_text *texts[] = {&header.next_offset, &header.max_offset, &header.suggestion};
         for (size_t i = 0; i < 3; i++) {

@@ -85,7 +85,7 @@ static void *serve(void *context) {
         while (have - begin >= 8 && have - begin >= (size = 4 + omq_read_u32(in + begin))) {
             omq_reply_header header;
             size_t header_size = omq_read_u32(in + begin + 4) & 0xFFFFFF;
-            REQUIRE(omq_read_reply_header(in + begin + 8, header_size, &header));
+            REQUIRE(omq_read_reply_header(OMQ_HEADER_JSON, in + begin + 8, header_size, &header));
             for (size_t i = 8 + header_size; i < size; i++) { /* whole, and not mixed */
                 REQUIRE(in[begin + i] == (uint8_t)header.opaque);
             }
@@ -129,7 +129,7 @@ static void look(scene *at) {
     bool are_waiters_alone = true;
     while (omq_frame_stream_next(at->stream, &frame)) {
         omq_reply_header header;
-        REQUIRE(omq_read_reply_header(frame.header, frame.header_size, &header));
+        REQUIRE(omq_read_reply_header(frame.encoding, frame.header, frame.header_size, &header));
         omq_frame_stream_drop(at->stream);
         are_waiters_alone = false;
         if (header.flag == 1) {
@@ -218,7 +218,7 @@ static void *send_all_of(void *context) {
         if (awaited.frame != NULL) {
             omq_reply_header header;
             size_t header_size = omq_read_u32(awaited.frame) & 0xFFFFFF;
-            REQUIRE(omq_read_reply_header(awaited.frame + 4, header_size, &header));
+            REQUIRE(omq_read_reply_header(OMQ_HEADER_JSON, awaited.frame + 4, header_size, &header));
             REQUIRE(header.opaque == awaited.opaque && header.code == 0);
             REQUIRE(at->by_owner[self->number] != awaited.opaque);
             free(awaited.frame);

@@ -36,7 +36,9 @@ SETTINGS = st.fixed_dictionaries(
     },
 )
 ACCOUNTS = st.none() | st.tuples(
-    st.text('ab%"7', min_size=1), st.text(min_size=1, max_size=80), st.sampled_from(["", "token"])
+    st.text('ab%"7', min_size=1),
+    st.text(max_size=80).map("a secret of this test: ".__add__),
+    st.sampled_from(["", "a token of this test"]),
 )
 OFFSETS = st.integers(0, (1 << 63) - 1)
 OPAQUES = st.integers(1, (1 << 31) - 1)
