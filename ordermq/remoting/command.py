@@ -393,7 +393,7 @@ def encode_binary(command: Command) -> bytes:
     if not -32_768 <= command.code <= 32_767:
         raise ProtocolError(f"code {command.code} does not fit the binary header: use JSON")
     remark = (command.remark or "").encode()
-    ext = _encode_ext(command.ext)
+    ext = encode_ext(command.ext)
     return b"".join(
         (
             _BINARY_HEAD.pack(
@@ -407,7 +407,8 @@ def encode_binary(command: Command) -> bytes:
     )
 
 
-def _encode_ext(ext: Mapping[str, str]) -> bytes:
+def encode_ext(ext: Mapping[str, str]) -> bytes:
+    """Encode the fields of a binary header, without their size."""
     parts: list[bytes] = []
     for name, value in ext.items():
         raw_name, raw_value = name.encode(), value.encode()

@@ -4,7 +4,6 @@ header in binary form; and the templates of requests that are written again and 
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from ordermq.remoting.command import (
     Serialization,
     encode,
     encode_binary,
+    encode_ext,
     encode_json,
     make_binary,
 )
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ordermq.remoting.namespaces import Namespaces
     from ordermq.remoting.signing import Credentials
 
-_SIZE = struct.Struct(">i")
 _OFFSET_FIELD, _SIGNATURE_FIELD = "queueOffset", "Signature"
 # Placeholders. Quotes within a string are escaped in JSON, so each member matches only itself.
 _OFFSET, _OPAQUE = 7_777_777, 8_888_888
@@ -134,16 +133,14 @@ def _binary_parts(command: Command) -> _Parts:
     ]
     text = b""
     for name, value in command.ext.items():
-        raw_name, raw_value = name.encode(), value.encode()
-        text += struct.pack(">h", len(raw_name)) + raw_name
+        text += encode_ext({name: value})
         if name == _OFFSET_FIELD:
-            parts.append((text, RequestGap.OFFSET))
+            # Without its value, and the size before that: both change with each pull.
+            parts.append((text[: -len(value) - 4], RequestGap.OFFSET))
             text = b""
         elif name == _SIGNATURE_FIELD:
-            parts.append((text + _SIZE.pack(len(raw_value)), RequestGap.SIGNATURE))
+            parts.append((text[: -len(value)], RequestGap.SIGNATURE))
             text = b""
-        else:
-            text += _SIZE.pack(len(raw_value)) + raw_value
     return [*parts, (text, None)]
 
 
