@@ -23,6 +23,7 @@ _BESIDE = {
     "ordermq/client/name_server_api.py",
     "ordermq/client/runtime.py",
     "ordermq/client/session.py",
+    "ordermq/consumer/fetch/fetcher.py",  # a rebalance that starts the pulls of a queue
     "ordermq/consumer/group/allocation.py",
     "ordermq/consumer/group/group_member.py",
     "ordermq/consumer/group/queue_locks.py",
