@@ -16,7 +16,7 @@ import pytest
 
 from ordermq import LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.broker.store.group_commit import GroupCommit
+from ordermq.broker.store.group_commit import _GroupChanges
 from ordermq.clock import ManualClock
 from ordermq.health import BrokerHealth, ClientHealth, ConsumerHealth, Health
 from tests.component.conftest import Seen, eventually
@@ -168,11 +168,11 @@ def test_an_embedded_broker_that_cannot_write(
     assert health.address == broker.address
     plain(health)
 
-    def full(self: GroupCommit, *arguments: Any) -> None:
+    def full(self: _GroupChanges, *arguments: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(GroupCommit, "_append", full)
+        patch.setattr(_GroupChanges, "_append", full)
         with pytest.raises(Exception, match="disk is full"):
             producer.send(Message("orders", b"x"), sharding_key="k")
         health = broker.health()
