@@ -11,6 +11,7 @@ from typing import cast
 from ordermq import core, forking
 from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store.group_commit import QueueLog
 from ordermq.config import BrokerConfig
 from ordermq.errors import ProtocolError
 from ordermq.model.stored_message import host_bytes
@@ -21,6 +22,7 @@ log = logging.getLogger("ordermq.broker")
 
 _WRITE_HIGH_WATER = 4_194_304  # unsent bytes at which requests are no longer read
 _FLUSH_BYTES = 262_144  # bytes of replies joined into one write
+_MAX_PULLED = 65_536  # queues whose last pull is remembered per connection
 _MAX_WRITERS = 1_024  # record writers kept per connection, for clients of very many queues
 
 
@@ -84,6 +86,8 @@ class BrokerConnection(asyncio.Protocol):
         self._response_callbacks: dict[int, Callable[[Command | None], None]] = {}
         # Per connection, because a record holds its producer's address.
         self._writers: dict[tuple[str, int], core.interface.RecordWriter] = {}
+        # The log of the last pull, by group and queue: a topic that is made anew has others.
+        self._pulled: dict[tuple[str, str, int], int] = {}
         self._descriptor = -1
         self.peer = ""
         self.local_address = ""
@@ -208,6 +212,21 @@ class BrokerConnection(asyncio.Protocol):
             found = core.RecordWriter(topic, queue_id, self._born_host, self._store_host)
             self._writers[topic, queue_id] = found
         return found
+
+    def begins_life(self, key: tuple[str, str, int], log: QueueLog) -> bool:
+        """Note a pull of a group's queue; return True if the last one was of an earlier life."""
+        last = self._pulled.get(key)
+        if last == log.row:
+            return False
+        if last is None and len(self._pulled) >= _MAX_PULLED:
+            self._pulled.clear()
+        self._pulled[key] = log.row
+        return last is not None
+
+    def is_of_earlier_life(self, key: tuple[str, str, int], log: QueueLog | None) -> bool:
+        """Return True if the client last pulled a group's queue before its topic was deleted."""
+        last = self._pulled.get(key)
+        return last is not None and (log is None or last != log.row)
 
     def reply(
         self,

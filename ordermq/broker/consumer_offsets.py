@@ -27,6 +27,7 @@ class ConsumerOffsets:
         self._store = store
         self._offsets: dict[OffsetKey, int] = {}
         self._uncommitted_writes: dict[OffsetKey, int] = {}  # submitted, not durable: how many
+        self._resetting: set[OffsetKey] = set()  # by a write that is not durable
         self._resets: dict[OffsetKey, int] = {}
         for group, topic, queue_id, offset in store.rows("SELECT * FROM offsets"):
             self._offsets[str(group), str(topic), int(str(queue_id))] = int(str(offset))
@@ -53,9 +54,13 @@ class ConsumerOffsets:
         self._store.submit(Write(finish, statements=[self.statement(key, offset)]))
 
     def reset(self, offsets: Mapping[OffsetKey, int], done: Done) -> None:
-        """Store offsets that an administrator set; `done` is called once they are durable."""
+        """Store offsets that an administrator set; `done` is called once they are durable.
+
+        No other reset of these keys may be under way: ask `is_resetting`.
+        """
 
         def finish(error: StoreError | None) -> None:
+            self._resetting.difference_update(offsets)
             if error is None:
                 self._offsets.update(offsets)
             done(error)
@@ -63,6 +68,11 @@ class ConsumerOffsets:
         # One write for all queues: after a crash either all of the group was moved, or none of it.
         statements = [self.statement(key, offset) for key, offset in offsets.items()]
         self._store.submit(Write(finish, statements=statements))
+        self._resetting.update(offsets)
+
+    def is_resetting(self, key: OffsetKey) -> bool:
+        """Return True while a reset is not durable: a commit now would undo it."""
+        return key in self._resetting
 
     def announce_reset(self, key: OffsetKey, offset: int) -> None:
         """Answer the group's next pull of the queue with `offset`; ignore commits until then."""
@@ -102,17 +112,20 @@ class ConsumerOffsets:
 
     # Linear, as the next one: topics and groups are deleted by hand, offsets are read per pull.
     def forget_topic(self, topic: str) -> None:
-        """Drop a deleted topic's offsets; the store drops its rows."""
+        """Drop the offsets of a topic that was deleted."""
         for offsets in (self._offsets, self._resets):
             for key in [key for key in offsets if key[1] == topic]:
                 del offsets[key]
 
-    def forget_group(self, group: str) -> Statement:
-        """Drop a group's offsets; return the statement that makes it durable."""
+    def deletion(self, group: str) -> Statement:
+        """Return the statement that deletes a group's offsets; call `forget_group` then."""
+        return Statement("DELETE FROM offsets WHERE grp = ?", (group,))
+
+    def forget_group(self, group: str) -> None:
+        """Drop the offsets of a group that was deleted."""
         for offsets in (self._offsets, self._resets):
             for key in [key for key in offsets if key[0] == group]:
                 del offsets[key]
-        return Statement("DELETE FROM offsets WHERE grp = ?", (group,))
 
     def of_group(self, group: str) -> dict[tuple[str, int], int]:
         """Return (topic, queue id) -> offset of one group."""

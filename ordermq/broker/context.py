@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.consumer_offsets import ConsumerOffsets
 from ordermq.broker.delayed_messages import DelayedMessages, TimedMessages
 from ordermq.broker.groups import GroupTable, ProducerTable, notify_rebalance
@@ -134,6 +134,8 @@ class BrokerContext:
             elif then is not None:
                 try:
                     then()
+                except RequestRefused as refusal:
+                    connection.reply(request, refusal.code, remark=refusal.remark)
                 except Exception as raised:
                     # The write is durable, but its client must not wait for the answer for ever.
                     remark = f"{type(raised).__name__}: {raised}"

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.store import Statement, Store
+from ordermq.broker.store import Done, Statement, Store, Write
 from ordermq.config import BrokerConfig
+from ordermq.errors import StoreError
 from ordermq.model.names import check_group
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData
@@ -99,6 +101,7 @@ class GroupTable:
     """All consumer groups known to the broker; their settings are durable, members are not."""
 
     def __init__(self, store: Store, config: BrokerConfig) -> None:
+        self._store = store
         self._config = config
         self._groups: dict[str, Group] = {}
         for name, text in store.rows("SELECT name, config FROM groups"):
@@ -121,25 +124,42 @@ class GroupTable:
             found = self._groups[name] = Group(name, self._defaults(name))
         return found
 
-    def put(self, settings: dict[str, Any]) -> tuple[Group, list[Statement]]:
-        """Create or change a group's settings; the caller writes the statements.
+    def put(self, settings: dict[str, Any], done: Done) -> None:
+        """Create or change a group's settings; `done` is called once they are durable.
 
         Raises: ConfigError: an illegal name.
         """
-        group = self.ensure(str(settings.get("groupName") or ""))
-        group.settings = self._defaults(group.name) | settings
-        text = orjson.dumps(group.settings).decode()
-        sql = "INSERT OR REPLACE INTO groups VALUES (?, ?)"
-        return group, [Statement(sql, (group.name, text))]
+        name = str(settings.get("groupName") or "")
+        check_group(name)
+        complete = self._defaults(name) | settings
 
-    def remove(self, name: str) -> Statement:
-        """Forget a group's settings; a group with live members stays, with default settings."""
-        group = self._groups.get(name)
-        if group is not None and group.members:
-            group.settings = self._defaults(name)
-        else:
-            self._groups.pop(name, None)
-        return Statement("DELETE FROM groups WHERE name = ?", (name,))
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                self.ensure(name).settings = complete
+            done(error)
+
+        text = orjson.dumps(complete).decode()
+        put = Statement("INSERT OR REPLACE INTO groups VALUES (?, ?)", (name, text))
+        self._store.submit(Write(finish, statements=[put]))
+
+    def remove(self, name: str, done: Done, more: Sequence[Statement] = ()) -> None:
+        """Forget a group's settings; a group with live members stays, with default settings.
+
+        Args:
+            more: statements of the same write.
+        """
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                group = self._groups.get(name)
+                if group is not None and group.members:
+                    group.settings = self._defaults(name)
+                else:
+                    self._groups.pop(name, None)
+            done(error)
+
+        delete = Statement("DELETE FROM groups WHERE name = ?", (name,))
+        self._store.submit(Write(finish, statements=[delete, *more]))
 
     def register(self, member: Member, data: ConsumerData) -> tuple[Group, bool]:
         """Record a heartbeat; return its group, and True if members or topics changed."""

@@ -84,6 +84,12 @@ class LongPolling:
         for pull in reversed(held):
             self._answer_held(pull)
 
+    def answer_topic(self, topic: str) -> None:
+        """Answer all pulls of a topic that was deleted now."""
+        for key in [key for key in self._held if key[0] == topic]:
+            for pull in self._take_matching(key, lambda _: True):
+                self._answer_held(pull)
+
     def disconnect(self, connection: BrokerConnection) -> None:
         """Drop the pulls of a closed connection."""
         # Not answered: there is nobody left to answer.

@@ -136,15 +136,14 @@ class MessageRouting:
     def append(
         self, appends: Sequence[Append], done: Done, statements: Sequence[Statement] = ()
     ) -> None:
-        """Store messages, and with them every topic that is not durable yet."""
-        topics: list[Topic] = []
-        if self._topics.has_unsaved:
-            topics, more = self._topics.unsaved()
-            statements = [*more, *statements]
+        """Store messages, if the changes of their topics that are under way are stored, too."""
+        needs: list[Write] = []
+        if self._topics.has_changes:
+            for topic in {append.log.topic for append in appends}:
+                needs += self._topics.builds_on(topic)
 
         def finish(error: StoreError | None) -> None:
             if error is None:
-                self._topics.saved(topics)
                 for append in appends:
                     self._statistics.messages_stored += len(append.records)
                     # Checked here, not inside: the arguments of an event are costly to build.
@@ -152,7 +151,7 @@ class MessageRouting:
                         self._record_store(append)
             done(error)
 
-        self._store.submit(Write(finish, appends, statements))
+        self._store.submit(Write(finish, appends, statements, needs=needs))
 
     def stored_now(self, log: QueueLog) -> int:
         """Return the store time of a new record: the wall clock, but never decreasing per queue."""
@@ -212,14 +211,19 @@ class MessageRouting:
         """Return True if the topic exists, or could be created as a send would create it."""
         # A retry or dead-letter topic may be created by the delivery of its first message.
         topics = self._topics
-        if topics.get(topic) is not None:
+        if topics.sendable(topic) is not None:
             return True
+        if is_internal_name(topic):
+            found: Topic | None = topics.internal(topic)
+        else:
+            found = topics.of_first_send(topic, queue_id + 1)
+        if found is None:
+            return False
         try:
-            if is_internal_name(topic):
-                return topics.ensure_internal(topic) is not None
-            return topics.create_by_send(topic, queue_id + 1) is not None
+            topics.keep(found)
         except ConfigError:
             return False
+        return True
 
     def _record_store(self, append: Append) -> None:
         try:

@@ -1,9 +1,9 @@
 """Queue locks: the core's lock table, made durable, and the clients waiting for a queue
 (docs/internals/semantics.md#broker-lock-table).
 
-The table decides at once, on the loop thread. A reply or history event that must survive a
-restart waits for the store. History events are recorded in the order of the store's commits,
-which is the order in which clients can learn of them.
+The table decides on grants at once, on the loop thread. A release, and a reply or history event
+that must survive a restart, waits for the store. History events are recorded in the order of the
+store's commits, which is the order in which clients can learn of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store import Statement, Store, Write
+from ordermq.broker.store import Done, Statement, Store, Write
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.core import LockTable, interface
@@ -54,7 +54,7 @@ class QueueLocks:
         self._table: interface.LockTable[MessageQueue] = LockTable(self.lease_ms)
         # A dict as an ordered set: clients are notified in the order in which they were refused.
         self._refused: dict[tuple[str, MessageQueue], dict[BrokerConnection, None]] = {}
-        self._undecided_grants = 0  # lock requests whose write is not durable yet
+        self._undecided = 0  # lock and unlock requests whose write is not durable yet
         # A restart gives each holder a full lease: it may be alive and have renewed just before.
         now_ms = clock.now_ms()
         self._table.restore(
@@ -101,7 +101,7 @@ class QueueLocks:
         self._statistics.locks_refused += epochs.count(0)
 
         def finish(error: StoreError | None) -> None:
-            self._undecided_grants -= 1
+            self._undecided -= 1
             if error is not None:
                 # No client may hold an epoch that a restart would assign again.
                 for queue, epoch in fresh:
@@ -118,36 +118,59 @@ class QueueLocks:
             self._record_grants(group, queues, owner, held)
             granted(held, None)
 
-        self._undecided_grants += 1
-        # A renewal needs no write; it waits for one only behind grants that are not durable yet,
-        # so that replies and history events keep the order of the decisions.
-        if statements or self._undecided_grants > 1:
+        self._undecided += 1
+        # A renewal needs no write; it waits for one only behind grants and releases that are not
+        # durable yet, so that replies and history events keep the order of the requests.
+        if statements or self._undecided > 1:
             self._store.submit(Write(finish, statements=statements))
         else:
             finish(None)
 
     def unlock(
-        self, group: str, queues: Sequence[MessageQueue], owner: str, epochs: Sequence[int]
+        self,
+        group: str,
+        queues: Sequence[MessageQueue],
+        owner: str,
+        epochs: Sequence[int],
+        done: Done,
     ) -> None:
-        """Release the queues this owner holds, at once, and notify the clients waiting for them.
+        """Release the queues this owner holds, and notify the clients waiting for them.
 
         Args:
             epochs: release a queue only if it is held in this epoch; empty: in any.
+            done: called once the releases are durable.
         """
         # A queue the owner does not hold is skipped: an unlock may arrive after its lock expired.
+        held: list[tuple[MessageQueue, int]] = []
         for place, queue in enumerate(queues):
             holder = self._table.holder(group, queue)
             wanted = epochs[place] if place < len(epochs) else 0
-            if holder is None or not self._table.unlock(group, queue, owner, wanted):
-                continue
-            self._released(EventType.UNLOCK, group, queue, owner, holder[1])
-            self._wake(group, queue)
+            if holder is not None and holder[0] == owner and wanted in (0, holder[1]):
+                held.append((queue, holder[1]))
+
+        def finish(error: StoreError | None) -> None:
+            self._undecided -= 1
+            for queue, epoch in held if error is None else ():
+                # It may have expired meanwhile, and be another's.
+                if self._table.unlock(group, queue, owner, epoch):
+                    self._record_end(EventType.UNLOCK, group, queue, owner, epoch)
+                    self._wake(group, queue)
+            done(error)
+
+        statements = [
+            Statement(_RELEASE, (group, _stored(queue), owner, epoch)) for queue, epoch in held
+        ]
+        self._undecided += 1
+        if statements or self._undecided > 1:
+            self._store.submit(Write(finish, statements=statements))
+        else:
+            finish(None)
 
     def sweep(self) -> None:
         """Delete expired locks and notify the clients waiting for them."""
         for group, queue, owner, epoch in self._table.sweep(self._clock.now_ms()):
             self._statistics.locks_expired += 1
-            self._released(EventType.LOCK_LOST, group, queue, owner, epoch)
+            self._expired(group, queue, owner, epoch)
             self._wake(group, queue)
 
     def is_current(self, group: str, queue: MessageQueue, owner: str, epoch: int) -> bool:
@@ -205,13 +228,11 @@ class QueueLocks:
         for connection in self._refused.pop((group, queue), ()):
             self._notify(connection, group)
 
-    def _released(
-        self, event: EventType, group: str, queue: MessageQueue, owner: str, epoch: int
-    ) -> None:
+    def _expired(self, group: str, queue: MessageQueue, owner: str, epoch: int) -> None:
         def finish(error: StoreError | None) -> None:
             # If the delete failed, a restart gives the old holder one more lease: the queue is
             # free later, but never held twice.
-            self._record_end(event, group, queue, owner, epoch)
+            self._record_end(EventType.LOCK_LOST, group, queue, owner, epoch)
 
         row = (group, _stored(queue), owner, epoch)
         self._store.submit(Write(finish, statements=[Statement(_RELEASE, row)]))

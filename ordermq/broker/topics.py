@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from ordermq.broker.connection import RequestRefused
-from ordermq.broker.store import Statement, Store
+from ordermq.broker.store import Done, QueueLog, Statement, Store, Write
 from ordermq.config import BrokerConfig
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, StoreError
 from ordermq.model.names import (
     AUTO_CREATE_TOPIC,
     DEAD_LETTER_PREFIX,
@@ -38,7 +38,6 @@ DELAY_LEVELS_MS = tuple(
 _SYSTEM_TOPICS = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
 
 
-# Frozen: a change makes another object, by which `saved` recognizes an outdated write.
 @dataclass(frozen=True, slots=True)
 class Topic:
     """One topic's configuration."""
@@ -71,18 +70,29 @@ class Topic:
         }
 
 
+class _Change(NamedTuple):
+    """A change of a topic that is not durable yet."""
+
+    topic: Topic | None  # None: it is deleted
+    write: Write
+
+
+def _ignore(error: StoreError | None) -> None:
+    """Do nothing at the end of a write that others build on: they are answered with its error."""
+
+
 class TopicTable:
     """All topics of the broker.
 
-    A new topic is usable at once and stays `unsaved` until a write with its statement is
-    durable. Every write includes the statements of unsaved topics until then, so an
-    acknowledged message is never in a topic that a restart does not know.
+    Answers know a change once it is durable. Sends know it at once, and what they write fails if
+    the change does (`builds_on`): so a topic can be made by the first of many sends.
     """
 
     def __init__(self, store: Store, config: BrokerConfig) -> None:
+        self._store = store
         self._config = config
         self._topics: dict[str, Topic] = {}
-        self._unsaved: dict[str, Topic] = {}
+        self._changes: dict[str, list[_Change]] = {}  # by topic, in the order of submission
         for name, text in store.rows("SELECT name, config FROM topics"):
             self._topics[str(name)] = Topic(**orjson.loads(str(text)))
         count = config.default_queue_count
@@ -115,16 +125,39 @@ class TopicTable:
             )
         return topic
 
+    def staying(self, name: str) -> Topic:
+        """Return a topic whose offsets may be stored.
+
+        Raises: RequestRefused: there is none of that name, or it is being deleted.
+        """
+        # Behind the deletion an offset would be stored for the topic's next life.
+        if self.is_ending(name):
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {name!r} is being deleted: its offsets are not stored any more",
+            )
+        return self.existing(name)
+
+    def is_ending(self, name: str) -> bool:
+        """Return True while a deletion of the topic is not durable."""
+        changes = self._changes.get(name, ()) if self._changes else ()
+        return any(each.topic is None for each in changes)
+
     def sendable(self, name: str) -> Topic | None:
-        """Return a topic that clients may send to: neither the template nor a built-in one."""
+        """Return a topic that clients may send to: neither the template nor a built-in one.
+
+        It has the changes that are not durable yet.
+        """
+        if self._changes and name in self._changes:
+            return self._changes[name][-1].topic
         return self._topics.get(name)
 
     def all(self) -> list[Topic]:
         """Return every topic of the users, including retry and dead-letter topics."""
         return list(self._topics.values())
 
-    def put(self, topic: Topic) -> Topic:
-        """Create or change a topic.
+    def put(self, topic: Topic, done: Done = _ignore) -> None:
+        """Create or change a topic; `done` is called once that is durable.
 
         Raises: ConfigError: an illegal name, or a queue count out of range.
         """
@@ -135,61 +168,96 @@ class TopicTable:
                 raise ConfigError(
                     f"topic {topic.name!r} with {count} queues: expected 1..{MAX_QUEUES}"
                 )
-        # Visible before it is durable; see the class.
-        self._topics[topic.name] = self._unsaved[topic.name] = topic
-        return topic
+        text = orjson.dumps(asdict(topic)).decode()
+        store = Statement("INSERT OR REPLACE INTO topics VALUES (?, ?)", (topic.name, text))
+        self._submit(topic.name, topic, done, [store])
 
-    def create_by_send(self, name: str, wanted_queues: int) -> Topic | None:
-        """Create the topic of a first send; None if auto_create_topics is off.
-
-        Raises: ConfigError: an illegal name.
-        """
+    def of_first_send(self, name: str, wanted_queues: int) -> Topic | None:
+        """Return the topic that a first send creates by `keep`; None without auto_create_topics."""
         # As in RocketMQ: the producer's default_topic_queue_nums, at most the template's count.
         if not self._config.auto_create_topics:
             return None
         count = min(max(wanted_queues, 1), self._template.write_queues)
-        return self.put(Topic(name, count, count))
+        return Topic(name, count, count)
 
-    def ensure_internal(self, name: str) -> Topic:
-        """Return a group's retry or dead-letter topic; it has one queue, created if missing."""
-        return self._topics.get(name) or self.put(Topic(name, 1, 1))
+    def internal(self, name: str) -> Topic:
+        """Return a group's retry or dead-letter topic; a new one is created by `keep`."""
+        return self.sendable(name) or Topic(name, 1, 1)
 
-    def remove(self, name: str) -> None:
-        """Forget a topic; the caller drops its logs with `Store.forget_topic`.
+    def keep(self, topic: Topic) -> None:
+        """Create a topic if there is none of its name.
+
+        Raises: ConfigError: an illegal name.
+        """
+        if self.sendable(topic.name) is None:
+            self.put(topic)
+
+    def remove(self, name: str, done: Done) -> None:
+        """Delete a topic with its messages and offsets; `done` is called once that is durable.
 
         Raises: ConfigError: it belongs to the broker.
         """
         self._check_system(name)
-        self._topics.pop(name, None)
-        self._unsaved.pop(name, None)
+        # Everything of the topic goes in one write.
+        statements = [
+            Statement("DELETE FROM offsets WHERE topic = ?", (name,)),
+            Statement("DELETE FROM topics WHERE name = ?", (name,)),
+        ]
+
+        def finish(error: StoreError | None) -> None:
+            self._store.life_ended(name, is_durable=error is None)
+            done(error)
+
+        dropped = self._store.end_life(name)
+        try:
+            self._submit(name, None, finish, statements, dropped)
+        except StoreError:  # the broker is closing
+            self._store.life_ended(name, is_durable=False)
+            raise
+
+    @property
+    def has_changes(self) -> bool:
+        """True while any change is not durable."""
+        return bool(self._changes)
+
+    def builds_on(self, name: str) -> list[Write]:
+        """Return the writes without which one for this topic must not be stored."""
+        if is_system_topic(name):  # a waiting message may be for any topic
+            changes = [each for found in self._changes.values() for each in found]
+        else:
+            changes = self._changes.get(name, [])
+        return [each.write for each in changes]
+
+    def _submit(
+        self,
+        name: str,
+        topic: Topic | None,
+        done: Done,
+        statements: list[Statement],
+        drops: Sequence[QueueLog] = (),
+    ) -> None:
+        def finish(error: StoreError | None) -> None:
+            changes = self._changes[name]
+            del changes[0]  # writes end in the order of submission
+            if not changes:
+                del self._changes[name]
+            if error is None:
+                if topic is None:
+                    self._topics.pop(name, None)
+                else:
+                    self._topics[name] = topic
+            done(error)
+
+        needs = self.builds_on(name)
+        write = Write(finish, statements=statements, drops=drops, needs=needs)
+        self._store.submit(write)
+        self._changes.setdefault(name, []).append(_Change(topic, write))
 
     def _check_system(self, name: str) -> None:
         if is_system_topic(name) or name in self._built_in:
             raise ConfigError(
                 f"topic {name!r} belongs to the broker: it can neither be changed nor deleted"
             )
-
-    @property
-    def has_unsaved(self) -> bool:
-        return bool(self._unsaved)
-
-    def unsaved(self) -> tuple[list[Topic], list[Statement]]:
-        """Return the topics that are not durable yet, and the statements that store them."""
-        topics = list(self._unsaved.values())
-        return topics, [
-            Statement(
-                "INSERT OR REPLACE INTO topics VALUES (?, ?)",
-                (topic.name, orjson.dumps(asdict(topic)).decode()),
-            )
-            for topic in topics
-        ]
-
-    def saved(self, topics: Iterable[Topic]) -> None:
-        """Note that a write with these topics is durable."""
-        # By identity: a topic changed again while the write was under way stays unsaved.
-        for topic in topics:
-            if self._unsaved.get(topic.name) is topic:
-                del self._unsaved[topic.name]
 
 
 def is_system_topic(name: str) -> bool:

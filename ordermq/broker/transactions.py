@@ -173,7 +173,7 @@ class Transactions:
             properties.get(props.REAL_TOPIC), half.times_asked,
         )  # fmt: skip
         raw = props.encode(properties).encode()
-        self._topics.ensure_internal(UNDECIDED_TOPIC)
+        self._topics.keep(self._topics.internal(UNDECIDED_TOPIC))
         moved = self._routing.restored(
             message, UNDECIDED_TOPIC, 0, properties=raw, sys_flag=message.sys_flag
         )

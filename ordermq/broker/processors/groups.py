@@ -31,38 +31,52 @@ def heartbeat(context: BrokerContext, connection: BrokerConnection, request: Com
     # All names are checked before anything is registered: a heartbeat counts whole or not.
     for data in beat.consumers:
         check_group(data.group)
+    needs: list[Write] = []
+    for data in beat.consumers:
+        # Before the reply: a consumer looks up this route once, and then only after 20 s.
+        name = retry_topic(data.group)
+        context.topics.keep(context.topics.internal(name))
+        if context.topics.has_changes:
+            needs += context.topics.builds_on(name)
     now_ms = context.clock.now_ms()
     for group_name in beat.producer_groups:
         context.producers.register(group_name, beat.client_id, connection, now_ms)
     for data in beat.consumers:
-        # Before the reply: a consumer looks up this route once, and then only after 20 s.
-        context.topics.ensure_internal(retry_topic(data.group))
         member = Member(beat.client_id, connection, request.language, request.version, now_ms)
         group, is_changed = context.groups.register(member, data)
         if is_changed:
             group.notify_members()
-    if context.topics.has_unsaved:
-        _save_topics_soon(context)
-    connection.reply(request, ResponseCode.SUCCESS, {"IS_SUPPORT_HEART_BEAT_V2": "false"})
 
-
-def _save_topics_soon(context: BrokerContext) -> None:
-    topics, statements = context.topics.unsaved()
+    def answer() -> None:
+        connection.reply(request, ResponseCode.SUCCESS, {"IS_SUPPORT_HEART_BEAT_V2": "false"})
 
     def finish(error: StoreError | None) -> None:
-        # After an error the topics stay unsaved, and the next append includes them.
         if error is None:
-            context.topics.saved(topics)
+            answer()
+            return
+        # Refused as a whole: a member that does not know its retry topic must get no queues.
+        for data in beat.consumers:
+            _leave(context, connection, data.group, beat.client_id)
+        context.reply_write_failed(connection, request, error)
 
-    context.store.submit(Write(finish, statements=statements))
+    if needs:
+        context.store.submit(Write(finish, needs=needs))
+    else:
+        answer()
+
+
+def _leave(
+    context: BrokerContext, connection: BrokerConnection, group_name: str, client_id: str
+) -> None:
+    group = context.groups.leave(group_name, connection, client_id)
+    if group is not None:
+        group.notify_members()
 
 
 def unregister(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     header = UnregisterHeader.from_ext(request.ext)
     if header.consumer_group:
-        group = context.groups.leave(header.consumer_group, connection, header.client_id)
-        if group is not None:
-            group.notify_members()
+        _leave(context, connection, header.consumer_group, header.client_id)
     if header.producer_group:
         context.producers.leave(header.producer_group, connection)
     connection.reply(request, ResponseCode.SUCCESS)
@@ -118,10 +132,8 @@ def assignment(context: BrokerContext, connection: BrokerConnection, request: Co
 
 
 def put_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    # Visible at once, acknowledged when durable, as with topics.
-    _, statements = context.groups.put(load_object(request.body, "group configuration"))
-    done = context.when_durable(connection, request)
-    context.store.submit(Write(done, statements=statements))
+    settings = load_object(request.body, "group configuration")
+    context.groups.put(settings, context.when_durable(connection, request))
 
 
 def all_groups(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -159,12 +171,17 @@ def one_group(context: BrokerContext, connection: BrokerConnection, request: Com
 
 def delete_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     name = required_field(request, "groupName")
-    # Offsets stay by default, as in Java: the group continues from them if it is created again.
-    statements = [context.groups.remove(name)]
-    if request.ext.get("cleanOffset", "").lower() == "true":
-        statements.append(context.offsets.forget_group(name))
-    done = context.when_durable(connection, request)
-    context.store.submit(Write(done, statements=statements))
+    if request.ext.get("cleanOffset", "").lower() != "true":
+        # Offsets stay, as in Java: the group continues from them if it is created again.
+        context.groups.remove(name, context.when_durable(connection, request))
+        return
+
+    def deleted() -> None:
+        context.offsets.forget_group(name)
+        connection.reply(request, ResponseCode.SUCCESS)
+
+    done = context.when_durable(connection, request, deleted)
+    context.groups.remove(name, done, [context.offsets.deletion(name)])
 
 
 def connections(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

@@ -49,9 +49,8 @@ def unlock(context: BrokerContext, connection: BrokerConnection, request: Comman
             ResponseCode.INVALID_PARAMETER,
             f"{len(epochs)} epochs for {len(batch.queues)} queues: expected one per queue",
         )
-    # Answered at once: if the delete is lost in a crash, the queue is only free a lease later.
-    context.locks.unlock(batch.group, batch.queues, batch.client_id, epochs)
-    connection.reply(request, ResponseCode.SUCCESS)
+    done = context.when_durable(connection, request)
+    context.locks.unlock(batch.group, batch.queues, batch.client_id, epochs, done)
 
 
 def query(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.consumer_offsets import MAX_OFFSET, OffsetKey
 from ordermq.broker.context import BrokerContext, Handler, number_field, required_field
-from ordermq.broker.store import QueueLog
+from ordermq.broker.store import QueueLog, Write
 from ordermq.broker.topics import Topic
-from ordermq.errors import StoreError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import check_group
 from ordermq.model.stored_message import stored_at
 from ordermq.remoting.bodies import queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -59,8 +61,8 @@ def query(context: BrokerContext, connection: BrokerConnection, request: Command
 
 def update(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     header = UpdateOffsetHeader.from_ext(request.ext)
-    context.topics.existing(header.topic)
-    group = context.groups.ensure(header.group)
+    context.topics.staying(header.topic)
+    check_group(header.group)
     if not 0 <= header.commit_offset <= MAX_OFFSET:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -68,10 +70,11 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         )
     if header.epoch is not None:
         _check_epoch(context, header)
-    offset = _in_range(context, header)
+    offset = _in_range(context, connection, header)
     epoch, client = header.epoch or 0, header.client_id or ""
 
     def answer() -> None:
+        group = context.groups.ensure(header.group)
         context.statistics.commits += 1
         if context.history.enabled:
             event = EventType.RESET if header.reset else EventType.COMMIT_ACK
@@ -82,6 +85,9 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         connection.reply(request, ResponseCode.SUCCESS)
 
     key = header.group, header.topic, header.queue_id
+    if context.offsets.is_resetting(key):
+        _handle_later(context, connection, request, update)
+        return
     if context.offsets.has_unseen_reset(key) and not header.reset:
         # Answered with success: the member cannot do anything about it, and its next pull
         # tells it the new offset.
@@ -89,6 +95,15 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         return
     done = context.when_durable(connection, request, answer)
     context.offsets.commit(key, offset, done)
+
+
+def _handle_later(
+    context: BrokerContext, connection: BrokerConnection, request: Command, handler: Handler
+) -> None:
+    """Handle a request when the writes submitted before have ended, a reset among them."""
+    # An empty write: writes end in the order of submission.
+    again = partial(handler, context, connection, request)
+    context.store.submit(Write(context.when_durable(connection, request, again)))
 
 
 def _check_epoch(context: BrokerContext, header: UpdateOffsetHeader) -> None:
@@ -106,25 +121,32 @@ def _check_epoch(context: BrokerContext, header: UpdateOffsetHeader) -> None:
         )
 
 
-def _in_range(context: BrokerContext, header: UpdateOffsetHeader) -> int:
+def _in_range(
+    context: BrokerContext, connection: BrokerConnection, header: UpdateOffsetHeader
+) -> int:
     """Return the offset to store: the one of the request, or the queue's end for a seek beyond it.
 
-    Raises: RequestRefused: it is beyond the end, and no seek.
+    Raises: RequestRefused: it is beyond the end or of an earlier life of the topic, and no seek.
     """
     # RocketMQ's broker stores any number. One beyond the end would skip messages that are not even
     # sent yet, and only a defect or a damaged answer makes a client commit it. Below the first
     # message is allowed: retention may have overtaken a slow consumer.
     log = context.store.find_log(header.topic, header.queue_id)
     end = 0 if log is None else log.max_offset
-    if header.commit_offset <= end:
-        return header.commit_offset
     if header.reset:
-        return end
+        return min(header.commit_offset, end)
+    key = header.group, header.topic, header.queue_id
+    if header.commit_offset > end:
+        reason = f"is beyond its end: expected at most {end}"
+    elif connection.is_of_earlier_life(key, log):
+        reason = "counts messages of a topic that was deleted: pull from the new one first"
+    else:
+        return header.commit_offset
     context.statistics.commits_refused += 1
     raise RequestRefused(
         ResponseCode.INVALID_PARAMETER,
         f"offset {header.commit_offset} of queue {header.queue_id} of topic {header.topic!r} "
-        f"for group {header.group!r} is beyond its end: expected at most {end}",
+        f"for group {header.group!r} {reason}",
     )
 
 
@@ -173,7 +195,7 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
     The broker stores them and answers each queue's next pull with them, so every client
     follows, also one that does not know resets.
     """
-    topic = context.topics.existing(required_field(request, "topic"))
+    topic = context.topics.staying(required_field(request, "topic"))
     name = required_field(request, "group")
     group = context.groups.get(name)
     if group is None:
@@ -181,18 +203,15 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known"
         )
     targets = _reset_targets(context, request, name, topic)
-    # Announced before they are stored: from now on no member's commit may overwrite them.
-    if group.members:
-        for key, offset in targets.items():
-            context.offsets.announce_reset(key, offset)
+    if any(map(context.offsets.is_resetting, targets)):
+        _handle_later(context, connection, request, reset)
+        return
 
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            for key in targets:
-                context.offsets.take_reset(key)  # withdrawn
-            context.reply_write_failed(connection, request, error)
-            return
-        for (_, _, queue_id), offset in targets.items():
+    def stored() -> None:
+        for key, offset in targets.items():
+            queue_id = key[2]
+            if group.members:
+                context.offsets.announce_reset(key, offset)
             context.history.record(
                 EventType.RESET, group=name, topic=topic.name,
                 broker=context.config.broker_name, queue=queue_id, off=offset,
@@ -204,7 +223,7 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
         body = b'{"offsetTable":' + queue_table_to_json(table) + b"}"
         connection.reply(request, ResponseCode.SUCCESS, body=body)
 
-    context.offsets.reset(targets, finish)
+    context.offsets.reset(targets, context.when_durable(connection, request, stored))
 
 
 def _reset_targets(

@@ -23,6 +23,7 @@ from ordermq.remoting.codes import OFFSET_RESET, PullFlag, RequestCode, Response
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
+NEW_LIFE = "TOPIC_CREATED_ANEW"  # remark of an answer that RocketMQ's brokers do not have
 # Plain numbers: arithmetic with the members of an enum is several times slower.
 _COMMIT = int(PullFlag.COMMIT_OFFSET)
 _SUSPEND = int(PullFlag.SUSPEND)
@@ -35,7 +36,7 @@ def pull(context: BrokerContext, connection: BrokerConnection, request: Command)
     tag_hashes = _check(context, header)
     # A pull may commit an offset on its way; its reply does not wait for that.
     if header.sys_flag & _COMMIT and 0 <= header.commit_offset <= MAX_OFFSET:
-        _commit(context, header)
+        _commit(context, connection, header)
     suspend_ms = header.suspend_timeout_ms if header.sys_flag & _SUSPEND else 0
     _answer(context, connection, request, header, tag_hashes, suspend_ms)
 
@@ -45,6 +46,7 @@ def answer_held(context: BrokerContext, held: HeldPull) -> None:
     # Read again instead of kept: most pulls are answered at once, and a header per held pull
     # would be more memory than the request alone.
     header = read_pull_header(held.request.ext)
+    context.topics.existing(header.topic)  # it may have been deleted meanwhile
     _answer(context, held.connection, held.request, header, held.tag_hashes, 0)
 
 
@@ -100,7 +102,10 @@ def _tag_hashes(expression: str | None) -> tuple[int, ...]:
     return tuple(string_hash(tag) for tag in split_tags("", expression))
 
 
-def _commit(context: BrokerContext, header: PullHeader) -> None:
+def _commit(context: BrokerContext, connection: BrokerConnection, header: PullHeader) -> None:
+    if context.topics.is_ending(header.topic):
+        return
+
     def finish(error: StoreError | None) -> None:
         # Counted, not answered: the pull does not depend on it, and the store has logged it.
         if error is not None:
@@ -115,10 +120,11 @@ def _commit(context: BrokerContext, header: PullHeader) -> None:
             )  # fmt: skip
 
     key = header.group, header.topic, header.queue_id
+    log = context.store.readable_log(header.topic, header.queue_id)
     # As in `offsets.update`, but a pull is answered all the same.
-    if header.commit_offset > context.store.log(header.topic, header.queue_id).max_offset:
+    if header.commit_offset > log.max_offset or connection.is_of_earlier_life(key, log):
         context.statistics.commits_refused += 1
-    elif not context.offsets.has_unseen_reset(key):
+    elif not (context.offsets.has_unseen_reset(key) or context.offsets.is_resetting(key)):
         context.offsets.commit(key, header.commit_offset, finish)
 
 
@@ -130,14 +136,21 @@ def _answer(
     tag_hashes: tuple[int, ...],
     suspend_ms: int,
 ) -> None:
-    log = context.store.log(header.topic, header.queue_id)
+    key = header.group, header.topic, header.queue_id
+    log = context.store.readable_log(header.topic, header.queue_id)
     offset = header.queue_offset
     # An administrator's reset reaches every client this way, also one that knows no resets:
     # "offset moved" is part of pulling.
-    reset_to = context.offsets.take_reset((header.group, header.topic, header.queue_id))
+    reset_to = context.offsets.take_reset(key)
     if reset_to is not None and reset_to != offset:
         ext = _reply_ext(log, reset_to)
         connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext, remark=OFFSET_RESET)
+        return
+    if connection.begins_life(key, log) and offset > log.min_offset and reset_to is None:
+        # The topic was deleted and made anew since this client's last pull: its offset counts
+        # messages of the old one, and says nothing of the new one, however long that is.
+        ext = _reply_ext(log, log.min_offset)
+        connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext, remark=NEW_LIFE)
         return
     if log.min_offset <= offset < log.max_offset:
         _answer_found(context, connection, request, header, tag_hashes, log)

@@ -67,7 +67,7 @@ def _send(
     is_retry = header.reconsume_times > 0 or is_retry_topic(topic.name)
     unique_id = None if is_retry else unique_id_of(header.properties)
     if is_retry_topic(topic.name) and _is_dead_letter(context, header):
-        topic = context.topics.ensure_internal(dead_letter_topic(group_of_retry_topic(topic.name)))
+        topic = context.topics.internal(dead_letter_topic(group_of_retry_topic(topic.name)))
         undelayed = props.decode(header.properties)
         undelayed.pop(props.DELAY, None)
         header = replace(header, properties=props.encode(undelayed), queue_id=0)
@@ -79,6 +79,7 @@ def _send(
             return
     target = context.routing.route(topic.name, queue_id, header.properties)
     append = _append(connection, request, header, target, header.sys_flag, target.due_ms)
+    context.topics.keep(topic)  # only now: a refused send creates none
     if target.log is context.routing.timer_log:
         _store_timed(context, connection, request, append, topic, queue_id, target, unique_id)
         return
@@ -114,6 +115,7 @@ def _send_half(
     append = _append(
         connection, request, header, target, header.sys_flag & ~TRANSACTION_BITS, tag=0
     )
+    context.topics.keep(topic)
 
     def stored() -> None:
         context.transactions.add(append.first_offset, properties, target.stored_ms)
@@ -210,6 +212,7 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
     if not len(records):
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the batch has no message")
     append = Append(queue_log, records)
+    context.topics.keep(topic)
     _store(context, connection, request, append, queue_id, unique_id_of_batch(request.body))
 
 
@@ -231,8 +234,8 @@ def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
         raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
     # A group's retry topic is created even where sends may not create topics.
     if is_retry_topic(name):
-        return context.topics.ensure_internal(name)
-    topic = context.topics.create_by_send(name, header.default_topic_queue_nums)
+        return context.topics.internal(name)
+    topic = context.topics.of_first_send(name, header.default_topic_queue_nums)
     if topic is None:
         raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST,
@@ -402,7 +405,6 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
         topic = retry_topic(group.name)
         level = header.delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
         properties[props.DELAY] = str(level)
-    context.topics.ensure_internal(topic)
     target = context.routing.route(topic, 0, props.encode(properties))
     writer = core.RecordWriter(
         target.log.topic, target.log.queue_id, message.born_host, message.store_host
@@ -418,6 +420,7 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
         tag=target.due_ms,
     )
     append = Append(target.log, record)
+    context.topics.keep(context.topics.internal(topic))
     context.routing.append((append,), context.when_durable(connection, request))
 
 

@@ -15,7 +15,6 @@ from ordermq.broker.context import (
     number_field,
     required_field,
 )
-from ordermq.broker.store import Write
 from ordermq.broker.topics import Topic
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute, queue_table_to_json
@@ -61,26 +60,21 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
             number_field(request, "writeQueueNums"),
             number_field(request, "perm") & 7,  # read, write, inherit
             request.ext.get("order", "").lower() == "true",
-        )
+        ),
+        context.when_durable(connection, request),
     )
-    topics, statements = context.topics.unsaved()
-
-    def answer() -> None:
-        context.topics.saved(topics)
-        connection.reply(request, ResponseCode.SUCCESS)
-
-    done = context.when_durable(connection, request, answer)
-    context.store.submit(Write(done, statements=statements))
 
 
 def delete(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     name = required_field(request, "topic")
-    # Everything of the topic goes in one write: messages, offsets and the topic itself.
-    context.topics.remove(name)
-    context.offsets.forget_topic(name)
-    done = context.when_durable(connection, request)
-    statements, dropped = context.store.forget_topic(name)
-    context.store.submit(Write(done, statements=statements, drops=dropped))
+
+    def deleted() -> None:
+        context.offsets.forget_topic(name)
+        # Whoever waits for a message of the topic learns now that there will be none.
+        context.long_polling.answer_topic(name)
+        connection.reply(request, ResponseCode.SUCCESS)
+
+    context.topics.remove(name, context.when_durable(connection, request, deleted))
 
 
 def delete_route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

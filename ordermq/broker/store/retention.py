@@ -67,7 +67,7 @@ class Retention:
             first_kept = self._store.search(log, before_ms, after=False)
             while log.min_offset < first_kept and _removable_count(log) > 0:
                 if not await self._trim(log, first_kept - log.min_offset):
-                    return
+                    break  # the topic may have been deleted meanwhile: the others have their turn
 
     async def _trim_by_size(self, max_bytes: int) -> None:
         # A heap of queues by the age of their oldest message: each step takes the oldest step
@@ -76,9 +76,7 @@ class Retention:
         heapq.heapify(heads)
         while heads and self._store.used_bytes() > max_bytes:
             log = heads[0][2]
-            if not await self._trim(log, STEP):
-                return
-            if _removable_count(log) > 0:
+            if await self._trim(log, STEP) and _removable_count(log) > 0:
                 heapq.heapreplace(heads, (self._oldest_ms(log), log.row, log))
             else:
                 heapq.heappop(heads)

@@ -16,6 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store.group_commit import (
@@ -23,7 +24,6 @@ from ordermq.broker.store.group_commit import (
     Append,
     GroupCommit,
     QueueLog,
-    Statement,
     Write,
 )
 from ordermq.broker.store.integrity import check_integrity, is_closed
@@ -81,6 +81,9 @@ class Store(ProcessBound):
         self._listeners: list[Callable[[Append], None]] = []
         self._logs: dict[tuple[str, int], QueueLog] = {}
         self._by_row: dict[int, QueueLog] = {}
+        # Of topics whose deletion is submitted and not durable: the logs by queue of the lives that
+        # follow, one for each deletion. Readers have the old logs until then.
+        self._next_lives: dict[str, list[dict[int, QueueLog]]] = {}
         try:
             if self.path is not None:
                 _make_database_private(self.path)
@@ -157,35 +160,67 @@ class Store(ProcessBound):
         return self._broker_id
 
     def log(self, topic: str, queue_id: int) -> QueueLog:
-        """Return the log of a queue; a new one is stored at its first append."""
+        """Return the log that a queue's next append goes to; it is stored at its first append.
+
+        Behind a deletion that is not durable yet it is another one than readers have.
+        """
+        if self._next_lives and topic in self._next_lives:
+            life = self._next_lives[topic][-1]
+            found = life.get(queue_id)
+            if found is None:
+                found = life[queue_id] = self._new_log(topic, queue_id)
+            return found
+        return self.readable_log(topic, queue_id)
+
+    def readable_log(self, topic: str, queue_id: int) -> QueueLog:
+        """Return the log that a queue is read from now."""
         found = self._logs.get((topic, queue_id))
         if found is None:
-            row = self._next_row
-            self._next_row += 1
-            found = QueueLog(row, topic, queue_id, is_stored=False)
-            self._logs[topic, queue_id] = self._by_row[row] = found
+            found = self._logs[topic, queue_id] = self._new_log(topic, queue_id)
+        return found
+
+    def _new_log(self, topic: str, queue_id: int) -> QueueLog:
+        row = self._next_row
+        self._next_row += 1
+        found = self._by_row[row] = QueueLog(row, topic, queue_id, is_stored=False)
         return found
 
     def find_log(self, topic: str, queue_id: int) -> QueueLog | None:
-        """Return the log of a queue if it has been used."""
+        """Return the log that a queue is read from now, if it has been used."""
         return self._logs.get((topic, queue_id))
 
     def logs(self) -> list[QueueLog]:
         """Return every log that has been used."""
         return list(self._logs.values())
 
-    def forget_topic(self, topic: str) -> tuple[list[Statement], list[QueueLog]]:
-        """Drop a topic's logs; return the statements and the ends of logs that make it durable."""
-        dropped = []
+    def end_life(self, topic: str) -> list[QueueLog]:
+        """Begin a topic's next life, for appends; return the logs that its deletion drops.
+
+        Call `life_ended` when the deletion is durable or has failed.
+        """
+        lives = self._next_lives.setdefault(topic, [])
+        if lives:
+            dropped = list(lives[-1].values())
+        else:
+            dropped = [found for found in self._logs.values() if found.topic == topic]
+        lives.append({})
+        return dropped
+
+    def life_ended(self, topic: str, *, is_durable: bool) -> None:
+        """Let readers have the topic's next life; or if its deletion failed, keep the old one."""
+        lives = self._next_lives[topic]
+        next_life = lives.pop(0)
+        if not lives:
+            del self._next_lives[topic]
+        if not is_durable:
+            # What was appended to it needed the deletion, and has failed as well.
+            for found in next_life.values():
+                del self._by_row[found.row]
+            return
         for key in [key for key in self._logs if key[0] == topic]:
-            found = self._logs.pop(key)
-            del self._by_row[found.row]
-            dropped.append(found)
-        statements = [
-            Statement("DELETE FROM offsets WHERE topic = ?", (topic,)),
-            Statement("DELETE FROM topics WHERE name = ?", (topic,)),
-        ]
-        return statements, dropped
+            del self._by_row[self._logs.pop(key).row]
+        for queue_id, found in next_life.items():
+            self._logs[topic, queue_id] = found
 
     def read(self, log: QueueLog, offset: int, count: int, max_bytes: int) -> tuple[bytes, int]:
         """Return records from `offset` on, joined, and the offset after the last of them.
@@ -193,9 +228,8 @@ class Store(ProcessBound):
         At least one record, then as many of `count` as fit into `max_bytes`.
         """
         end = min(offset + count, log.max_offset)
-        execute = self._reader.execute
         chunk_end = min(offset + _READ_CHUNK, end)
-        records = [row[0] for row in execute(log.read_sql, (offset, chunk_end)).fetchall()]
+        records = self.records(log, offset, chunk_end)
         body = b"".join(records)
         if chunk_end == end and len(body) <= max_bytes:
             return body, end
@@ -203,7 +237,7 @@ class Store(ProcessBound):
         size = len(body)
         while chunk_end < end and size <= max_bytes:
             start, chunk_end = chunk_end, min(chunk_end + _READ_CHUNK, end)
-            more = [row[0] for row in execute(log.read_sql, (start, chunk_end)).fetchall()]
+            more = self.records(log, start, chunk_end)
             size += sum(map(len, more))
             records += more
         records = _fitting(records, max_bytes)
@@ -212,18 +246,14 @@ class Store(ProcessBound):
 
     def next_stored(self, log: QueueLog, offset: int) -> int:
         """Return the first offset from `offset` on that has a record, or `max_offset`."""
-        if not log.is_stored:
-            return log.max_offset
-        (found,) = self._reader.execute(
-            f"SELECT min(off) FROM {log.table} WHERE off >= ?", (offset,)
-        ).fetchone()
+        rows = self._rows_of(log, f"SELECT min(off) FROM {log.table} WHERE off >= ?", offset)
+        found = rows[0][0] if rows else None
         return log.max_offset if found is None else min(int(found), log.max_offset)
 
     def last_stored(self, log: QueueLog, end: int) -> int:
         """Return the last offset below `end` that has a record, or -1."""
-        (found,) = self._reader.execute(
-            f"SELECT max(off) FROM {log.table} WHERE off < ?", (end,)
-        ).fetchone()
+        rows = self._rows_of(log, f"SELECT max(off) FROM {log.table} WHERE off < ?", end)
+        found = rows[0][0] if rows else None
         return -1 if found is None else int(found)
 
     def read_tagged(
@@ -236,12 +266,12 @@ class Store(ProcessBound):
         # Tags are filtered in the table scan, without an index on the column: an index would cost
         # every send a second tree to write, and most pulls take all tags.
         end = min(offset + SCAN_LIMIT, log.max_offset)
-        cursor = self._reader.execute(
+        rows = self._rows_of(
+            log,
             f"SELECT off, record FROM {log.table} WHERE off >= ? AND off < ?"
             f" AND tag IN ({', '.join('?' * len(tag_hashes))}) LIMIT ?",
-            (offset, end, *tag_hashes, count),
-        )
-        rows = cursor.fetchall()
+            offset, end, *tag_hashes, count,
+        )  # fmt: skip
         kept = _fitting([record for _, record in rows], max_bytes)
         # Cut short by a limit: continue behind the last record kept, not behind the scan.
         if len(kept) < len(rows) or len(rows) == count:
@@ -260,34 +290,37 @@ class Store(ProcessBound):
         """Return (offset, tag) of every record of a log, ascending; for loading at start."""
         if not log.is_stored:
             return []
-        return self._reader.execute(f"SELECT off, tag FROM {log.table} ORDER BY off").fetchall()
+        return self._rows_of(log, f"SELECT off, tag FROM {log.table} ORDER BY off")
 
     def record(self, log: QueueLog, offset: int) -> bytes | None:
         """Return one stored record; None if the queue does not hold the offset."""
         if not log.min_offset <= offset < log.max_offset:
             return None
-        row = self._reader.execute(log.read_sql, (offset, offset + 1)).fetchone()
-        return None if row is None else bytes(row[0])
+        rows = self.records(log, offset, offset + 1)
+        return rows[0] if rows else None
 
     def records(self, log: QueueLog, offset: int, end: int) -> list[bytes]:
         """Return the records of offsets in [offset, end), ascending."""
-        return [row[0] for row in self._reader.execute(log.read_sql, (offset, end)).fetchall()]
+        return [row[0] for row in self._rows_of(log, log.read_sql, offset, end)]
 
     def newest(self, log: QueueLog, count: int, max_bytes: int) -> list[tuple[int, bytes]]:
-        """Return (offset, record) of a log's newest records, ascending; for loading at start."""
-        if not log.is_stored:
-            return []
+        """Return (offset, record) of a log's newest records, ascending."""
         found: list[tuple[int, bytes]] = []
-        size = 0
-        rows = self._reader.execute(
-            f"SELECT off, record FROM {log.table} ORDER BY off DESC LIMIT ?", (count,)
-        )
-        for offset, record in rows:
-            size += len(record)
-            if size > max_bytes:
+        size, end = 0, log.max_offset
+        # In chunks: the newest few may be all that `max_bytes` allows.
+        while len(found) < count and size <= max_bytes:
+            rows = self._rows_of(
+                log, f"SELECT off, record FROM {log.table} WHERE off < ? ORDER BY off DESC LIMIT ?",
+                end, min(_READ_CHUNK, count - len(found)),
+            )  # fmt: skip
+            if not rows:
                 break
-            found.append((offset, record))
-        rows.close()
+            for offset, record in rows:
+                size += len(record)
+                if size > max_bytes:
+                    break
+                found.append((offset, record))
+            end = rows[-1][0]
         return found[::-1]
 
     def record_at(self, physical_offset: int) -> bytes | None:
@@ -315,6 +348,17 @@ class Store(ProcessBound):
             else:
                 high = middle
         return low
+
+    def _rows_of(self, log: QueueLog, sql: str, *parameters: object) -> list[Any]:
+        """Return what a query of a log's table finds."""
+        try:
+            return self._reader.execute(sql, parameters).fetchall()
+        except sqlite3.OperationalError:
+            # The writer thread may have dropped the table already, or have created it and not
+            # committed yet; this thread will be told soon.
+            if log.is_dropped or not log.max_offset:
+                return []
+            raise
 
     def rows(self, sql: str) -> list[tuple[object, ...]]:
         """Return the result of a query of the small tables; for loading at start."""

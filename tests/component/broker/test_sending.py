@@ -14,7 +14,7 @@ from ordermq.config import BrokerConfig
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import ONEWAY_FLAG, Command, Serialization, encode
-from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.headers import QueueHeader, SendHeader
 from ordermq.remoting.rare_headers import LongSendHeader
 from tests.component.broker.wire_client import WireClient, batch_body, records
 
@@ -159,7 +159,8 @@ def test_unsupported_sends_are_refused_not_ignored(
     client: WireClient, properties: dict[str, str], code: int
 ) -> None:
     assert client.send("orders", properties=properties).code == code
-    assert client.max_offset("orders") == 0
+    missing = client.call(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0).to_ext())
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST, "a refused send creates no topic"
 
 
 def test_a_truncated_batch_is_refused_as_a_whole(client: WireClient) -> None:
@@ -168,7 +169,8 @@ def test_a_truncated_batch_is_refused_as_a_whole(client: WireClient) -> None:
     for torn in (body[:-1], body[:10], body + b"\0", b"\0" * 40, b""):
         answer = client.call(RequestCode.SEND_BATCH_MESSAGE, ext, torn)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert client.max_offset("orders") == 0
+    missing = client.call(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0).to_ext())
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST, "a refused send creates no topic"
 
 
 def test_a_batch_cannot_be_delayed(client: WireClient) -> None:

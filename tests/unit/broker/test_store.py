@@ -16,6 +16,7 @@ from ordermq.broker.topics import Topic, TopicTable
 from ordermq.config import BrokerConfig
 from ordermq.core import RecordWriter
 from ordermq.errors import StoreError
+from ordermq.model.names import TIMER_TOPIC
 from ordermq.model.stored_message import StoredMessage, host_bytes
 from tests.component.broker.wire_client import batch_body
 
@@ -39,6 +40,17 @@ def bodies(joined: bytes) -> list[bytes]:
         found.append(StoredMessage.read(joined[at : at + size]).body)
         at += size
     return found
+
+
+def deletion(store: Store) -> asyncio.Future[StoreError | None]:
+    dropped = store.end_life("t")
+
+    def finish(error: StoreError | None) -> None:
+        store.life_ended("t", is_durable=error is None)
+
+    done, ended = awaitable_done(finish)
+    store.submit(Write(done, drops=dropped))
+    return ended
 
 
 class Writer:
@@ -168,8 +180,7 @@ def test_a_queue_that_is_made_anew_behind_its_end_is_there_after_a_restart(
             # Twice: a queue may begin and end several times in one group.
             waits: list[asyncio.Future[StoreError | None]] = []
             for life in (b"1", b"2"):
-                _, dropped = store.forget_topic("t")
-                waits.append(end_of(store, Write(nothing, drops=dropped)))
+                waits.append(deletion(store))
                 waits += [writer.submit(records(store, life + b"-a"))]
                 waits += [writer.submit(records(store, life + b"-b"))]
                 if not is_one_group:
@@ -199,7 +210,7 @@ def test_a_write_that_names_an_ended_queue_fails_alone(tmp_path: Path) -> None:
             for number in range(2):
                 ended = []
                 if not number:  # in the group in which the queue ends; then in a later one
-                    ended.append(end_of(store, Write(nothing, drops=store.forget_topic("t")[1])))
+                    ended.append(deletion(store))
                 good = records(store, b"good", queue=5)
                 ended += [
                     end_of(store, Write(nothing, statements=[trim])),
@@ -327,21 +338,22 @@ def test_tagged_reads_stop_at_bytes_too() -> None:
     run(scene)
 
 
-def test_a_topic_is_unsaved_until_a_write_with_its_statement_is_durable(
+def test_a_change_of_a_topic_is_answered_when_it_is_durable_and_sent_to_at_once(
     tmp_path: Path,
 ) -> None:
     async def scene() -> None:
         async with running(tmp_path / "s.db") as writer:
             topics = TopicTable(writer.store, BrokerConfig())
-            topics.put(Topic("orders", 4, 4))
-            topics.put(Topic("orders", 8, 8))
-            unsaved, statements = topics.unsaved()
             done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-            writer.store.submit(Write(done.set_result, statements=statements))
-            topics.put(Topic("orders", 9, 9))
-            await done
-            topics.saved(unsaved)
-            assert topics.has_unsaved, "the newer one is on no disk"
+            topics.put(Topic("orders", 4, 4))
+            topics.put(Topic("orders", 8, 8), done.set_result)
+            assert topics.get("orders") is None
+            assert topics.sendable("orders") == Topic("orders", 8, 8)
+            assert len(topics.builds_on("orders")) == len(topics.builds_on(TIMER_TOPIC)) == 2
+            assert topics.builds_on("bills") == []
+            assert await done is None
+            assert topics.get("orders") == Topic("orders", 8, 8)
+            assert not topics.has_changes
         again = Store(tmp_path / "s.db", BrokerConfig())
         found = TopicTable(again, BrokerConfig()).get("orders")
         again.close()
