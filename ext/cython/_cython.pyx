@@ -2,7 +2,8 @@
 """The C core bound for CPython. Contracts: ordermq/core/interface.py.
 
 Every call holds the GIL, except long calls on columns: releasing it costs as much as a small call.
-Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs the GIL.
+Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs the GIL; the
+thread of the pull engine does where it speaks TLS, so whoever waits for it releases the GIL.
 
 Python objects beside a C object, and C objects without a mutex, are guarded by the GIL and, on an
 interpreter without one, by the critical section of their owner, which is nothing elsewhere. Both
@@ -15,13 +16,17 @@ cimport cython
 from cpython.array cimport array, clone
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITE, PyBuffer_Release,
+    PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
+from cpython.memoryview cimport (
+    PyMemoryView_FromMemory, PyMemoryView_FromObject, PyMemoryView_GET_BUFFER,
+)
+from cpython.pystate cimport PyGILState_Ensure, PyGILState_Release, PyGILState_STATE
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -42,6 +47,7 @@ from array import array as _array
 from itertools import chain as _chain
 from os import strerror as _strerror
 from os import urandom as _urandom
+from sys import is_finalizing
 from types import NoneType
 
 from ordermq import errors as _errors

@@ -1,3 +1,7 @@
+cdef enum:
+    TLS_PLAIN_BYTES = 16384  # most of a record, deciphered (RFC 8446, 5.1)
+
+
 @cython.final
 cdef class PullEngine:
     """The thread that pulls without the interpreter; see core/interface.py."""
@@ -6,6 +10,7 @@ cdef class PullEngine:
     # The GIL guards this and each stream's _is_active, and without a GIL the critical section of
     # the engine: nothing is started or stopped while the engine closes or events are collected.
     cdef bint _is_closed
+    cdef bint _has_thread_state  # the engine's thread has one of the interpreter, for TLS
 
     def __cinit__(self, wake_read, wake_write, tell_write, clock_id, max_frame_bytes):
         self._engine = omq_pull_engine_new(
@@ -15,8 +20,9 @@ cdef class PullEngine:
             raise MemoryError("no memory, or no thread, for the pull engine")
 
     def __dealloc__(self):
-        # Never while something of it is in use: connections and streams hold the engine.
-        if self._engine is not NULL:
+        # Never while something of it is in use: connections and streams hold the engine. While the
+        # interpreter ends, a thread that asks for its lock, as TLS does, may never come back.
+        if self._engine is not NULL and not is_finalizing():
             self.close()
             omq_pull_engine_free(self._engine)
 
@@ -66,18 +72,20 @@ cdef class PullEngine:
         omq_pull_engine_interrupt(self._engine)
 
     def rest(self):
-        omq_pull_engine_rest(self._engine)
+        with nogil:  # the thread may wait for it in a step of TLS
+            omq_pull_engine_rest(self._engine)
 
     def resume(self):
         omq_pull_engine_resume(self._engine)
 
-    @cython.critical_section
     def close(self):
-        # With the interpreter lock, if there is one: the thread never asks for it, and ends after
-        # its turn.
-        if not self._is_closed:
+        cdef bint is_closed
+        with cython.critical_section(self):
+            is_closed = self._is_closed
             self._is_closed = True
-            omq_pull_engine_close(self._engine)
+        if not is_closed:
+            with nogil:  # as `rest`
+                omq_pull_engine_close(self._engine)
 
 
 @cython.final
@@ -87,16 +95,30 @@ cdef class PullConnection:
     cdef omq_pull_connection *_connection  # owned; freed in __dealloc__
     cdef PullEngine _engine
     cdef readonly object owner
+    # Of TLS, used by the engine's thread until the connection has ended.
+    cdef object _read
+    cdef object _write
+    cdef object _incoming
+    cdef object _outgoing
+    cdef object _wants_more  # a class of exceptions
+    cdef readonly object tls_error
 
-    def __cinit__(self, PullEngine engine not None, descriptor, owner):
+    def __cinit__(self, PullEngine engine not None, descriptor, owner, tls=None):
         cdef int socket = descriptor
         cdef bint is_closed
+        cdef omq_tls functions = [step_tls, leave_interpreter]
         self._engine = engine
         self.owner = owner
+        if tls is not None:
+            self._read, self._write = tls.ssl_object.read, tls.ssl_object.write
+            self._incoming, self._outgoing = tls.incoming, tls.outgoing
+            self._wants_more = tls.wants_more
         with cython.critical_section(engine):
             is_closed = engine._is_closed
             if not is_closed:
-                self._connection = omq_pull_connection_new(engine._engine, socket, <void *>self)
+                self._connection = omq_pull_connection_new(
+                    engine._engine, socket, NULL if tls is None else &functions, <void *>self
+                )
                 if self._connection is not NULL:
                     Py_INCREF(self)  # until the engine tells of its end
         if is_closed:
@@ -109,6 +131,79 @@ cdef class PullConnection:
 
     def close(self):
         omq_pull_connection_close(self._connection)
+
+    cdef omq_tls_state _step(
+        self, omq_pull_connection *connection, const omq_tls_input *input
+    ) noexcept:
+        """Do a step of TLS, on the engine's thread."""
+        try:
+            if input.records is not NULL and not self._decipher(connection, input):
+                return OMQ_TLS_CLOSED
+            if input.frames is not NULL:
+                self._encipher(<char *>input.frames, input.frames_size)
+            # Also after reading: an alert, or the answer to a change of keys.
+            if self._outgoing.pending:
+                self._send(connection, self._outgoing.read())
+            return OMQ_TLS_OPEN
+        except MemoryError:
+            return OMQ_TLS_NO_MEMORY
+        except BaseException as error:
+            self.tls_error = error
+            return OMQ_TLS_FAILED
+
+    cdef bint _decipher(
+        self, omq_pull_connection *connection, const omq_tls_input *input
+    ) except -1:
+        """Decipher whole records; False: the peer has closed."""
+        cdef size_t i
+        cdef Py_ssize_t size
+        cdef uint8_t *room
+        self._incoming.write(
+            PyMemoryView_FromMemory(<char *>input.records, input.records_size, PyBUF_READ)
+        )
+        for i in range(input.record_count):
+            room = omq_pull_connection_room(connection, TLS_PLAIN_BYTES)
+            if room is NULL:
+                raise MemoryError("no memory for a record of TLS")
+            try:
+                size = self._read(
+                    TLS_PLAIN_BYTES,
+                    PyMemoryView_FromMemory(<char *>room, TLS_PLAIN_BYTES, PyBUF_WRITE),
+                )
+            except self._wants_more:
+                continue  # a ticket for another session, or new keys
+            if size == 0:
+                return False
+            omq_pull_connection_add(connection, size)
+        return True
+
+    cdef int _encipher(self, char *frames, size_t size) except -1:
+        cdef size_t done = 0
+        while done < size:
+            done += self._write(PyMemoryView_FromMemory(frames + done, size - done, PyBUF_READ))
+        return 0
+
+    cdef int _send(self, omq_pull_connection *connection, bytes sealed) except -1:
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(sealed)
+        if not omq_pull_connection_send(connection, at, PyBytes_GET_SIZE(sealed)):
+            raise MemoryError("no memory for a record of TLS")
+        return 0
+
+
+cdef omq_tls_state step_tls(
+    void *owner, omq_pull_connection *connection, const omq_tls_input *input
+) noexcept with gil:
+    cdef PullConnection held = <PullConnection>owner
+    # Kept from the first step to `leave_interpreter`: to make one for each step costs more than
+    # the step.
+    if not held._engine._has_thread_state:
+        held._engine._has_thread_state = True
+        PyGILState_Ensure()
+    return held._step(connection, input)
+
+
+cdef void leave_interpreter() noexcept with gil:
+    PyGILState_Release(<PyGILState_STATE>0)  # PyGILState_LOCKED
 
 
 @cython.final

@@ -32,7 +32,9 @@ enum {
     ROOM_RECHECK_MS = 1000,   /* as in fetch/fetcher.py: pending messages may all be taken */
     READY_MS = 2,             /* a poller that comes later is slow: the owner is told */
     MOST_STREAMS = 1 << 20,   /* of a connection */
-    RESPONSE_FLAG = 1
+    RESPONSE_FLAG = 1,
+    RECORD_HEAD = 5,              /* of TLS: type, version, size */
+    MOST_RECORD = 16384 + 2048    /* bytes of a record behind its head (RFC 5246, 6.2.3) */
 };
 
 #define NEVER INT64_MAX
@@ -103,6 +105,7 @@ struct omq_pull_connection {
     omq_pull_engine *engine;
     void *owner;
     int socket;
+    omq_tls tls; /* without TLS its `step` is NULL */
 
     /* The engine's thread only. */
     omq_pull_connection *next; /* of the engine's */
@@ -111,8 +114,10 @@ struct omq_pull_connection {
     uint32_t stream_room;      /* of both; a power of two, or 0 */
     uint32_t last_opaque;
     uint32_t stream_count;
-    omq_buffer in;
+    omq_buffer in;         /* of frames; with TLS deciphered */
     omq_buffer out;
+    omq_buffer sealed_in;  /* the same two, of the records of TLS */
+    omq_buffer sealed_out;
     uint64_t heard_bytes;
     int64_t check_ms; /* a deadline may pass then, and none before */
     int64_t whole_ms; /* when no frame was incomplete, or one became whole */
@@ -155,6 +160,7 @@ struct omq_pull_engine {
     int64_t now_ms;
     bool has_news;  /* for the owner, since the last byte to it */
     bool has_waked; /* a thread that waits for ready queues; not signalled yet */
+    void (*leave)(void); /* of TLS */
 };
 
 /* ---- small things ---- */
@@ -448,8 +454,46 @@ static void end_connection(omq_pull_connection *connection, omq_connection_end e
 
 /* ---- requests ---- */
 
-static bool flush(omq_pull_connection *connection) {
+/* The bytes that the socket takes next. */
+static omq_buffer *wire_of(omq_pull_connection *connection) {
+    return connection->tls.step == NULL ? &connection->out : &connection->sealed_out;
+}
+
+/* End a connection whose TLS cannot continue; false: it can. */
+static bool end_tls(omq_pull_connection *connection, omq_tls_state state) {
+    switch (state) {
+    case OMQ_TLS_OPEN:
+        return false;
+    case OMQ_TLS_CLOSED:
+        end_connection(connection, OMQ_CONNECTION_CLOSED, -1, NULL, 0);
+        return true;
+    case OMQ_TLS_NO_MEMORY:
+        end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
+        return true;
+    default:
+        end_connection(connection, OMQ_CONNECTION_TLS, 0, NULL, 0);
+        return true;
+    }
+}
+
+/* Encipher the frames to be sent; false: the connection has ended. */
+static bool seal(omq_pull_connection *connection) {
     omq_buffer *out = &connection->out;
+    if (connection->tls.step == NULL || out->begin == out->end) {
+        return true;
+    }
+    omq_tls_input input = {.frames = out->bytes + out->begin,
+                           .frames_size = out->end - out->begin};
+    omq_tls_state state = connection->tls.step(connection->owner, connection, &input);
+    out->begin = out->end = 0;
+    return !end_tls(connection, state);
+}
+
+static bool flush(omq_pull_connection *connection) {
+    if (!seal(connection)) {
+        return false;
+    }
+    omq_buffer *out = wire_of(connection);
     while (out->begin < out->end) {
         ssize_t sent = send(connection->socket, out->bytes + out->begin, out->end - out->begin,
                             MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -636,11 +680,58 @@ static void take_frames(omq_pull_connection *connection) {
     }
 }
 
+/* Return whether a part of a frame, or of a record of TLS, has come. */
+static bool has_part(const omq_pull_connection *connection) {
+    return connection->in.begin < connection->in.end ||
+           connection->sealed_in.begin < connection->sealed_in.end;
+}
+
+/* Return the size of the whole records at the start of what was received, and their number. What is
+ * no record counts as one: the library says what is wrong with it. */
+static size_t whole_records(const omq_buffer *sealed, size_t *count) {
+    size_t size = 0;
+    size_t held = sealed->end - sealed->begin;
+    const uint8_t *bytes = sealed->bytes + sealed->begin;
+    *count = 0;
+    while (held - size >= RECORD_HEAD) {
+        size_t record = (size_t)bytes[size + 3] << 8 | bytes[size + 4];
+        if (record > MOST_RECORD) {
+            *count += 1;
+            return held;
+        }
+        if (held - size < RECORD_HEAD + record) {
+            break;
+        }
+        size += RECORD_HEAD + record;
+        *count += 1;
+    }
+    return size;
+}
+
+/* Decipher what was received, and take its frames. */
+static void open_records(omq_pull_connection *connection) {
+    omq_buffer *sealed = &connection->sealed_in;
+    omq_tls_input input = {.records = sealed->bytes + sealed->begin};
+    input.records_size = whole_records(sealed, &input.record_count);
+    if (input.record_count == 0) {
+        return;
+    }
+    omq_tls_state state = connection->tls.step(connection->owner, connection, &input);
+    sealed->begin += input.records_size;
+    take_frames(connection); /* also what came before the end */
+    if (!connection->is_over) {
+        (void)end_tls(connection, state);
+    }
+}
+
 static void receive(omq_pull_connection *connection) {
-    omq_buffer *in = &connection->in;
+    omq_buffer *in = connection->tls.step == NULL ? &connection->in : &connection->sealed_in;
     if (!make_room(in, in->room == 0 ? FIRST_READ : 1)) {
         end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
         return;
+    }
+    if (!has_part(connection)) {
+        connection->whole_ms = connection->engine->now_ms;
     }
     size_t room = in->room - in->end;
     ssize_t got;
@@ -650,7 +741,11 @@ static void receive(omq_pull_connection *connection) {
     if (got > 0) {
         in->end += (size_t)got;
         connection->heard_bytes += (uint64_t)got;
-        take_frames(connection);
+        if (connection->tls.step == NULL) {
+            take_frames(connection);
+        } else {
+            open_records(connection);
+        }
     } else if (got == 0) {
         end_connection(connection, OMQ_CONNECTION_CLOSED, -1, NULL, 0);
     } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -682,7 +777,7 @@ static void check_deadlines(omq_pull_connection *connection) {
         end_connection(connection, OMQ_CONNECTION_SILENT, 0, NULL, 0);
         return;
     }
-    if (connection->in.begin < connection->in.end) {
+    if (has_part(connection)) {
         if (now - connection->whole_ms > FRAME_MS) {
             end_connection(connection, OMQ_CONNECTION_STUCK, 0, NULL, 0);
             return;
@@ -786,6 +881,9 @@ static void serve_connection(omq_pull_connection *connection, unsigned what) {
         engine->connections = connection;
         engine->connection_count++;
         connection->whole_ms = engine->now_ms;
+        if (connection->tls.leave != NULL) {
+            engine->leave = connection->tls.leave;
+        }
     }
     if (what & CLOSE) {
         end_connection(connection, OMQ_CONNECTION_CLOSED, 0, NULL, 0);
@@ -844,7 +942,8 @@ static size_t prepare_poll(omq_pull_engine *engine) {
     engine->polled[0] = (struct pollfd){.fd = engine->wake_read, .events = POLLIN};
     for (omq_pull_connection *each = engine->connections; each != NULL && count < wanted;
          each = each->next) {
-        short events = each->out.begin < each->out.end ? POLLIN | POLLOUT : POLLIN;
+        const omq_buffer *out = wire_of(each);
+        short events = out->begin < out->end ? POLLIN | POLLOUT : POLLIN;
         engine->polled[count] = (struct pollfd){.fd = each->socket, .events = events};
         engine->polled_connections[count++] = each;
     }
@@ -895,7 +994,7 @@ static void turn(omq_pull_engine *engine, size_t polled) {
     omq_pull_connection *next;
     for (omq_pull_connection *each = engine->connections; each != NULL; each = next) {
         next = each->next;
-        if (each->in.begin < each->in.end) {
+        if (has_part(each)) {
             int64_t stuck_ms = each->whole_ms + FRAME_MS + 1;
             each->check_ms = stuck_ms < each->check_ms ? stuck_ms : each->check_ms;
         }
@@ -930,6 +1029,9 @@ static void *run(void *context) {
     (void)serve(engine); /* what ended streams were asked for meanwhile */
     finish_turn(engine);
     omq_mutex_unlock(&engine->turn);
+    if (engine->leave != NULL) {
+        engine->leave();
+    }
     return NULL;
 }
 
@@ -1006,11 +1108,15 @@ void omq_pull_engine_resume(omq_pull_engine *engine) { omq_mutex_unlock(&engine-
 
 /* ---- connections and streams, for their owner ---- */
 
-omq_pull_connection *omq_pull_connection_new(omq_pull_engine *engine, int socket, void *owner) {
+omq_pull_connection *omq_pull_connection_new(omq_pull_engine *engine, int socket,
+                                             const omq_tls *tls, void *owner) {
     omq_pull_connection *connection = calloc(1, sizeof *connection);
     if (connection != NULL) {
         connection->engine = engine;
         connection->socket = socket;
+        if (tls != NULL) {
+            connection->tls = *tls;
+        }
         connection->owner = owner;
         connection->check_ms = NEVER;
         ask_connection(connection, ADD);
@@ -1028,9 +1134,30 @@ void omq_pull_connection_free(omq_pull_connection *connection) {
         free(connection->asked);
         free(connection->in.bytes);
         free(connection->out.bytes);
+        free(connection->sealed_in.bytes);
+        free(connection->sealed_out.bytes);
         free(connection->garbage);
         free(connection);
     }
+}
+
+uint8_t *omq_pull_connection_room(omq_pull_connection *connection, size_t size) {
+    omq_buffer *in = &connection->in;
+    return make_room(in, in->room == 0 ? FIRST_READ : size) ? in->bytes + in->end : NULL;
+}
+
+void omq_pull_connection_add(omq_pull_connection *connection, size_t size) {
+    connection->in.end += size;
+}
+
+bool omq_pull_connection_send(omq_pull_connection *connection, const uint8_t *bytes, size_t size) {
+    omq_buffer *out = &connection->sealed_out;
+    if (!make_room(out, size)) {
+        return false;
+    }
+    memcpy(out->bytes + out->end, bytes, size);
+    out->end += size;
+    return true;
 }
 
 static omq_text keep_text(uint8_t **at, omq_text text) {

@@ -6,8 +6,8 @@
  * stream, and is handed over as it came.
  *
  * Threads: one owner calls all functions, except that omq_pull_stream_* may be called by any
- * thread. The engine's thread calls nobody; it writes a byte to the owner's socket when there are
- * events. Memory: streams and connections belong to the owner, who frees a stream after its last
+ * thread. The engine's thread calls nobody, except for TLS (omq_tls); it writes a byte to the
+ * owner's socket when there are events. Memory: streams and connections belong to the owner, who frees a stream after its last
  * event and a connection after its end and the last events of its streams. */
 #ifndef OMQ_PULL_ENGINE_H
 #define OMQ_PULL_ENGINE_H
@@ -39,8 +39,43 @@ void omq_pull_engine_resume(omq_pull_engine *engine);
 
 /* ---- connections ---- */
 
-/* Add a connected, non-blocking socket, which stays the caller's. NULL without memory. */
-omq_pull_connection *omq_pull_connection_new(omq_pull_engine *engine, int socket, void *owner);
+/* TLS of a connection. The engine reads and writes the socket, and leaves the cipher to a library of
+ * the owner's: it passes whole TLS records, because a library says with an error that a record is
+ * incomplete, which costs more than to decipher one. */
+typedef struct {
+    const uint8_t *records; /* received; NULL: none */
+    size_t records_size;
+    size_t record_count;
+    const uint8_t *frames; /* to be sent; NULL: none */
+    size_t frames_size;
+} omq_tls_input;
+
+typedef enum {
+    OMQ_TLS_OPEN = 0,
+    OMQ_TLS_CLOSED = 1, /* by the peer, properly */
+    OMQ_TLS_FAILED = 2, /* the owner knows why */
+    OMQ_TLS_NO_MEMORY = 3
+} omq_tls_state;
+
+typedef struct {
+    /* Decipher records and encipher frames; on the engine's thread, which holds no lock but that of
+     * omq_pull_engine_rest. Results go to the three functions below. */
+    omq_tls_state (*step)(void *owner, omq_pull_connection *connection,
+                          const omq_tls_input *input);
+    void (*leave)(void); /* called once, before the engine's thread ends; NULL: not */
+} omq_tls;
+
+/* Return room for deciphered bytes, and add what was put there. NULL without memory. */
+uint8_t *omq_pull_connection_room(omq_pull_connection *connection, size_t size);
+void omq_pull_connection_add(omq_pull_connection *connection, size_t size);
+
+/* Send enciphered bytes, which are copied. False without memory. */
+bool omq_pull_connection_send(omq_pull_connection *connection, const uint8_t *bytes, size_t size);
+
+/* Add a connected, non-blocking socket, which stays the caller's. tls: after its handshake; NULL
+ * speaks plainly. NULL without memory. */
+omq_pull_connection *omq_pull_connection_new(omq_pull_engine *engine, int socket,
+                                             const omq_tls *tls, void *owner);
 
 /* End a connection and its streams. */
 void omq_pull_connection_close(omq_pull_connection *connection);
@@ -51,7 +86,8 @@ typedef enum {
     OMQ_CONNECTION_BROKEN = 1,  /* `error` is an errno */
     OMQ_CONNECTION_GARBAGE = 2, /* no frame, or no header: `bytes` are the first of it */
     OMQ_CONNECTION_SILENT = 3,  /* not a byte came since a pull that timed out */
-    OMQ_CONNECTION_STUCK = 4    /* a frame never became whole */
+    OMQ_CONNECTION_STUCK = 4,   /* a frame never became whole */
+    OMQ_CONNECTION_TLS = 5      /* its owner knows why */
 } omq_connection_end;
 
 /* ---- streams ---- */

@@ -20,7 +20,7 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection, connect_failed
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.reading import ReadingOf, TransportReading
-from ordermq.remoting.tls import client_context
+from ordermq.remoting.tls import TlsSession, client_context
 
 _log = logging.getLogger("ordermq.client")
 _NOT_SERVED = (
@@ -98,18 +98,29 @@ class Connections(ProcessBound):
             self.outages.answered(address)
         return self.explained(answer)
 
-    async def open_socket(self, address: str) -> socket.socket:
+    async def open_socket(self, address: str) -> tuple[socket.socket, TlsSession | None]:
         """Open another connection to `address`, for the caller to read and write.
 
+        Returns: the socket, and TLS after its handshake; None without TLS.
         Raises: as `get`, of the client's own connection, which is opened before.
         """
         await self.writable(address)
         host, port = split_address(address)
+        tls = None if self._tls is None else TlsSession(self._tls, host)
+        opened = None
         try:
             async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
-                return await self._dialer.open(host, port)
-        except (OSError, TimeoutError) as error:
-            raise connect_failed(error, address, self._dialer) from error
+                opened = await self._dialer.open(host, port)
+                if tls is not None:
+                    await tls.shake_hands(opened)
+        except BaseException as error:
+            if opened is not None:
+                opened.close()
+            if isinstance(error, OSError | TimeoutError):
+                is_tls = tls is not None
+                raise connect_failed(error, address, self._dialer, is_tls=is_tls) from error
+            raise
+        return opened, tls
 
     async def writable(self, address: str) -> Connection:
         """Return the open connection to `address` once it accepts bytes; raises as `get`."""

@@ -23,17 +23,16 @@ from ordermq.core.streams import ConnectionEnd, StreamEnd
 from ordermq.errors import ConnectionLost, ProtocolError, RemotingError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.command import Framer
+from ordermq.remoting.tls import TlsSession, describe_tls_error
 
 _log = logging.getLogger("ordermq.client")
 _GOES_ON = int(StreamEnd.GOES_ON)
 
 
-def engine_obstacle(config: RemotingConfig) -> str | None:
-    """Return what the pull engine cannot do, of what a client needs; None: nothing."""
+def engine_obstacle() -> str | None:
+    """Return why clients do not pull by the engine; None: they do."""
     if core.PullEngine is None:
         return f"the {core.IMPLEMENTATION} core has no engine"
-    if config.tls:
-        return "TLS"
     return None
 
 
@@ -69,15 +68,20 @@ class PullConnection:
     """
 
     def __init__(
-        self, address: str, opened: socket.socket, engine: core.interface.PullEngine
+        self,
+        address: str,
+        opened: socket.socket,
+        tls: TlsSession | None,
+        engine: core.interface.PullEngine,
     ) -> None:
         assert core.PullConnection is not None
         self.address = address
         self.error: ConnectionLost | None = None
         self._socket = opened
+        self._tls = tls
         self._lost: list[Callable[[RemotingError], object]] = []
         forking.keep_from_children(opened.fileno())
-        self.native = core.PullConnection(engine, opened.fileno(), self)
+        self.native = core.PullConnection(engine, opened.fileno(), self, tls)
 
     def when_lost(self, action: Callable[[RemotingError], object]) -> None:
         """Call `action` with the error, as soon as it is known; a stream has ended with it."""
@@ -89,6 +93,9 @@ class PullConnection:
     def end(self, error: ConnectionLost) -> None:
         """Close the socket, and tell who waits for the error."""
         self.error = error
+        if self._tls is not None:
+            with contextlib.suppress(OSError):  # full, or broken: the peer sees the end anyway
+                self._socket.send(self._tls.close_notify())
         forking.closes(self._socket.fileno())
         self._socket.close()
         lost, self._lost = self._lost, []
@@ -178,11 +185,11 @@ class PullConnections(ProcessBound):
     # The rest is called on the I/O thread.
 
     async def _connect(self, address: str) -> PullConnection:
-        opened = await self._connections.open_socket(address)
+        opened, tls = await self._connections.open_socket(address)
         if self._is_closed:
             opened.close()
             raise StateError("client is closed: create a new one", address=address)
-        connection = PullConnection(address, opened, self._started())
+        connection = PullConnection(address, opened, tls, self._started())
         self._open[address] = connection
         return connection
 
@@ -240,7 +247,7 @@ class PullConnections(ProcessBound):
         is_lost = self._open.get(address) is connection
         if is_lost:
             del self._open[address]
-        cause = self._cause(end, number, data)
+        cause = self._cause(connection, end, number, data)
         error = ConnectionLost(f"connection for pulls is closed: {cause}", address=address)
         error.__cause__ = cause
         connection.end(error)
@@ -249,7 +256,13 @@ class PullConnections(ProcessBound):
             # the client's own connection, which a broker's restart breaks, too.
             _log.info("%s: connection for pulls lost: %s", address, cause)
 
-    def _cause(self, end: ConnectionEnd, number: int, data: bytes) -> Exception:
+    def _cause(
+        self, connection: PullConnection, end: ConnectionEnd, number: int, data: bytes
+    ) -> Exception:
+        if end is ConnectionEnd.TLS:
+            error = connection.native.tls_error
+            assert error is not None
+            return ConnectionError(describe_tls_error(error, connection.address))
         if end is ConnectionEnd.BROKEN:
             return OSError(number, os.strerror(number))
         if end is ConnectionEnd.GARBAGE:

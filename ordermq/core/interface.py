@@ -581,10 +581,44 @@ class PullEngine(Protocol):
         """End every stream, every connection and the thread; their events can be collected."""
 
 
-class PullConnection(Protocol):
-    """A connected socket that the engine alone reads and writes, and its owner closes."""
+class Tls(Protocol):
+    """TLS over buffers, after its handshake; `ssl` of the standard library fulfils the parts."""
 
-    def __init__(self, engine: PullEngine, descriptor: int, owner: object) -> None: ...
+    @property
+    def incoming(self) -> Any:
+        """An `ssl.MemoryBIO`: whole records, received."""
+
+    @property
+    def outgoing(self) -> Any:
+        """Another, to be sent."""
+
+    @property
+    def ssl_object(self) -> Any:
+        """The `ssl.SSLObject` of the two."""
+
+    @property
+    def wants_more(self) -> type[Exception]:
+        """The exception of a read without bytes of the peer's program."""
+
+
+class PullConnection(Protocol):
+    """A connected socket that the engine alone reads and writes, and its owner closes.
+
+    Attributes:
+        tls_error: why it ended, if it ended with `ConnectionEnd.TLS`.
+    """
+
+    @property
+    def tls_error(self) -> BaseException | None: ...
+
+    def __init__(
+        self, engine: PullEngine, descriptor: int, owner: object, tls: Tls | None = None
+    ) -> None:
+        """Give the socket to the engine.
+
+        Args: tls: used by the engine's thread alone until the connection has ended; None speaks
+            plainly.
+        """
 
     def close(self) -> None:
         """End it and its streams soon."""

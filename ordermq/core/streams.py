@@ -57,6 +57,7 @@ class ConnectionEnd(IntEnum):
     GARBAGE = 2  # no frame, or no header: the bytes are the first of it
     SILENT = 3  # not a byte came since a pull that timed out
     STUCK = 4  # a frame never became whole
+    TLS = 5  # it failed: `PullConnection.tls_error` is the reason
 
 
 class StreamEnd(IntEnum):

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import ssl
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,9 @@ SHUTDOWN_TIMEOUT_S = 1.0  # for the peer's close_notify; asyncio's 30 s would de
 _HOSTNAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH of OpenSSL
 _ADDRESS_MISMATCH = 64  # X509_V_ERR_IP_ADDRESS_MISMATCH
 _RECORD_HEADS = (b"\x15\x03", b"\x16\x03")  # alert and handshake records; no frame starts like this
+# With those of TLS 1.3: change of ciphers, and enciphered handshake.
+_HANDSHAKE_HEADS = (*_RECORD_HEADS, b"\x14\x03", b"\x17\x03")
+_RECORD_HEAD_BYTES = 5  # type, version, size
 
 
 def client_context(config: RemotingConfig) -> ssl.SSLContext | None:
@@ -54,6 +60,64 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
         _trust(context, "tls_client_ca_file", config.tls_client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+class TlsSession:
+    """TLS of a client over buffers, for whoever reads and writes the socket.
+
+    Attributes:
+        incoming, outgoing: records that were received, and that are to be sent.
+        wants_more: raised by a read while `incoming` holds no bytes of the peer's program.
+    """
+
+    wants_more = ssl.SSLWantReadError
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.ssl_object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
+
+    async def shake_hands(self, opened: socket.socket) -> None:
+        """Agree on keys through a non-blocking socket; read no byte behind the handshake.
+
+        Raises: OSError, ssl.SSLError: see `describe_tls_error`.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self.ssl_object.do_handshake()
+                is_done = True
+            except ssl.SSLWantReadError:
+                is_done = False
+            except ssl.SSLError:
+                # The alert tells the server why.
+                await loop.sock_sendall(opened, self.outgoing.read())
+                raise
+            if self.outgoing.pending:
+                await loop.sock_sendall(opened, self.outgoing.read())
+            if is_done:
+                return
+            head = await _received(opened, _RECORD_HEAD_BYTES)
+            # A server without TLS sends anything: OpenSSL says so by the head alone.
+            size = int.from_bytes(head[3:]) if head[:2] in _HANDSHAKE_HEADS else 0
+            self.incoming.write(head + await _received(opened, size))
+
+    def close_notify(self) -> bytes:
+        """Return the record that tells the peer of the end; empty if the session is broken."""
+        # It wants the peer's own record, for which nobody waits, or the session is broken.
+        with contextlib.suppress(ssl.SSLError, OSError, ValueError):
+            self.ssl_object.unwrap()
+        return self.outgoing.read()
+
+
+async def _received(opened: socket.socket, size: int) -> bytes:
+    loop, found = asyncio.get_running_loop(), b""
+    while len(found) < size:
+        data = await loop.sock_recv(opened, size - len(found))
+        if not data:
+            raise ConnectionResetError("the server ended the connection in the handshake")
+        found += data
+    return found
 
 
 def is_tls_record(data: bytes) -> bool:

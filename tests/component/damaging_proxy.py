@@ -1,14 +1,15 @@
-"""A proxy that damages the bodies of answers on their way from a broker."""
+"""Proxies that damage or cut up what a broker sends on its way to a client."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ordermq.remoting.command import Command, Framer, encode
 
 Damage = Callable[[Command], None]
+Cut = Callable[[bytes], Sequence[bytes]]
 
 
 class DamagingProxy:
@@ -62,6 +63,7 @@ class DamagingProxy:
             writer.close()
 
     async def _pass_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass what the broker sends."""
         framer = Framer()
         try:
             while data := await reader.read(65_536):
@@ -71,5 +73,26 @@ class DamagingProxy:
                     command.body = command.body.replace(target, own)
                     self._damage(command)
                     writer.write(encode(command))
+        finally:
+            writer.close()
+
+
+class CuttingProxy(DamagingProxy):
+    """Passes bytes in pieces, whatever they are; routes name the broker itself.
+
+    Args: cut: returns what to send of bytes that came, each with a write of its own.
+    """
+
+    def __init__(self, target: str, cut: Cut) -> None:
+        super().__init__(target, lambda command: None)
+        self._cut = cut
+
+    async def _pass_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                for piece in self._cut(data):
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
         finally:
             writer.close()

@@ -401,6 +401,24 @@ def test_a_connection_with_tls_survives_the_end_of_a_child(
         assert broker.statistics.connections == connected
 
 
+def test_forks_while_the_pull_engine_speaks_tls_stop_nothing(
+    tls_config: tuple[BrokerConfig, dict[str, Any]], loop_kind: str, seen: Seen
+) -> None:
+    # The engine's thread asks for the interpreter's lock, which a fork holds while it waits for it.
+    config, settings = tls_config
+    with EmbeddedBroker(config=config) as broker:
+        consumer = PushConsumer(
+            "g", name_servers=broker.name_servers, consume_from_where="first_offset", **settings
+        )
+        consumer.subscribe("orders")
+        consumer.orderly(seen.take)
+        with Producer("shop", name_servers=broker.name_servers, **settings) as producer, consumer:
+            with Traffic(producer) as traffic:
+                for _ in range(FORKS):
+                    in_child(lambda: None)
+            seen.wait_for_count(len(traffic.places))
+
+
 def test_a_grandchild_is_told_which_process_made_it(broker: EmbeddedBroker) -> None:
     def grandchild() -> None:
         assert refusals(own) > 5

@@ -15,7 +15,7 @@ import pytest
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.pull_connections import PullConnection, PullConnections, engine_obstacle
-from ordermq.config import BrokerConfig, RemotingConfig
+from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.remoting.command import Command
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
@@ -23,7 +23,7 @@ from tests.component.damaging_proxy import DamagingProxy
 
 MakeConsumer = Callable[..., PushConsumer]
 
-HAS_ENGINE = engine_obstacle(RemotingConfig()) is None  # else both take the Python path
+HAS_ENGINE = engine_obstacle() is None  # else both take the Python path
 
 
 def path_of(consumer: PushConsumer) -> Any:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
+import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +15,15 @@ import pytest
 
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.config import BrokerConfig
+from ordermq.client.pull_connections import engine_obstacle
+from ordermq.config import BrokerConfig, RemotingConfig
+from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.errors import ConfigError, OrderMQError
+from ordermq.remoting.dialer import Dialer
+from ordermq.remoting.tls import client_context
 from tests.component.certificates import Authority, Certificate
-from tests.component.conftest import Seen
+from tests.component.conftest import Seen, assert_in_order, numbered
+from tests.component.damaging_proxy import CuttingProxy
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +151,139 @@ def test_files_that_are_no_certificates_are_refused_before_anything_is_sent(
             tls_broker(Certificate(wrong, "")).start()
     with pytest.raises(ConfigError, match=r"tls_key='.*' cannot be used"):
         tls_broker(Certificate(server.certificate, authority.sign("other").key)).start()
+
+
+def path_of(consumer: PushConsumer) -> object:
+    return consumer._member._fetcher._path
+
+
+def through(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, proxy: CuttingProxy) -> None:
+    """Have clients connect to the proxy where routes name the broker."""
+    connect = Dialer.open
+
+    async def redirected(self: Dialer, host: str, port: int) -> socket.socket:
+        address = proxy.address if f"{host}:{port}" == broker.address else f"{host}:{port}"
+        there, number = address.split(":")
+        return await connect(self, there, int(number))
+
+    monkeypatch.setattr(Dialer, "open", redirected)
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_the_engine_pulls_in_order_through_records_in_pieces(
+    broker: EmbeddedBroker,
+    authority: Authority,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: int,
+    newest: ssl.TLSVersion,
+) -> None:
+    draw = random.Random(batch)
+
+    def cut(data: bytes) -> list[bytes]:
+        pieces, at = [], 0
+        while at < len(data):
+            size = draw.choice((1, 4, 5, 6, 300, 5_000))
+            pieces.append(data[at : at + size])
+            at += size
+        return pieces
+
+    def old_context(config: RemotingConfig) -> ssl.SSLContext | None:
+        context = client_context(config)
+        assert context is not None
+        context.maximum_version = newest
+        return context
+
+    monkeypatch.setattr("ordermq.client.connections.client_context", old_context)
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file}
+    with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+        producer.send_many(numbered(1_000))
+    with CuttingProxy(broker.address, cut) as proxy:
+        through(monkeypatch, broker, proxy)
+        consumer = PushConsumer(
+            "g",
+            name_servers=broker.name_servers,
+            consume_from_where="first_offset",
+            consume_message_batch_max_size=batch,
+            **tls,
+        )
+        consumer.subscribe("orders")
+        consumer.orderly(seen.take)
+        with consumer:
+            assert isinstance(path_of(consumer), EnginePath) == (engine_obstacle() is None)
+            seen.wait_for_count(1_000)
+    assert_in_order(seen, 1_000)
+    assert seen.duplicates() == 0
+
+
+def test_records_that_were_damaged_on_the_way_end_the_connection_and_lose_nothing(
+    broker: EmbeddedBroker, authority: Authority, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = 0
+    draw = random.Random(3)
+
+    def flip(data: bytes) -> list[bytes]:
+        nonlocal damaged
+        if len(data) < 3_000 or draw.random() < 0.5:  # of pulls, not of a handshake
+            return [data]
+        damaged += 1
+        changed = bytearray(data)
+        changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        return [bytes(changed)]
+
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file}
+    with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+        producer.send_many(numbered(2_000))
+    with CuttingProxy(broker.address, flip) as proxy:
+        through(monkeypatch, broker, proxy)
+        consumer = PushConsumer(
+            "g",
+            name_servers=broker.name_servers,
+            consume_from_where="first_offset",
+            pull_delay_on_error_ms=10,
+            reconnect_delay_ms=10,
+            **tls,
+        )
+        consumer.subscribe("orders")
+        consumer.orderly(seen.take)
+        with consumer:
+            seen.wait_for(lambda all: len({each[:2] for each in all}) == 2_000, "every message")
+    assert damaged > 3
+    for key in range(10):
+        got = [int(body) for body in seen.bodies_of(f"k{key}")]
+        assert list(dict.fromkeys(got)) == list(range(key, 2_000, 10))
+
+
+_ENDS_WITHOUT_CLOSE = """
+import sys
+from ordermq import Message, Producer, PushConsumer
+
+servers, authority, group = sys.argv[1:]
+tls = {"tls": True, "tls_ca_file": authority}
+producer = Producer("p", name_servers=servers, **tls).start()
+consumer = PushConsumer(group, name_servers=servers, consume_from_where="first_offset", **tls)
+consumer.subscribe("orders")
+count = 0
+
+@consumer.orderly
+def listen(messages, context):
+    global count
+    count += len(messages)
+
+consumer.start()
+for number in range(20):
+    producer.send_many((Message("orders", b"x" * 1000), str(each)) for each in range(100))
+while count < 1000:  # the pulls of the others are on their way
+    pass
+"""
+
+
+def test_a_program_that_closes_nothing_ends_while_the_engine_deciphers(
+    broker: EmbeddedBroker, authority: Authority
+) -> None:
+    for number in range(5):
+        program = [sys.executable, "-c", _ENDS_WITHOUT_CLOSE, broker.name_servers, authority.file]
+        # A group each: the locks of the one before are held until they expire.
+        ended = subprocess.run([*program, f"g{number}"], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr

@@ -213,4 +213,4 @@ def obstacle(client: ClientSession, receiver: Receiver[object], config: PullConf
         return "deduplicate"
     if receiver.fill_limits(config) is None:
         return "messages must pass Python before they are buffered"
-    return engine_obstacle(client.config)
+    return engine_obstacle()

@@ -1,6 +1,7 @@
 /* The pull engine against brokers of its own: threads that answer pulls, in pieces, late, with
- * other codes, with garbage, or not at all. Whatever they do, each queue's messages must come once
- * and in order, and every stream and connection must end with one last event. */
+ * other codes, with garbage, or not at all, plainly or in the records of a stand-in for TLS. Whatever
+ * they do, each queue's messages must come once and in order, and every stream and connection must
+ * end with one last event. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>
@@ -25,7 +26,24 @@ typedef struct {
     int socket;
     uint64_t seed;
     bool is_reliable;
+    bool is_sealed; /* speaks the records below */
+    uint8_t plain[PIECE]; /* a record that was received, and what is not taken of it */
+    size_t begin;
+    size_t end;
 } broker;
+
+/* What stands for TLS: records with its heads, whose bytes are the plain ones with some bits
+ * changed. */
+enum { KEY = 0x5A, HEAD = 5, PROGRAM = 0x17, CLOSE_NOTIFY = 0x15 };
+
+static size_t seal_record(uint8_t *into, const uint8_t *bytes, size_t size) {
+    const uint8_t head[HEAD] = {PROGRAM, 3, 3, (uint8_t)(size >> 8), (uint8_t)size};
+    memcpy(into, head, HEAD);
+    for (size_t i = 0; i < size; i++) {
+        into[HEAD + i] = bytes[i] ^ KEY;
+    }
+    return HEAD + size;
+}
 
 typedef struct {
     omq_process_queue *queue;
@@ -66,7 +84,7 @@ static size_t write_answer(uint8_t *frame, uint32_t opaque, int32_t queue_id, in
     return total;
 }
 
-static bool send_all(int socket, const uint8_t *bytes, size_t size) {
+static bool write_all(int socket, const uint8_t *bytes, size_t size) {
     while (size > 0) {
         ssize_t sent = send(socket, bytes, size, MSG_NOSIGNAL);
         if (sent <= 0) {
@@ -78,7 +96,7 @@ static bool send_all(int socket, const uint8_t *bytes, size_t size) {
     return true;
 }
 
-static bool receive_all(int socket, uint8_t *bytes, size_t size) {
+static bool read_all(int socket, uint8_t *bytes, size_t size) {
     while (size > 0) {
         ssize_t got = recv(socket, bytes, size, 0);
         if (got <= 0) {
@@ -90,27 +108,76 @@ static bool receive_all(int socket, uint8_t *bytes, size_t size) {
     return true;
 }
 
+static bool send_all(broker *self, const uint8_t *bytes, size_t size) {
+    if (!self->is_sealed) {
+        return write_all(self->socket, bytes, size);
+    }
+    uint8_t record[HEAD + PIECE];
+    while (size > 0) {
+        size_t piece = 1 + draw(&self->seed, PIECE);
+        piece = piece < size ? piece : size;
+        size_t sealed = seal_record(record, bytes, piece);
+        size_t first = draw(&self->seed, (uint32_t)sealed);
+        if (!write_all(self->socket, record, first) ||
+            !write_all(self->socket, record + first, sealed - first)) {
+            return false;
+        }
+        bytes += piece;
+        size -= piece;
+    }
+    return true;
+}
+
+static bool receive_all(broker *self, uint8_t *bytes, size_t size) {
+    if (!self->is_sealed) {
+        return read_all(self->socket, bytes, size);
+    }
+    for (size_t i = 0; i < size; i++) {
+        if (self->begin == self->end) {
+            uint8_t head[HEAD];
+            if (!read_all(self->socket, head, HEAD)) {
+                return false;
+            }
+            self->begin = 0;
+            self->end = (size_t)head[3] << 8 | head[4];
+            REQUIRE(self->end <= sizeof self->plain);
+            if (!read_all(self->socket, self->plain, self->end)) {
+                return false;
+            }
+        }
+        bytes[i] = self->plain[self->begin++] ^ KEY;
+    }
+    return true;
+}
+
 static bool misbehave(broker *self, uint32_t opaque, int32_t queue_id, int64_t offset,
                       uint8_t *frame) {
     switch (draw(&self->seed, 60)) {
     case 0: /* gone */
         return false;
+    case 5: { /* gone, with a word; or without TLS no frame */
+        const uint8_t record[HEAD] = {CLOSE_NOTIFY, 3, 3, 0, 0};
+        return write_all(self->socket, record, HEAD) && false;
+    }
+    case 6: /* no record; or without TLS no frame */
+        memset(frame, 0xEE, 16);
+        return write_all(self->socket, frame, 16) && false;
     case 1: /* no frame */
         memset(frame, 0xEE, 16);
-        return send_all(self->socket, frame, 16) && false;
+        return send_all(self, frame, 16) && false;
     case 2: { /* no header */
         size_t size = write_answer(frame, opaque, queue_id, offset, 0);
         frame[8 + draw(&self->seed, 20)] = (uint8_t)draw(&self->seed, 256);
-        return send_all(self->socket, frame, size);
+        return send_all(self, frame, size);
     }
     case 3: { /* late, for nobody */
         size_t size = write_answer(frame, opaque ^ 0x10000, queue_id, offset, 0);
-        return send_all(self->socket, frame, size);
+        return send_all(self, frame, size);
     }
     case 4: { /* records of another offset */
         size_t size = write_answer(frame, opaque, queue_id, offset, 0);
         frame[size - RECORD + 27] ^= 0x40;
-        return send_all(self->socket, frame, size);
+        return send_all(self, frame, size);
     }
     default:
         return true;
@@ -123,10 +190,10 @@ static void *serve_pulls(void *context) {
     uint8_t *frame = malloc(MAX_FRAME);
     uint8_t request[256];
     REQUIRE(frame != NULL);
-    while (receive_all(self->socket, request, 8)) {
+    while (receive_all(self, request, 8)) {
         size_t size = omq_read_u32(request + 4);
         REQUIRE(size < sizeof request && omq_read_u32(request) == size + 4);
-        if (!receive_all(self->socket, request, size)) {
+        if (!receive_all(self, request, size)) {
             break;
         }
         request[size] = 0;
@@ -142,8 +209,8 @@ static void *serve_pulls(void *context) {
         int code = offset >= LAST || (!self->is_reliable && draw(&self->seed, 30) == 0) ? 19 : 0;
         size = write_answer(frame, opaque, queue_id, offset, code);
         size_t first = draw(&self->seed, 2) == 0 ? size : draw(&self->seed, (uint32_t)size);
-        if (!send_all(self->socket, frame, first) ||
-            !send_all(self->socket, frame + first, size - first)) {
+        if (!send_all(self, frame, first) ||
+            !send_all(self, frame + first, size - first)) {
             break;
         }
     }
@@ -230,8 +297,47 @@ typedef struct {
     pthread_t threads[256];
     int thread_count;
     int open_connections;
+    bool has_tls;
     uint64_t seed;
 } owner;
+
+static omq_tls_state step_tls(void *context, omq_pull_connection *connection,
+                              const omq_tls_input *input) {
+    const uint8_t *at = input->records;
+    uint8_t record[HEAD + PIECE];
+    (void)context;
+    for (size_t i = 0; i < input->record_count; i++) {
+        size_t size = (size_t)at[3] << 8 | at[4];
+        if (at[0] != PROGRAM) {
+            return at[0] == CLOSE_NOTIFY ? OMQ_TLS_CLOSED : OMQ_TLS_FAILED;
+        }
+        uint8_t *room = omq_pull_connection_room(connection, size);
+        if (room == NULL) {
+            return OMQ_TLS_NO_MEMORY;
+        }
+        for (size_t byte = 0; byte < size; byte++) {
+            room[byte] = at[HEAD + byte] ^ KEY;
+        }
+        omq_pull_connection_add(connection, size);
+        at += HEAD + size;
+    }
+    REQUIRE(at == NULL || at <= input->records + input->records_size);
+    for (size_t done = 0; done < input->frames_size;) {
+        size_t piece = input->frames_size - done < PIECE ? input->frames_size - done : PIECE;
+        size_t sealed = seal_record(record, input->frames + done, piece);
+        if (!omq_pull_connection_send(connection, record, sealed)) {
+            return OMQ_TLS_NO_MEMORY;
+        }
+        done += piece;
+    }
+    return OMQ_TLS_OPEN;
+}
+
+static _Atomic int left_engines;
+
+static void leave_engine(void) { atomic_fetch_add(&left_engines, 1); }
+
+static const omq_tls TLS = {step_tls, leave_engine};
 
 static const omq_fill_limits LIMITS = {true, 200, 1 << 20, INT64_MAX};
 
@@ -242,10 +348,15 @@ static void connect_to_broker(owner *self, omq_pull_engine *engine) {
     broker *made = malloc(sizeof *made);
     REQUIRE(made != NULL && self->thread_count < 256);
     /* In the end one that does what it should, so that the run ends. */
-    *made = (broker){pair[1], self->seed + (uint64_t)self->thread_count, self->thread_count > 30};
-    REQUIRE(pthread_create(&self->threads[self->thread_count++], NULL, serve_pulls, made) == 0);
+    *made = (broker){.socket = pair[1],
+                     .seed = self->seed + (uint64_t)self->thread_count,
+                     .is_reliable = self->thread_count > 30,
+                     .is_sealed = draw(&self->seed, 2) == 0};
     self->socket = pair[0];
-    self->connection = omq_pull_connection_new(engine, pair[0], self);
+    const omq_tls *tls = made->is_sealed ? &TLS : NULL;
+    self->has_tls |= tls != NULL;
+    REQUIRE(pthread_create(&self->threads[self->thread_count++], NULL, serve_pulls, made) == 0);
+    self->connection = omq_pull_connection_new(engine, pair[0], tls, self);
     REQUIRE(self->connection != NULL);
     self->open_connections++;
 }
@@ -391,7 +502,9 @@ static void run_engine(uint64_t seed) {
         disturb(&self, engine);
     }
     REQUIRE(pthread_join(consumer, NULL) == 0);
+    atomic_store(&left_engines, 0);
     omq_pull_engine_close(engine);
+    REQUIRE(atomic_load(&left_engines) == (self.has_tls ? 1 : 0));
     REQUIRE(pthread_join(server, NULL) == 0);
     take_event(&self, engine, false);
     for (int i = 0; i < QUEUES; i++) {

@@ -1,16 +1,20 @@
-"""The pull engine, driven by a broker of this test's own at the other end of a socket."""
+"""The pull engine, driven by a broker of this test's own at the other end of a socket, plainly and
+by TLS."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -20,6 +24,8 @@ import pytest
 from ordermq.core import _cython as core
 from ordermq.core.streams import ConnectionEnd, RequestGap, StreamEnd, StreamPlan
 from ordermq.remoting.command import Command, Serialization, encode
+from ordermq.remoting.tls import TlsSession
+from tests.component.certificates import Authority
 from tests.unit.core.stored_records import record
 
 DEADLINE_S = 20.0
@@ -39,12 +45,22 @@ class Limits(NamedTuple):
 
 
 class Broker:
-    """Answers the pulls of one connection by hand."""
+    """Answers the pulls of one connection by hand.
 
-    def __init__(self) -> None:
-        self.client, self.socket = socket.socketpair()
+    Args: contexts: of its TLS and the client's; None speaks plainly.
+    """
+
+    def __init__(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None) -> None:
+        self.client, self.plain = socket.socketpair()
         self.client.setblocking(False)
-        self.socket.settimeout(DEADLINE_S)
+        self.plain.settimeout(DEADLINE_S)
+        self.socket, self.tls = self.plain, None
+        if contexts is not None:
+            with ThreadPoolExecutor(1) as pool:
+                accepting = pool.submit(contexts[0].wrap_socket, self.plain, server_side=True)
+                self.tls = TlsSession(contexts[1], "127.0.0.1")
+                asyncio.run(self.tls.shake_hands(self.client))
+                self.socket = accepting.result()
 
     def asked(self) -> tuple[int, int]:
         """The offset and the id of the next pull."""
@@ -54,8 +70,9 @@ class Broker:
         return int(header["extFields"]["queueOffset"]), header["opaque"]
 
     def _read(self, size: int) -> bytes:
-        got = self.socket.recv(size, socket.MSG_WAITALL)
-        assert len(got) == size
+        got = b""
+        while len(got) < size:
+            got += self.socket.recv(size - len(got))
         return got
 
     def answer(
@@ -72,7 +89,8 @@ class Broker:
 class Run:
     """An engine with one connection, and what it has told."""
 
-    def __init__(self) -> None:
+    def __init__(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None) -> None:
+        self._contexts = contexts
         self._sockets = [*socket.socketpair(), *socket.socketpair()]
         for each in self._sockets:
             each.setblocking(False)
@@ -89,8 +107,10 @@ class Run:
         self.connect()
 
     def connect(self) -> None:
-        self.broker = Broker()
-        self.connection = core.PullConnection(self.engine, self.broker.client.fileno(), self.broker)
+        self.broker = Broker(self._contexts)
+        self.connection = core.PullConnection(
+            self.engine, self.broker.client.fileno(), self.broker, self.broker.tls
+        )
 
     def stream(self, queue: Any, offset: int = 0, **settings: Any) -> Any:
         plan = StreamPlan(
@@ -128,9 +148,30 @@ class Run:
             each.close()
 
 
+@pytest.fixture(scope="module")
+def contexts(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = Authority(tmp_path_factory.mktemp("tls"), "authority")
+    signed = authority.sign("server")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(signed.certificate, signed.key)
+    server.num_tickets = 0  # a byte that comes at any time would hide a silent connection
+    return server, ssl.create_default_context(cafile=authority.file)
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def run(
+    request: pytest.FixtureRequest, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> Iterator[Run]:
+    made = Run(contexts if request.param == "TLS" else None)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def run() -> Iterator[Run]:
-    made = Run()
+def tls_run(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Iterator[Run]:
+    made = Run(contexts)
     yield made
     made.close()
 
@@ -365,6 +406,57 @@ def test_what_is_left_ends_with_the_engine(run: Run) -> None:
     assert [each[1] for each in events] == [StreamEnd.LOST]
     with pytest.raises(RuntimeError, match="closed"):
         run.stream(queue)
+
+
+# ---- TLS ----
+
+
+def test_answers_over_several_records_are_put_together(tls_run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    tls_run.stream(queue)
+    for start in range(0, 400, 100):  # some 15 KB each, so of one record or two
+        offset, opaque = tls_run.broker.asked()
+        assert offset == start
+        tls_run.broker.answer(opaque, range(start, start + 100))
+    tls_run.broker.asked()
+    assert bodies(queue, 1_000) == [b"m%d" % each for each in range(400)]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x17\x03\x03\x00\x20" + bytes(32),  # no peer enciphered this
+        b"\x17\x03\x03\xff\xff" + bytes(32),  # longer than the longest
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+def test_a_record_that_cannot_be_deciphered_ends_the_connection(tls_run: Run, sent: bytes) -> None:
+    queue = core.ProcessQueue("q")
+    tls_run.stream(queue)
+    tls_run.broker.answer(tls_run.broker.asked()[1], range(10))
+    tls_run.broker.asked()
+    with socket.socket(fileno=os.dup(tls_run.broker.socket.fileno())) as beside:
+        beside.sendall(sent)
+    owner, end, _, _ = tls_run.end()
+    assert (owner, end) == (tls_run.broker, ConnectionEnd.TLS)
+    assert isinstance(tls_run.connection.tls_error, ssl.SSLError)
+    while tls_run.next_event()[1] == StreamEnd.GOES_ON:
+        pass
+    assert bodies(queue, 100) == [b"m%d" % each for each in range(10)]
+
+
+def test_a_peer_that_closes_properly_has_closed(tls_run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    tls_run.stream(queue)
+    tls_run.broker.answer(tls_run.broker.asked()[1], range(10))
+    tls_run.broker.asked()
+    assert isinstance(tls_run.broker.socket, ssl.SSLSocket)
+    tls_run.broker.socket.settimeout(0)
+    with pytest.raises(ssl.SSLWantReadError):
+        tls_run.broker.socket.unwrap()  # it sends its record, and the engine's does not come
+    assert tls_run.end()[1:3] == (ConnectionEnd.CLOSED, -1)
+    assert tls_run.connection.tls_error is None
+    assert queue.message_count == 10
 
 
 # ---- ready streams ----
