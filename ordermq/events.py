@@ -13,7 +13,7 @@ One line is one event with these members:
 | type | an `EventType` |
 | group, topic, broker, queue | the message queue, where the event has one |
 | epoch | lock epoch, 0 where there is none |
-| off | next offset (COMMIT_*, RESET, TAKE_OVER), absent elsewhere |
+| off | next offset (COMMIT_*, RESET, TAKE_OVER, POSITION), absent elsewhere |
 | offs, keys | offsets of a START, END, STORE, DIVERT or DROP, ascending; and, but of a DROP, keys |
 | tags | STORE: the tag of each of `offs`, null where there is none |
 | done | END: how many of `offs`, from the first, succeeded |
@@ -55,6 +55,7 @@ class EventType(StrEnum):
     LOCK_LOST = "LOCK_LOST"
     UNLOCK = "UNLOCK"
     TAKE_OVER = "TAKE_OVER"  # the user's database has the effects of everything before `off`
+    POSITION = "POSITION"  # a queue is about to be consumed from `off`, which is stored
     START = "START"
     END = "END"
     COMMIT_SENT = "COMMIT_SENT"

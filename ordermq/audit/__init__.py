@@ -53,7 +53,7 @@ def audit(
     complete: bool | None = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> AuditReport:
-    """Check a history against I1-I9 (docs/internals/semantics.md#invariants).
+    """Check a history against I1-I9 and I16 (docs/internals/semantics.md#invariants).
 
     O(events + messages).
 

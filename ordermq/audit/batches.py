@@ -54,6 +54,8 @@ class BatchRules:
         process = self._run.process(event)
         process.last_active = t
         progress.started_any = True
+        if progress.name not in process.positions:
+            process.blind_starts.setdefault(progress.name, ref)
         stored.add(offsets, keys, ref)
         progress.cover(min(offsets), max(offsets))
         if event.get("epoch", 0) <= 0:  # concurrent consumers hold no lock

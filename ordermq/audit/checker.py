@@ -1,4 +1,4 @@
-"""The checker: applies I1-I9 of docs/internals/semantics.md#invariants to each event.
+"""The checker: applies I1-I9 and I16 of docs/internals/semantics.md#invariants to each event.
 
 The first violation of each invariant is kept, and checking continues, so one defect that
 breaks several invariants shows all of them. Events of different processes are compared only
@@ -45,6 +45,7 @@ class Checker:
             EventType.LOCK_LOST: ownership.on_lock_lost,
             EventType.UNLOCK: ownership.on_unlock,
             EventType.TAKE_OVER: batches.on_take_over,
+            EventType.POSITION: commits.on_position,
             EventType.START: batches.on_start,
             EventType.END: batches.on_end,
             EventType.ROLLBACK: batches.on_rollback,
@@ -66,6 +67,7 @@ class Checker:
     def report(self, histories: Histories, *, complete: bool) -> AuditReport:
         """Return the report of everything fed so far. O(messages)."""
         self._commits.check_commits_only_grow()
+        self._commits.check_starts_are_stored()
         if complete:
             self._commits.check_nothing_is_left()
         found = self._run.found
@@ -104,6 +106,7 @@ class Checker:
         self._incarnations += 1
         process.incarnation += 1
         process.closed = process.crashed = False
+        self._commits.check_starts_are_stored_by(process)
 
     def _on_close(self, t: int, ref: int, event: Event) -> None:
         self._run.process(event).closed = True

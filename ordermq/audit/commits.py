@@ -1,4 +1,4 @@
-"""Stored messages and committed offsets: I4 and I8."""
+"""Stored messages, committed offsets and stored starts: I4, I8 and I16."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ordermq.audit.delivered_offsets import EXISTS, DeliveredOffsets, Ownership,
 from ordermq.audit.history import Event
 from ordermq.audit.ownership import OwnershipRules
 from ordermq.audit.report import Cause
-from ordermq.audit.run import Run
+from ordermq.audit.run import Process, Run
 from ordermq.model.names import retry_topic
 
 
 class CommitRules:
-    """Checks STORE, COMMIT_SENT, COMMIT_ACK and RESET."""
+    """Checks STORE, COMMIT_SENT, COMMIT_ACK, RESET and POSITION."""
 
     def __init__(self, run: Run, ownership: OwnershipRules) -> None:
         self._run = run
@@ -103,6 +103,24 @@ class CommitRules:
                 ownership.generation = progress.begin_generation(Cause.RESET)
                 ownership.reopen(offset)
                 ownership.acked = offset
+
+    def on_position(self, t: int, ref: int, event: Event) -> None:
+        self._run.process(event).positions.add(self._run.progress(event).name)
+
+    def check_starts_are_stored(self) -> None:
+        for process in self._run.processes.values():
+            self.check_starts_are_stored_by(process)
+
+    def check_starts_are_stored_by(self, process: Process) -> None:
+        """Check one incarnation of a process, at its end, and forget it."""
+        # One that records no position at all is of an older version, or reads a queue whose
+        # positions somebody else keeps.
+        if process.positions:
+            for name, ref in process.blind_starts.items():
+                text = "a listener got the first messages before the queue's start was stored"
+                self._run.violate("I16", self._run.progress_by_queue[name], text, ref)
+        process.positions.clear()
+        process.blind_starts.clear()
 
     def check_commits_only_grow(self) -> None:
         # Asked at the end. Members of a concurrent group hold no locks, so that one that leaves

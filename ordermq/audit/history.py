@@ -30,7 +30,13 @@ _BATCHES = frozenset(
     {EventType.START, EventType.END, EventType.STORE, EventType.DIVERT, EventType.DROP}
 )
 _POSITIONS = frozenset(
-    {EventType.COMMIT_SENT, EventType.COMMIT_ACK, EventType.RESET, EventType.TAKE_OVER}
+    {
+        EventType.COMMIT_SENT,
+        EventType.COMMIT_ACK,
+        EventType.RESET,
+        EventType.TAKE_OVER,
+        EventType.POSITION,
+    }
 )
 
 

@@ -17,6 +17,7 @@ INVARIANTS: Mapping[str, str] = {
     "I7": "inside the lease",
     "I8": "commits only grow",
     "I9": "no early release",
+    "I16": "stored start",
 }
 
 

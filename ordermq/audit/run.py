@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ordermq.audit.delivered_offsets import DeliveredOffsets, Ownership, QueueName, StoredQueue
 from ordermq.audit.history import Event
@@ -21,6 +21,8 @@ class Process:
     crashed: bool = False
     is_broker: bool = False
     last_active: int = 0  # last START or LOCK_OK
+    positions: set[QueueName] = field(default_factory=set)  # queues with a POSITION
+    blind_starts: dict[QueueName, int] = field(default_factory=dict)  # first START without one
 
 
 class Run:

@@ -42,7 +42,7 @@ def audit_command(
     """Check recorded histories for order, loss and duplicates.
 
     FILES are the JSONL histories of all processes of a run on one host, including the broker's;
-    a folder means the *.jsonl files in it. Nine checks are made, I1 to I9. The first violation
+    a folder means the *.jsonl files in it. Ten checks are made: I1 to I9, I16. The first violation
     of each is printed with its events.
 
     \b

@@ -27,6 +27,14 @@ _NOT_SERVED = (
     "the server does not serve this request: RocketMQ's proxy serves none of administration and no "
     "replies, an older broker none that came later; give the name servers' own addresses"
 )
+_BUSY = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
 _MAX_BACKOFF = 16  # times reconnect_delay_ms: 3.2 s with the default, short for a restart
 
 # The reply to a broker's request: now, later, or None if this client does not serve it.
@@ -289,6 +297,11 @@ def is_denied(code: int, remark: str | None) -> bool:
     if code == ResponseCode.SYSTEM_ERROR:
         return "AclException" in (remark or "")
     return code == ResponseCode.NO_PERMISSION
+
+
+def is_busy(code: int) -> bool:
+    """Return True if a broker that is overloaded or ending did nothing now, and may do it later."""
+    return code in _BUSY
 
 
 def _abort(opened: asyncio.Task[Connection], error: Exception) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from ordermq.client.connections import is_busy
 from ordermq.config import SendConfig
 from ordermq.errors import (
     BrokerError,
@@ -18,16 +19,6 @@ from ordermq.errors import (
     RequestTimeout,
 )
 from ordermq.remoting.codes import ResponseCode
-
-# The broker is overloaded or shutting down: it stored nothing, and may store it later.
-_BUSY = frozenset(
-    {
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.GO_AWAY,
-    }
-)
 
 # Refusals that are about this broker rather than the message: another broker may accept it.
 _THIS_BROKER = frozenset(
@@ -67,7 +58,7 @@ def decide(
     """
     # A ProtocolError is not retried: the broker did answer, so a copy would be stored again.
     unanswered = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
-    busy = isinstance(error, BrokerError) and error.response_code in _BUSY
+    busy = isinstance(error, BrokerError) and is_busy(error.response_code)
     if (unanswered or busy) and attempts <= config.retry_times:
         return AfterFailure.SEND_AGAIN
     unknown = outcome_unknown or is_outcome_unknown(error)
@@ -79,7 +70,7 @@ def may_use_fallback_broker(error: OrderMQError) -> bool:
     # After a time-out this may duplicate the message, as Java's retry does; nothing is overtaken,
     # because unordered messages have no place to keep.
     if isinstance(error, BrokerError):
-        return error.response_code in _BUSY or error.response_code in _THIS_BROKER
+        return is_busy(error.response_code) or error.response_code in _THIS_BROKER
     return isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
 
 

@@ -83,8 +83,6 @@ def test_what_a_member_has_consumed_and_not_committed_yet_is_no_lag(
 ) -> None:
     # Nor when it has become idle: as between two commits of a busy queue.
     monkeypatch.setattr(OffsetCommitter, "note_idle", lambda self: None)
-    # Nor with the commit of the start, which has what was consumed until it is sent.
-    monkeypatch.setattr(OffsetCommitter, "store_start", lambda self, assigned: None)
     servers = ("--name-servers", broker.name_servers)
     consumer = PushConsumer(
         "billing",

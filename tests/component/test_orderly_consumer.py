@@ -74,8 +74,10 @@ def test_run_goes_on_with_a_started_consumer_until_a_signal(
 
     def end_when_seen() -> None:
         seen.wait_for_count(20)
+        eventually(lambda: signal.getsignal(signal.SIGTERM) is not before, "run() waits for it")
         os.kill(os.getpid(), signal.SIGTERM)
 
+    before = signal.getsignal(signal.SIGTERM)
     with make_consumer(seen.take) as consumer:
         ending = threading.Thread(target=end_when_seen)
         ending.start()

@@ -79,9 +79,12 @@ def test_a_group_that_skips_messages_says_so_once_with_their_count_and_the_setti
         "orders: group g is new and starts at the end: 3 older messages are skipped "
         "(consume_from_where='last_offset'; 'first_offset' starts at the oldest)"
     ]
-    # It has consumed nothing, so it may still begin elsewhere.
+    # Its start is stored: what is skipped stays skipped, and is not told again.
     with make_consumer(seen.take, consume_from_where="first_offset"):
-        seen.wait_for_count(3)
+        send(producer, 3)
+        seen.wait_for_count(1)
+    assert numbers_of(seen) == [3]
+    assert len([text for text in caplog.messages if "older messages are skipped" in text]) == 1
 
 
 def test_a_group_with_an_offset_goes_on_there_wherever_new_ones_begin(

@@ -81,6 +81,9 @@ class Run:
         self.grant(client, epoch)
         self.record(client, "LOCK_OK", sent=sent, lease_ms=CLIENT_LEASE_MS)
 
+    def begin_at(self, client: str, offset: int) -> None:
+        self.record(client, "POSITION", off=offset, detail="")
+
     def start(self, client: str, *offsets: int, attempt: int = 0, **members: Any) -> None:
         self._running[client] = list(offsets)
         keys = [self.keys.get(offset) for offset in offsets]

@@ -338,8 +338,6 @@ class QueueFetcher:
         self._count(len(batch))
         self.assigned.max_offset = max_offset
         submits = self._copies.accept(self._generation, batch, next_offset)
-        if not self.assigned.has_stored_offset:
-            self._offsets.store_start(self.assigned)
         return partial(self._receiver.submit, self.assigned) if submits else None
 
     def may_pull(self) -> bool:
@@ -359,8 +357,6 @@ class QueueFetcher:
 
     def filled(self, is_dispatched: bool) -> None:
         self._begun()
-        if not self.assigned.has_stored_offset:
-            self._offsets.store_start(self.assigned)
         if is_dispatched:
             self._receiver.submit(self.assigned)
 
@@ -459,8 +455,6 @@ class QueueFetcher:
             elif self._copies.accept(generation, batch, next_offset):
                 # Messages, but the broker suggests another replica for the next pull.
                 self._receiver.submit(assigned)
-            if not assigned.has_stored_offset:
-                self._offsets.store_start(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             await self._move(generation, offset, reply, is_reset=remark == OFFSET_RESET)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import fields
 from functools import partial
@@ -39,6 +39,7 @@ from ordermq.consumer.offsets.offset_committer import (
     OffsetCommitter,
     OffsetStorage,
 )
+from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import (
@@ -72,6 +73,8 @@ CLOSED_BY_ITSELF = "close() in a listener or callback would wait for itself: cal
 _IDLE_CHECK_MS = 20
 _LAG_TIMEOUT_S = 5.0  # half of a scrape's
 _POLLS_MISSED = 2  # times the time-out of a pull
+# How long `start` and `subscribe` wait for the first queues. Real time: it bounds a caller's wait.
+_FIRST_QUEUES_S = 3.0
 _FROM_WHERE = {
     ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
     ConsumeFromWhere.FIRST_OFFSET: "CONSUME_FROM_FIRST_OFFSET",
@@ -190,7 +193,7 @@ class GroupMember(ProcessBound):
             )
         self.offsets = OffsetCommitter(
             client,
-            settings.rebalance,
+            StartRule(client, group, settings.rebalance),
             storage,
             self._recorder,
             statistics,
@@ -299,7 +302,11 @@ class GroupMember(ProcessBound):
     # Joining and leaving; from any thread but the I/O thread.
 
     def start(self) -> None:
-        """Register with the brokers and begin; returns once every topic's route was asked for.
+        """Register with the brokers and begin; returns once the first queues are held.
+
+        Their starts are stored by then, so the group has every message that is sent later. Waits
+        for neither a broker that is away nor a topic that is not there yet
+        (docs/internals/semantics.md#where-a-queue-starts).
 
         Raises: RouteError: no name server answers. BrokerError: a broker denies access.
         """
@@ -436,6 +443,12 @@ class GroupMember(ProcessBound):
         self._loops.append(
             start("locks", self._locks.round, self._group, longest_pause_ms=longest_ms)
         )
+        await self._take_first(self.subscriptions.topics())
+
+    async def _take_first(self, topics: Iterable[str]) -> None:
+        """Return when the first queues of topics are held, or it took too long."""
+        await self._rebalancer.settled(_FIRST_QUEUES_S)
+        self.offsets.rule.settle(topics)
 
     async def _gather_counts(self) -> None:
         self._settings.statistics.gather()
@@ -473,14 +486,14 @@ class GroupMember(ProcessBound):
         """
         for subscription in subscriptions:
             if self.subscriptions.of(subscription.topic) is None:
-                self.offsets.subscribed(subscription.topic)
+                self.offsets.rule.subscribed(subscription.topic)
         await self.subscriptions.put(subscriptions)
         # `register`, not `beat`: a topic's own brokers may be new, and may deny this account.
         await self.client.heartbeats.register()
         for subscription in subscriptions:
             self._fetcher.subscribe(subscription, is_registered=True)
         self._check.wake()
-        self._rebalancer.wake()
+        await self._take_first([subscription.topic for subscription in subscriptions])
 
     async def unsubscribe(self, topic: str, *, waits_for_batches: bool) -> None:
         """Give the queues of a topic up, then tell the brokers
@@ -514,9 +527,10 @@ class GroupMember(ProcessBound):
             self.subscriptions.remove(topic)
         self._rebalancer.assigned_by_user = frozenset(queues)
         for subscription in subscriptions:
-            self.offsets.subscribed(subscription.topic)
+            self.offsets.rule.subscribed(subscription.topic)
             self._fetcher.subscribe(subscription, is_registered=False)
         await self._rebalancer.rebalance_now()
+        self.offsets.rule.settle(item.topic for item in subscriptions)
 
     async def rebalance_now(self) -> None:
         """Return with the present share of the topics, as far as the brokers grant it now."""

@@ -411,21 +411,23 @@ class QueueLocks:
     async def _restart(self, item: AssignedQueue, lease: Lease) -> bool:
         queue = item.queue
         try:
-            before = None if item.has_stored_offset else item.committed_offset
-            start = await self._offsets.start_offset(queue, lease, before)
+            start = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
             # Tried several times a second while a database is away: each reason is told once.
             if self._unread.get(queue) != str(error):
                 self._unread[queue] = str(error)
-                _log.warning("%s: lock regained, but reading its offset failed: %s", queue, error)
+                _log.warning(
+                    "%s: lock regained, but its offset could not be read or stored: %s",
+                    queue,
+                    error,
+                )
             return False
         self._unread.pop(queue, None)
         if self.is_doubtful(queue):
             return False
-        if not item.regain(lease, start.offset):  # revoked meanwhile
+        if not item.regain(lease, start):  # revoked meanwhile
             return False
-        item.has_stored_offset = start.is_stored
-        _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, start.offset)
+        _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, start)
         self._on_regained(item)
         return True
 

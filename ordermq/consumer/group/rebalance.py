@@ -197,6 +197,8 @@ class Rebalancer:
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce()
         self._passing = asyncio.Lock()
+        self._is_open = False  # whether the member has its share, after the last pass
+        self._waiting: list[asyncio.Event] = []  # see `settled`
         self._own_id = client.client_id
         self._next_pass_ms = config.rebalance_interval_ms
         self._lock_retries: dict[str, LockRetries] = defaultdict(lambda: LockRetries(retry_ms))
@@ -268,6 +270,8 @@ class Rebalancer:
         async with self._passing:
             # Cleared before looking: what changes during the pass starts another one.
             self._wake.clear()
+            self._is_open = False
+            waiting = list(self._waiting)  # only those that came before it began
             self._next_pass_ms = self._config.rebalance_interval_ms
             try:
                 await self._balance_all()
@@ -275,6 +279,29 @@ class Rebalancer:
             except OrderMQError as error:
                 self._try_again_in(self._retry_ms)
                 self._warnings.note(f"group {self._group}", f"rebalance failed: {error}")
+            if not self._is_open:
+                for event in waiting:
+                    event.set()
+
+    async def settled(self, timeout_s: float) -> None:
+        """Return after a pass that took this member's share, as far as others left it.
+
+        Likewise after one that failed, and after the time, of the loop: a broker may be away.
+        """
+        event = asyncio.Event()
+        self._waiting.append(event)
+        self.wake()
+        try:
+            if not self._closing:
+                await asyncio.wait_for(event.wait(), timeout_s)
+        except TimeoutError:
+            _log.info(
+                "group %s: its first queues are not held after %.0f s; going on without",
+                self._group,
+                timeout_s,
+            )
+        finally:
+            self._waiting.remove(event)
 
     async def abandon(self) -> None:
         """Stop waiting for batches: the locks of their queues expire at the broker."""
@@ -317,7 +344,7 @@ class Rebalancer:
         if self._own_id not in members and self._client.routes.masters():
             _log.info("group %s: broker does not list this member; sending heartbeat", self._group)
             await self._client.heartbeats.beat()
-            self._try_again_in(self._retry_ms)
+            self._ask_again_in(self._retry_ms)
         shares = {
             topic: share_of(self._config, found, members, self._own_id)
             for topic, found in queues.items()
@@ -327,6 +354,8 @@ class Rebalancer:
     def stop_acquiring(self) -> None:
         """Ask for no queue any more."""
         self._closing = True
+        for event in self._waiting:
+            event.set()
 
     async def release_all(self) -> None:
         """Give every queue up; returns when all are gone. After `stop_acquiring`."""
@@ -362,7 +391,7 @@ class Rebalancer:
         else:
             self._lock_retries.pop(topic, None)
         await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
-        for topic, count in sorted(self._offsets.take_skipped().items()):
+        for topic, count in sorted(self._offsets.rule.take_skipped().items()):
             _log.warning(
                 "%s: group %s is new and starts at the end: %d older messages are skipped "
                 "(consume_from_where='last_offset'; 'first_offset' starts at the oldest)",
@@ -398,23 +427,24 @@ class Rebalancer:
         try:
             start = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
-            self._try_again_in(self._retry_ms)
-            self._warnings.note(str(queue), f"granted, but reading its offset failed: {error}")
+            self._ask_again_in(self._retry_ms)
+            self._warnings.note(
+                str(queue), f"granted, but its offset could not be read or stored: {error}"
+            )
             await self._locks.give_back(queue, lease)
             return
         self._warnings.note(str(queue), "")
         if self._locks.is_doubtful(queue):
-            self._try_again_in(self._retry_ms)
+            self._ask_again_in(self._retry_ms)
             await self._locks.give_back(queue, lease)
             return
         if queue.topic not in self._topics():  # unsubscribed meanwhile
             await self._locks.give_back(queue, lease)
             return
         # Nothing is awaited from here to `_on_assigned`: who sees the queue may use it.
-        assigned = self._make_queue(queue, lease, start.offset)
-        assigned.has_stored_offset = start.is_stored
+        assigned = self._make_queue(queue, lease, start)
         self.held[queue] = assigned
-        _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, start.offset)
+        _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, start)
         self._on_assigned(assigned)
         # The consumer was closed, or asked to give this queue up, while the offset was read.
         if self._closing or self._has_left or queue in self._excluded:
@@ -438,6 +468,11 @@ class Rebalancer:
             self._on_released(assigned)
             if not self._closing:  # nothing is taken instead, and there may be a thousand
                 self.wake()
+
+    def _ask_again_in(self, delay_ms: int) -> None:
+        """Run a pass soon: whether this member has its share is still open."""
+        self._is_open = True
+        self._try_again_in(delay_ms)
 
     def _try_again_in(self, delay_ms: int) -> None:
         self._next_pass_ms = min(self._next_pass_ms, delay_ms)

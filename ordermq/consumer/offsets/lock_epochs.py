@@ -8,13 +8,13 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
+from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockLost, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
 # Brokers keep an offset for any queue id. No topic has so many queues, so this one is never pulled,
@@ -22,7 +22,6 @@ _log = logging.getLogger("ordermq.consumer")
 _ID_OF_EPOCH = 1_000_000
 _TRIES = 3  # until what was stored is read back; only a late write of a former owner prevents it
 _MAX_EPOCH = 1 << 62  # a broker's offset has 63 bits: room for every clock's future
-_BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
 
 
 def queue_of_epoch(queue: MessageQueue) -> MessageQueue:
@@ -136,7 +135,7 @@ class StoredEpochs:
         try:
             begun = await self._stored(queue, lease)
         except BrokerError as error:
-            if error.response_code in _BUSY:
+            if is_busy(error.response_code):
                 self._client.report_failure(queue.broker_name, "lock epoch", error)
                 return None
             return self._without_token(queue, lease, f"the broker refused it, {error}")

@@ -5,28 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
-from ordermq.client.connections import is_denied
+from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import offset_at_time
-from ordermq.config import ConsumeFromWhere, RebalanceConfig
+from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError, StateError, StoreError
+from ordermq.errors import BrokerError, Fenced, LockLost, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
-from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
-_HALF_AN_HOUR_MS = 1_800_000
-_JOINING_MS = 5_000  # a member has its first queues by then, or waits for their owners
 _IDLE_MS = 200  # without a batch; shorter than a person looks, longer than a busy queue pauses
 _IDLE_PAUSE_MS = 1_000
 # Failures of storage, after which the same may be tried again; anything else is a defect.
@@ -159,19 +153,11 @@ class FirstOffsets:
             self._made.add(table)
 
 
-class StartOffset(Value):
-    """Start offset of a queue; not stored if it comes from a setting or a broker's rule."""
-
-    offset: int
-    is_stored: bool
-
-
 class OffsetCommitter:
     """Reads and commits the offsets of a member's queues; on the I/O thread.
 
-    Nothing is stored before a group's first commit: until then a member that starts again starts
-    by its setting, perhaps another one (docs/internals/semantics.md#rebalance). From then on the
-    start offsets of the topic's other queues are stored as well.
+    A queue's start is stored before the queue is consumed: no later owner may find none, and decide
+    another (docs/internals/semantics.md#where-a-queue-starts).
 
     A commit is awaited, carries the lease's epoch where the broker knows epochs, and is
     never sent outside the lease (docs/internals/semantics.md#fencing). Commits of one queue never
@@ -187,7 +173,7 @@ class OffsetCommitter:
     def __init__(
         self,
         client: ClientSession,
-        config: RebalanceConfig,
+        rule: StartRule,
         storage: OffsetStorage,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
@@ -198,7 +184,7 @@ class OffsetCommitter:
     ) -> None:
         self.is_transactional = is_transactional
         self._client = client
-        self._config = config
+        self.rule = rule
         self._storage = storage
         self._recorder = recorder
         self._statistics = statistics
@@ -206,86 +192,75 @@ class OffsetCommitter:
         self._commits_resets = commits_resets
         # One request per queue at a time; of many queues at the same time.
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
-        self._begun: set[str] = set()  # topics of which the group is known to have an offset
-        self._storing: set[MessageQueue] = set()  # their start offsets are on their way
         self._is_closing = False
-        self._joined_ms = client.clock.wall_ms()
-        self._subscribed_ms: dict[str, int] = {}  # topics that came later
-        self._skipped: Counter[str] = Counter()  # messages by topic, not told of yet
+        self._refusals: dict[tuple[str, str], str] = {}  # of starts, by topic and broker
         self._assigned: Callable[[], Iterable[AssignedQueue]] = list
         # `_commit_idle` runs, or is about to: the I/O thread is woken once, not for each queue.
         self._is_idle_noted = not commits_done
 
-    async def start_offset(
-        self, queue: MessageQueue, lease: Lease, before: int | None = None
-    ) -> StartOffset:
-        """Return where to start after the queue was granted: the stored offset, else by setting.
+    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
+        """Return where to start after the queue was granted: the stored offset, which every later
+        owner finds, too.
 
-        Args:
-            before: where this member started the queue, if that was not stored: computed anew it
-                could differ, and what lies between would be lost (rmq#10955).
-        Raises: one of STORE_ERRORS.
+        Raises: one of STORE_ERRORS. Fenced: the queue has a newer owner. LockLost: the start
+            could not be stored before the lease ended.
         """
         # After a lost lease a commit of this member may be under way still; read before it is
         # stored, the offset would be behind it, and the next commit would move the group back.
         async with self._turn(queue):
-            stored = await self._storage.take_over(queue, lease)
-            if stored:
-                self._begun.add(queue.topic)
-                return StartOffset(stored, True)
-            if before is not None:
-                return StartOffset(before, False)
-            offset = await self._first_offset(queue) if stored is None else stored
-            # A listener's transaction moves an offset that must be there.
-            if self.is_transactional and stored is None:
-                await self._write(queue, offset, lease)
-            return StartOffset(offset, self.is_transactional)
+            start = await self._storage.take_over(queue, lease)
+            detail = ""
+            if not start:  # 0 may be the broker's rule for new groups, with nothing stored
+                start = await self.rule.start_of(queue, is_at_zero=start == 0)
+                start, detail = await self._store_start(queue, start, lease)
+            if not detail:
+                self.rule.forget(queue)
+            self._record(EventType.POSITION, queue, lease, start, detail=detail)
+            return start
 
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        """Find the start offset of a queue without a stored one
-        (docs/internals/semantics.md#rebalance).
-
-        Raises: RemotingError, RouteError: the broker could not be asked.
-        """
-        where, api, clock = self._config.consume_from_where, self._client.api, self._client.clock
-        address = self._client.routes.master_of(queue.broker_name)
-        if queue.topic.startswith(RETRY_PREFIX):
-            if where is not ConsumeFromWhere.TIMESTAMP:
-                return 0
-            return await api.max_offset(address, queue)  # what failed is older than any time asked
-        if where is ConsumeFromWhere.FIRST_OFFSET:
-            return await self._min_offset(address, queue)
-        if where is ConsumeFromWhere.TIMESTAMP:
-            asked_ms = self._config.consume_timestamp_ms or clock.wall_ms() - _HALF_AN_HOUR_MS
-            return await offset_at_time(self._client, self._recorder.group, queue, asked_ms)
-        since_ms = self._subscribed_ms.get(queue.topic, self._joined_ms)
-        if clock.wall_ms() - since_ms > _JOINING_MS:
-            # The queue was another member's, which stored nothing, or it is new: whatever came
-            # since this one has subscribed is the group's.
-            return await offset_at_time(self._client, self._recorder.group, queue, since_ms)
-        end = await api.max_offset(address, queue)
-        skipped = end - await self._min_offset(address, queue)
-        self._skipped[queue.topic] += skipped  # no await in this line: other queues count, too
-        return end
-
-    async def _min_offset(self, address: str, queue: MessageQueue) -> int:
+    async def _store_start(self, queue: MessageQueue, start: int, lease: Lease) -> tuple[int, str]:
+        """Store a start unless the group has one; return what stands, and why it is not stored."""
+        if not lease.is_lock:
+            # Another member may have stored one since this one asked. Under a lock none can.
+            found = await self._storage.read(queue)
+            if found:
+                return found, ""
+            start = start if found is None else 0
+        if not lease.is_valid(self._client.clock.now_ms()):
+            raise LockLost(
+                f"the lease ended before start offset {start} could be stored; asking for the "
+                "queue again",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                offset=start,
+            )
+        self._record(EventType.COMMIT_SENT, queue, lease, start)
         try:
-            return await self._client.api.min_offset(address, queue)
+            await self._write(queue, start, lease)
+        except Fenced:
+            raise
         except BrokerError as error:
-            if not is_denied(error.response_code, str(error)):
+            if is_busy(error.response_code):
                 raise
-            # RocketMQ 5 wants more of an account for this than for pulling. Java's clients begin
-            # at 0 without asking: the first pull corrects it.
-            return 0
+            self._tell_of_refusal(queue, start, error)
+            return start, str(error)
+        self._refusals.pop((queue.topic, queue.broker_name), None)
+        self._record(EventType.COMMIT_ACK, queue, lease, start)
+        return start, ""
 
-    def subscribed(self, topic: str) -> None:
-        """Note that the member consumes a topic from now on, or queues assigned by hand."""
-        self._subscribed_ms[topic] = self._client.clock.wall_ms()
-
-    def take_skipped(self) -> Counter[str]:
-        """Return how many messages `start_offset` has left out since the last call, by topic."""
-        skipped, self._skipped = +self._skipped, Counter()
-        return skipped
+    def _tell_of_refusal(self, queue: MessageQueue, start: int, error: BrokerError) -> None:
+        place, reason = (queue.topic, queue.broker_name), str(error)
+        if self._refusals.get(place) != reason:
+            self._refusals[place] = reason
+            _log.warning(
+                "%s: start offset %d is not stored, the broker refused it (%s); consuming all the "
+                "same. Until something is committed, messages that are sent while no member runs "
+                "may be skipped: let this account commit offsets",
+                queue,
+                start,
+                reason,
+            )
 
     async def stored(self, queue: MessageQueue) -> int | None:
         """Return the stored offset of any queue, None if there is none.
@@ -356,38 +331,17 @@ class OffsetCommitter:
     def _is_idle(self, assigned: AssignedQueue) -> bool:
         return assigned.is_up_to_date and self._is_new(assigned, self._client.clock.now_ms())
 
-    def store_start(self, assigned: AssignedQueue) -> None:
-        """Store the start offset of a queue whose first messages have come, if it is not yet."""
-        # Once: pulls follow each other faster than the answer comes.
-        if self._commits_done and assigned.queue not in self._storing:
-            self._storing.add(assigned.queue)
-            self._client.runtime.spawn(self._store_start(assigned), f"start of {assigned.queue}")
-
-    async def _store_start(self, assigned: AssignedQueue) -> None:
-        try:
-            await self.commit(assigned)
-        except StateError:
-            if not self._is_closing:
-                raise
-            # The client was closed meanwhile: the next owner finds the start by itself.
-        finally:
-            self._storing.discard(assigned.queue)
-
     def leave(self) -> None:
-        """Store no start offset any more of a topic that the group has not begun."""
+        """Look for idle queues no more: the member gives all up."""
         self._is_closing = self._is_idle_noted = True
 
     def _is_new(self, assigned: AssignedQueue, now_ms: int) -> bool:
-        with_start = assigned.queue.topic in self._begun
-        return assigned.uncommitted(now_ms, with_start=with_start) is not None
+        return assigned.uncommitted(now_ms) is not None
 
     async def commit_last(self, assigned: AssignedQueue) -> bool:
         """Commit as `commit` before a queue is given up; returns behind commits under way."""
         async with self._turn(assigned.queue):
-            # Its next owner must not skip what comes meanwhile. At the end of the member the group
-            # may end, too, and then it has not begun.
-            with_start = not self._is_closing or assigned.queue.topic in self._begun
-            return not self._commits_done or await self._commit(assigned, with_start=with_start)
+            return not self._commits_done or await self._commit(assigned)
 
     async def commit_at(self, assigned: AssignedQueue, offset: int) -> bool:
         """Commit the offset a caller asks for, forwards or backwards.
@@ -439,9 +393,8 @@ class OffsetCommitter:
     def _turn(self, queue: MessageQueue) -> asyncio.Lock:
         return self._busy.setdefault(queue, asyncio.Lock())
 
-    async def _commit(self, assigned: AssignedQueue, *, with_start: bool = False) -> bool:
-        with_start = with_start or assigned.queue.topic in self._begun
-        found = assigned.uncommitted(self._client.clock.now_ms(), with_start=with_start)
+    async def _commit(self, assigned: AssignedQueue) -> bool:
+        found = assigned.uncommitted(self._client.clock.now_ms())
         if found is None:
             return assigned.done_offset == assigned.committed_offset
         (offset, lease), queue = found, assigned.queue
@@ -459,7 +412,6 @@ class OffsetCommitter:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
         assigned.committed(offset, lease)
-        self._begun.add(queue.topic)
         self._statistics.committed(queue, asked_ms)
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
@@ -483,6 +435,8 @@ class OffsetCommitter:
             self._statistics.add("commit_errors")
             raise
 
-    def _record(self, event: EventType, queue: MessageQueue, lease: Lease, offset: int) -> None:
+    def _record(
+        self, event: EventType, queue: MessageQueue, lease: Lease, offset: int, **members: str
+    ) -> None:
         if self._recorder.enabled:
-            self._recorder.record(event, queue, lease.epoch, off=offset)
+            self._recorder.record(event, queue, lease.epoch, off=offset, **members)

@@ -235,9 +235,6 @@ class AssignedQueue(QueueFields):
         self.last_claim_ms = -1  # time of the last claim, on the monotonic clock
         self.bad_answer_at = -1  # the offset that is pulled again after a bad answer; -1: none
         self.try_unlock_times = 0  # how often its revocation found a batch still running
-        # False: the start offset comes from a setting, or from the broker's rule for new groups,
-        # and is stored with the first commit. I/O thread only.
-        self.has_stored_offset = True
         self.resets = 0  # how often an admin moved it; I/O thread only
         # The dispatcher's native runs of it that rest. One is enough, but the next one may begin
         # before a worker that has just cleared the dispatch flag has ended its own.
@@ -800,28 +797,21 @@ class AssignedQueue(QueueFields):
 
     # Group member, on the I/O thread: commits, pauses, revocation.
 
-    def uncommitted(self, now_ms: int, *, with_start: bool = False) -> tuple[int, Lease] | None:
-        """Return the offset to commit and the lease to commit it under; None if there is none.
-
-        Args:
-            with_start: also a start offset that is not stored yet, even if no message came since.
-        """
+    def uncommitted(self, now_ms: int) -> tuple[int, Lease] | None:
+        """Return the offset to commit and the lease to commit it under; None if there is none."""
         with self._lock:
             lease = self._lease
             if lease is None or not lease.is_valid(now_ms):
                 return None
-            if self._done_offset != self._committed_offset:
-                return self._done_offset, lease
-            # Once messages are here, the group has begun: its next owner must begin here, too.
-            is_begun = with_start or self.next_pull_offset != self._done_offset
-            return None if self.has_stored_offset or not is_begun else (self._done_offset, lease)
+            if self._done_offset == self._committed_offset:
+                return None
+            return self._done_offset, lease
 
     def committed(self, offset: int, lease: Lease) -> None:
         """Note that the broker acknowledged `offset` under `lease`."""
         with self._lock:
             if self._lease is not None and self._lease.epoch == lease.epoch:
                 self._committed_offset = offset
-                self.has_stored_offset = True
 
     def set_done_offset(self, generation: int, offset: int) -> None:
         """Count everything before `offset`, and nothing behind it, as done: a poller says so."""

@@ -10,10 +10,17 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter, StartOffset
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
+from ordermq.consumer.offsets.start_rule import StartRule
+from ordermq.consumer.queue.assigned_queue import (
+    UNLOCKED,
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    QueueCallbacks,
+)
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import BrokerError, Fenced, RequestTimeout
+from ordermq.errors import BrokerError, Fenced, LockLost, RequestTimeout
 from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
@@ -91,30 +98,28 @@ def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) 
     )
     return OffsetCommitter(
         client,  # type: ignore[arg-type]
-        RebalanceConfig(**settings),
+        StartRule(client, "G", RebalanceConfig(**settings)),  # type: ignore[arg-type]
         BrokerOffsets(client, "G"),  # type: ignore[arg-type]
         EventRecorder(NoHistory(), "G"),
         ConsumerStatistics(),
     )
 
 
-def assigned_at(offset: int, *, is_stored: bool, queue: MessageQueue = QUEUE) -> AssignedQueue:
+def assigned_at(offset: int) -> AssignedQueue:
     def ignore(*_: object) -> None:
         return None
 
-    assigned = AssignedQueue(
-        queue,
+    return AssignedQueue(
+        QUEUE,
         "G",
         LEASE,
         offset,
         QueueCallbacks(on_lease_lost=ignore, on_drained=ignore, on_room=ignore, on_idle=ignore),
     )
-    assigned.has_stored_offset = is_stored
-    return assigned
 
 
 def assigned_with_done(*done: int) -> AssignedQueue:
-    assigned = assigned_at(0, is_stored=True)
+    assigned = assigned_at(0)
     finish(assigned, *done)
     return assigned
 
@@ -154,14 +159,14 @@ class RacyApi(FakeApi):
         self.tables[place] = table
 
 
-def test_first_offsets_of_a_topic_do_not_lose_each_other() -> None:
+def test_starts_of_a_topic_that_are_stored_at_once_do_not_lose_each_other() -> None:
     queues = [MessageQueue("orders", name, n) for name in ("a", "b") for n in range(4)]
 
     async def work() -> None:
         api = RacyApi()
         offsets = offsets_of(api)
-        held = [assigned_at(9, is_stored=False, queue=queue) for queue in queues]
-        assert all(await asyncio.gather(*map(offsets.commit_last, held)))
+        starts = await asyncio.gather(*(offsets.start_offset(queue, LEASE) for queue in queues))
+        assert starts == [9] * 8
         stored = dict.fromkeys(range(4), 9)
         assert api.tables == {("a", "orders"): stored, ("b", "orders"): stored}
 
@@ -183,17 +188,19 @@ def test_first_commits_of_a_topic_do_not_lose_each_other() -> None:
     asyncio.run(work())
 
 
-def test_a_stored_offset_is_where_the_group_goes_on() -> None:
+@pytest.mark.parametrize("lease", [LEASE, PLAIN, UNLOCKED])
+def test_a_stored_offset_is_where_the_group_goes_on_and_is_not_stored_again(lease: Lease) -> None:
     api = FakeApi()
     api.stored = 5
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == StartOffset(5, True)
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, lease)) == 5
     assert api.calls == [("query",)]
 
 
-def test_zero_may_be_a_brokers_answer_to_a_new_group_and_counts_as_not_stored() -> None:
+def test_zero_may_be_a_brokers_answer_to_a_new_group_and_is_stored() -> None:
     api = FakeApi()
     api.stored = 0
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == StartOffset(0, False)
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == 0
+    assert api.calls == [("query",), ("commit", 0, 7)]
 
 
 @pytest.mark.parametrize(
@@ -204,96 +211,104 @@ def test_zero_may_be_a_brokers_answer_to_a_new_group_and_counts_as_not_stored() 
         (ConsumeFromWhere.TIMESTAMP, NOON_MS),
     ],
 )
-def test_without_one_the_setting_decides_and_nothing_is_stored(
+def test_without_one_the_setting_decides_and_its_start_is_stored_under_the_lease(
     where: ConsumeFromWhere, expected: int
 ) -> None:
     api = FakeApi()
     offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == StartOffset(expected, False)
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == expected
+    assert api.calls == [("query",), ("commit", expected, 7)]
+
+
+def test_without_a_lock_a_start_that_another_member_has_just_stored_wins() -> None:
+    class Other(FakeApi):
+        async def max_offset(self, address: str, queue: MessageQueue) -> int:
+            self.stored = 6  # while this member asks for the end
+            return 9
+
+    api = Other()
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, UNLOCKED)) == 6
+    assert api.calls == [("query",), ("query",)]
+
+
+def test_a_start_is_not_stored_after_the_lease() -> None:
+    api, clock = FakeApi(), ManualClock()
+    late = LEASE._replace(deadline_ms=clock.now_ms())
+    with pytest.raises(LockLost, match="start offset 9"):
+        asyncio.run(offsets_of(api, clock).start_offset(QUEUE, late))
     assert api.calls == [("query",)]
+
+
+def test_a_start_that_cannot_be_stored_now_is_tried_again_and_stays_the_same() -> None:
+    class Growing(FakeApi):
+        end = 9
+
+        async def max_offset(self, address: str, queue: MessageQueue) -> int:
+            self.end += 1
+            return self.end - 1
+
+    async def work() -> None:
+        api = Growing()
+        offsets = offsets_of(api)
+        busy = BrokerError("busy", response_code=ResponseCode.SYSTEM_BUSY)
+        for error in (RequestTimeout("late"), busy, Fenced("a newer owner")):
+            api.error = error
+            with pytest.raises(type(error)):
+                await offsets.start_offset(QUEUE, LEASE)
+        api.error = None
+        assert await offsets.start_offset(QUEUE, LEASE) == 9
+        assert api.stored == 9
+
+    asyncio.run(work())
+
+
+def test_where_an_account_may_not_commit_the_queue_is_consumed_and_a_warning_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        api = FakeApi()
+        api.error = BrokerError("denied", response_code=ResponseCode.NO_PERMISSION)
+        offsets = offsets_of(api)
+        assert await offsets.start_offset(QUEUE, LEASE) == 9
+        assert await offsets.start_offset(QUEUE, LEASE) == 9
+
+    asyncio.run(work())
+    (told,) = [text for text in caplog.messages if "start offset 9 is not stored" in text]
+    assert "let this account commit" in told
 
 
 def test_a_start_at_the_end_tells_how_many_messages_it_skips_once() -> None:
     async def work() -> None:
-        offsets = offsets_of(FakeApi(), consume_from_where=ConsumeFromWhere.LAST_OFFSET)
+        api = FakeApi()
+        offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.LAST_OFFSET)
         await offsets.start_offset(QUEUE, LEASE)
+        api.stored = None  # of another queue
         await offsets.start_offset(MessageQueue(QUEUE.topic, "broker-b", 0), LEASE)
-        assert offsets.take_skipped() == {QUEUE.topic: 2 * (9 - 3)}
-        assert not offsets.take_skipped()
+        assert offsets.rule.take_skipped() == {QUEUE.topic: 2 * (9 - 3)}
+        assert not offsets.rule.take_skipped()
 
     asyncio.run(work())
-
-
-def test_a_queue_that_starts_again_before_anything_was_stored_starts_where_it_did() -> None:
-    api = FakeApi()
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == StartOffset(4, False)
-    api.stored = 0  # a broker's answer to a new group, which may differ from one time to the next
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == StartOffset(4, False)
-    api.stored = 6
-    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == StartOffset(6, True)
 
 
 def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> None:
-    """Its owner before has stored nothing: the end would skip what came in between."""
+    """Its broker was away, or nobody has stored a start: the end would skip what came since."""
     clock = ManualClock()
     joined_ms = clock.wall_ms()
-    offsets = offsets_of(FakeApi(), clock)
+    api = FakeApi()
+    rule = offsets_of(api, clock).rule
     clock.advance(60_000)
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == StartOffset(joined_ms, False)
-    assert not offsets.take_skipped()
-    offsets.subscribed(QUEUE.topic)  # only now
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == StartOffset(9, False)
-
-
-def test_a_start_offset_is_stored_with_the_first_commit_of_its_topic() -> None:
-    async def work() -> None:
-        api = FakeApi()
-        offsets = offsets_of(api)
-        one = assigned_at(3, is_stored=False)
-        other = assigned_at(9, is_stored=False, queue=MessageQueue(QUEUE.topic, "broker-b", 0))
-        await offsets.commit_all([one, other])
-        assert api.calls == [], "nothing has come, so nothing is stored"
-        finish(one, 3)
-        await offsets.commit_all([one, other])
-        await offsets.commit_all([one, other])
-        assert api.calls == [("commit", 4, 7), ("commit", 9, 7)]
-
-    asyncio.run(work())
-
-
-def test_a_start_offset_is_stored_when_its_first_messages_have_come() -> None:
-    """Else an owner after a crash would start behind them."""
-
-    async def work() -> None:
-        api = FakeApi()
-        offsets = offsets_of(api)
-        assigned = assigned_at(3, is_stored=False)
-        assert assigned.accept(assigned.generation, batch([3]), 4)
-        await offsets.commit(assigned)
-        assert api.calls == [("commit", 3, 7)]
-
-    asyncio.run(work())
-
-
-@pytest.mark.parametrize("is_leaving", [False, True])
-def test_a_start_offset_is_stored_for_the_next_owner_but_not_at_the_end_of_the_member(
-    is_leaving: bool,
-) -> None:
-    async def work() -> None:
-        api = FakeApi()
-        offsets = offsets_of(api)
-        if is_leaving:
-            offsets.leave()
-        assert await offsets.commit_last(assigned_at(3, is_stored=False))
-        assert api.calls == ([] if is_leaving else [("commit", 3, 7)])
-
-    asyncio.run(work())
+    rule.settle([QUEUE.topic])
+    assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == joined_ms
+    assert not rule.take_skipped()
+    rule.forget(QUEUE)
+    rule.subscribed(QUEUE.topic)  # only now
+    assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == 9
 
 
 def test_a_time_that_is_not_given_is_half_an_hour_ago() -> None:
     offsets = offsets_of(FakeApi(), consume_from_where=ConsumeFromWhere.TIMESTAMP)
     half_an_hour_ago = ManualClock().wall_ms() - 1_800_000
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)).offset == half_an_hour_ago
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == half_an_hour_ago
 
 
 @pytest.mark.parametrize(
@@ -309,7 +324,7 @@ def test_a_retry_topic_begins_at_its_beginning_but_for_a_time_at_its_end(
 ) -> None:
     retry = MessageQueue("%RETRY%G", "broker-a", 0)
     offsets = offsets_of(FakeApi(), consume_from_where=where, consume_timestamp_ms=NOON_MS)
-    assert asyncio.run(offsets.start_offset(retry, PLAIN)).offset == expected
+    assert asyncio.run(offsets.start_offset(retry, PLAIN)) == expected
 
 
 def test_commits_of_one_queue_never_overlap() -> None:
@@ -350,7 +365,7 @@ def test_a_queue_that_begins_anew_reads_its_offset_behind_a_commit_under_way() -
         assert not start.done()
         api.gate.set()
         await commit
-        assert await start == StartOffset(3, True)
+        assert await start == 3
 
     asyncio.run(asyncio.wait_for(work(), 10))
 
@@ -373,7 +388,7 @@ def test_an_account_that_may_not_ask_for_the_oldest_offset_begins_at_0() -> None
     api = FakeApi()
     api.denied = ResponseCode.NO_PERMISSION
     offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)).offset == 0
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == 0
     api.stored, api.denied = None, ResponseCode.SYSTEM_BUSY
     with pytest.raises(BrokerError):
         asyncio.run(offsets.start_offset(QUEUE, LEASE))

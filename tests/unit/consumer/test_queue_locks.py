@@ -18,7 +18,6 @@ from ordermq.config import LeaseConfig
 from ordermq.consumer.group.queue_locks import LeaseTimes, QueueLocks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.lock_epochs import LocalEpochs
-from ordermq.consumer.offsets.offset_committer import StartOffset
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import RemotingError
@@ -149,10 +148,8 @@ class Broker:
     ) -> None:
         self.unlocked += queues
 
-    async def start_offset(
-        self, queue: MessageQueue, lease: Lease, before: int | None = None
-    ) -> StartOffset:
-        return StartOffset(0, is_stored=True)
+    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
+        return 0
 
     def run_until(self, end_ms: int, step_ms: int) -> None:
         """Let the renewal loop run from the first lease to a later moment."""
@@ -219,9 +216,9 @@ def test_a_lock_that_is_released_while_it_is_regained_is_given_back() -> None:
     broker.locks._epochs = epochs = LosingEpochs(broker.clock)
     epochs.lose = lambda: broker.queue.discard()  # what a release does, and then forgets its grant
 
-    async def start_offset(*_: object) -> StartOffset:
+    async def start_offset(*_: object) -> int:
         broker.locks._losses_at_grant.pop(QUEUE)
-        return StartOffset(0, is_stored=True)
+        return 0
 
     broker.locks._offsets = cast(Any, SimpleNamespace(start_offset=start_offset))
     asyncio.run(broker.locks.renew_all())

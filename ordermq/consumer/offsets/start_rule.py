@@ -1,0 +1,96 @@
+"""The start of a queue of which a group has stored no offset
+(docs/internals/semantics.md#where-a-queue-starts)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ordermq.client.connections import is_denied
+from ordermq.client.session import ClientSession
+from ordermq.client.store_times import offset_at_time
+from ordermq.config import ConsumeFromWhere, RebalanceConfig
+from ordermq.errors import BrokerError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import RETRY_PREFIX
+
+_HALF_AN_HOUR_MS = 1_800_000
+
+
+class StartRule:
+    """Decides starts for one member, once for each queue; on the I/O thread.
+
+    Decided again, a start could differ, and what lies between would be lost (rmq#10955). So it is
+    kept until the group has stored an offset.
+    """
+
+    def __init__(self, client: ClientSession, group: str, config: RebalanceConfig) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._decided: dict[MessageQueue, int] = {}
+        self._joined_ms = client.clock.wall_ms()
+        self._subscribed_ms: dict[str, int] = {}  # topics that came later
+        self._settled: set[str] = set()
+        self._skipped: Counter[str] = Counter()  # messages by topic, not told of yet
+
+    def subscribed(self, topic: str) -> None:
+        """Note that the member consumes a topic from now on, or queues assigned by hand."""
+        self._subscribed_ms[topic] = self._client.clock.wall_ms()
+        self._settled.discard(topic)
+
+    def settle(self, topics: Iterable[str]) -> None:
+        """Note that the caller who subscribed knows of it: what is sent from now on is its own."""
+        self._settled.update(topics)
+
+    def take_skipped(self) -> Counter[str]:
+        """Return how many messages were left out since the last call, by topic."""
+        skipped, self._skipped = +self._skipped, Counter()
+        return skipped
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what was decided: the group has a stored offset."""
+        self._decided.pop(queue, None)
+
+    async def start_of(self, queue: MessageQueue, *, is_at_zero: bool) -> int:
+        """Return where to start.
+
+        Args:
+            is_at_zero: the broker lets new groups start at 0.
+        Raises: RemotingError, RouteError: the broker could not be asked.
+        """
+        if queue not in self._decided:
+            self._decided[queue] = 0 if is_at_zero else await self._decide(queue)
+        return self._decided[queue]
+
+    async def _decide(self, queue: MessageQueue) -> int:
+        where, api, clock = self._config.consume_from_where, self._client.api, self._client.clock
+        address = self._client.routes.master_of(queue.broker_name)
+        if queue.topic.startswith(RETRY_PREFIX):
+            if where is not ConsumeFromWhere.TIMESTAMP:
+                return 0
+            return await api.max_offset(address, queue)  # what failed is older than any time asked
+        if where is ConsumeFromWhere.FIRST_OFFSET:
+            return await self._min_offset(address, queue)
+        if where is ConsumeFromWhere.TIMESTAMP:
+            asked_ms = self._config.consume_timestamp_ms or clock.wall_ms() - _HALF_AN_HOUR_MS
+            return await offset_at_time(self._client, self._group, queue, asked_ms)
+        if queue.topic in self._settled:
+            # Its broker was away, another member had the queue and stored nothing, or the queue is
+            # new: whatever came since this member has subscribed is the group's.
+            since_ms = self._subscribed_ms.get(queue.topic, self._joined_ms)
+            return await offset_at_time(self._client, self._group, queue, since_ms)
+        end = await api.max_offset(address, queue)
+        skipped = end - await self._min_offset(address, queue)
+        self._skipped[queue.topic] += skipped  # no await in this line: other queues count, too
+        return end
+
+    async def _min_offset(self, address: str, queue: MessageQueue) -> int:
+        try:
+            return await self._client.api.min_offset(address, queue)
+        except BrokerError as error:
+            if not is_denied(error.response_code, str(error)):
+                raise
+            # RocketMQ 5 wants more of an account for this than for pulling. Java's clients begin
+            # at 0 without asking: the first pull corrects it.
+            return 0
