@@ -23,6 +23,7 @@ class Health(Value, kw_only=True):
         loops: the loops that have failed at least once, those that fail now first.
         internal_errors: errors nobody expected of tasks and callbacks, in this process.
         log_errors: errors of log handlers, in this process.
+        log_lines_dropped: log lines that were dropped because a handler blocked, in this process.
     """
 
     is_alive: bool
@@ -31,6 +32,7 @@ class Health(Value, kw_only=True):
     loops: tuple[LoopHealth, ...] = ()
     internal_errors: int = 0
     log_errors: int = 0
+    log_lines_dropped: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON knows it."""

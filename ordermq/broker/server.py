@@ -31,7 +31,7 @@ from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.events import GuardedRecorder, Recorder
 from ordermq.health import BrokerHealth, are_alive, loop_reasons
-from ordermq.loggers import LogErrors
+from ordermq.loggers import LogErrors, dropped_lines
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import refusal_reason
@@ -119,6 +119,7 @@ class BrokerServer:
             loops=loops,
             internal_errors=self._statistics.internal_errors,
             log_errors=LogErrors.count,
+            log_lines_dropped=dropped_lines(),
             connections=self._statistics.connections,
             failed_commits=store.failed_commits,
         )

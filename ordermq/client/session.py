@@ -23,7 +23,7 @@ from ordermq.config import RemotingConfig
 from ordermq.config.checks import split_address
 from ordermq.errors import OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
-from ordermq.loggers import LogErrors
+from ordermq.loggers import LogErrors, dropped_lines
 from ordermq.model.identifiers import unique_instance
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_instance, wrapped
@@ -247,6 +247,7 @@ class ClientSession(ProcessBound):
             loops=loops,
             internal_errors=self.runtime.errors,
             log_errors=LogErrors.count,
+            log_lines_dropped=dropped_lines(),
             connected=connected,
             not_connected=tuple(each for each in masters if each not in connected),
             heartbeat_age_ms=heartbeat_age_ms,

@@ -14,6 +14,7 @@ HOUSE = ROOT / "ordermq"
 RANKS = (
     {
         "errors",
+        "background_writer",
         "callables",
         "forking",
         "clock",

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 _STARTS = re.compile(r"\b(create_task|ensure_future|Thread)\(")
 # file -> who gets the error.
 KNOWN = {
+    "background_writer.py": "Python's hook for threads; what it writes raises nothing",
     "client/pull_connections.py": "whoever waits for the connection",
     "broker/context.py": "the loop's exception handler",
     "broker/embedded_broker.py": "`start`, or Python's hook for threads",

@@ -9,9 +9,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,16 @@ def listen(messages, context):
         fcntl.flock(gate, fcntl.LOCK_SH)
 """
 
+
+# As a program that prints much: of 50 messages more than a pipe and all buffers take.
+CHATTY = (
+    MODULE.replace("os.getpid())\nconsumer", "os.getpid(), file=sys.stderr)\nconsumer").replace(
+        "import os\n", "import os\nimport sys\n"
+    )
+    + """    for _ in range(10 * len(messages)):
+        print("x" * 40_000)
+"""
+)
 
 TOPIC = "messaging_destination_name"
 SHORT_LOCKS = BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=3_000)
@@ -156,13 +167,18 @@ class Run:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *options: str, target: str = "billing:consumer") -> Iterator[Run]:
+def running(
+    folder: Path,
+    *options: str,
+    target: str = "billing:consumer",
+    stdout: int | None = None,
+) -> Iterator[Run]:
     with (folder / "log").open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "ordermq", "run", target, "--processes", "2", *options],
             cwd=folder,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            stdout=file if stdout is None else stdout,
+            stderr=file,
         )
     run = Run(folder, process)
     try:
@@ -301,6 +317,34 @@ def test_processes_stop_when_their_supervisor_was_killed(folder: Path, producer:
         eventually(lambda: run.count() == 50, "all are consumed", 60)
         run.process.kill()
         eventually(lambda: not any(map(is_running, run.pids)), "no orphan runs on", 60)
+
+
+@pytest.mark.parametrize("broker_config", [SHORT_LOCKS], ids=["short locks"])
+def test_output_that_nobody_reads_stops_nothing(folder: Path, producer: Producer) -> None:
+    (folder / "billing.py").write_text(CHATTY)
+    send(producer, 50)
+    with running(folder, "--metrics-port", "0", stdout=subprocess.PIPE) as run:
+        run.wait_for_log("metrics at")
+        run.wait_for_queues()
+        eventually(lambda: run.count() == 50, "listeners are not stopped", 60)
+        run.wait_for_log("[run] nobody reads stdout; lines are dropped until somebody does")
+        assert run.log.count("nobody reads") == 1, "of many lines, one report"
+        assert by_process(run.scrape(), "ordermq_run_dropped_lines")[""] > 0
+        (killed,) = run.pids_of(1)
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: len(run.pids) == 3, "another was started", 60)
+        run.wait_for_queues()
+
+        assert run.process.stdout is not None
+        with run.process.stdout as file:
+            reader = threading.Thread(target=lambda: deque(file, maxlen=0))
+            reader.start()
+            while "[run] stdout is read again; " not in run.log:
+                send(producer, 1)
+            assert re.search(r"read again; [1-9]\d* lines were dropped", run.log)
+            run.process.send_signal(signal.SIGTERM)
+            run.ends_with(0)
+            reader.join(60)
 
 
 def test_what_cannot_be_run_ends_with_a_usage_error(folder: Path) -> None:

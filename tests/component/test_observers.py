@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.client.trace import TraceDispatcher
 from ordermq.config import BrokerConfig
 from ordermq.events import EventType, History, NoHistory
-from ordermq.loggers import LOGGERS, LogErrors
+from ordermq.loggers import LOGGERS, LogErrors, _handler_thread, dropped_lines
 from tests.component.conftest import Seen, eventually
 
 COUNT = 60
@@ -181,6 +182,42 @@ def test_a_log_handler_that_raises(
         LogErrors.count += before
     told = [line for line in capsys.readouterr().err.splitlines() if "a log handler raised" in line]
     assert len(told) == 1
+
+
+def test_a_log_handler_that_blocks(
+    tmp_path: Path, seen: Seen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(ValueError("a hook's"), tmp_path)
+    release = threading.Event()
+
+    class Blocking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            scene.broken.calls += 1
+            # Threads of the test itself wait for their own handlers.
+            if record.threadName != "MainThread":
+                assert release.wait(60)
+
+    monkeypatch.setattr(_handler_thread._writer, "_limit", 3)
+    handler = Blocking(logging.DEBUG)
+    scene.may_log = 1
+    before = dropped_lines()
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    try:
+        for logger in loggers:
+            logger.addHandler(handler)
+            logger.setLevel(logging.DEBUG)
+        scene.errors = lambda broker, producer, consumer: (
+            producer.health().log_lines_dropped - before
+        )
+        scene.run(seen, caplog)
+        release.set()
+        eventually(lambda: "a log handler blocked, " in caplog.text, "it is told")
+    finally:
+        release.set()
+        for logger in loggers:
+            logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)
+    assert caplog.text.count("a log handler blocked, ") == 1
 
 
 def test_every_logger_of_the_sources_is_guarded() -> None:

@@ -67,7 +67,7 @@ def run(
     A process that crashes is started again, after 1 s, doubled up to 30 s. SIGHUP restarts them
     one after the other; each new one must hold queues before the next one stops. SIGTERM and SIGINT
     let running listeners finish, hand the queues over and exit; a second one does not wait. A line
-    of process 2 begins with "[2] ".
+    of process 2 begins with "[2] "; lines that nobody reads are dropped after 8 MB.
 
     \b
     Example, with `consumer = PushConsumer(...)` in billing.py:
@@ -93,7 +93,10 @@ def run(
     ):
         if is_given and not _is_installed(library):
             fail(f"{option} needs {library}: pip install 'ordermq[run]'", ExitCode.USAGE)
-    sys.exit(asyncio.run(ProcessSupervisor(plan).run()))
+    supervisor = ProcessSupervisor(plan)
+    code = asyncio.run(supervisor.run())
+    supervisor.drain()
+    sys.exit(code)
 
 
 def _is_installed(library: str) -> bool:

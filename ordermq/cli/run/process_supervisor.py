@@ -1,7 +1,7 @@
 """ProcessSupervisor: keeps the processes of `ordermq run` running, restarts and stops them.
 
 Everything runs on one asyncio loop, so nothing here is locked. The port of metrics has threads;
-they ask through `ask_all`.
+they ask through `ask_all`. Nothing here may block: the output is written by threads of its own.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ordermq.cli.output import ExitCode
 from ordermq.cli.run.metrics_port import MetricsPort
+from ordermq.cli.run.run_output import OutputStream, RunOutput
 
 _PROCESS = "ordermq.cli.run.consumer_process"
 _LINE_LIMIT = 1 << 24  # bytes of an answer: the metrics of thousands of queues
@@ -68,13 +69,13 @@ class ConsumerProcess:
 
     Args:
         number: from 1 on; a process that replaces another has the same.
-        on_broken_pipe: called once nobody reads our output any more.
+        output: where its lines go.
     """
 
-    def __init__(self, number: int, plan: RunPlan, on_broken_pipe: Callable[[], object]) -> None:
+    def __init__(self, number: int, plan: RunPlan, output: RunOutput) -> None:
         self.number = number
         self._plan = plan
-        self._on_broken_pipe = on_broken_pipe
+        self._output = output
         self._process: asyncio.subprocess.Process | None = None
         self.was_told_to_end = asyncio.Event()
         self._asking = asyncio.Lock()
@@ -108,7 +109,7 @@ class ConsumerProcess:
         self._channel = await asyncio.open_connection(sock=ours, limit=_LINE_LIMIT)
         assert process.stdout is not None
         assert process.stderr is not None
-        pairs = (process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer)
+        pairs = (process.stdout, self._output.stdout), (process.stderr, self._output.stderr)
         self._forwards = [
             asyncio.create_task(self._forward(source, target)) for source, target in pairs
         ]
@@ -163,23 +164,17 @@ class ConsumerProcess:
         except (TimeoutError, OSError, ValueError):
             return None  # it is too slow, or has ended
 
-    async def _forward(self, source: asyncio.StreamReader, target: BinaryIO) -> None:
+    async def _forward(self, source: asyncio.StreamReader, target: OutputStream) -> None:
+        # It reads on whatever becomes of the lines: a process whose pipe is full hangs.
         prefix, rest = f"[{self.number}] ".encode(), b""
         while read := await source.read(_TEXT_LIMIT):
             *lines, rest = (rest + read).split(b"\n")
             if len(rest) > _TEXT_LIMIT:
                 lines, rest = [*lines, rest], b""
-            self._write(target, b"".join(prefix + line + b"\n" for line in lines))
+            if lines:
+                target.write(b"".join(prefix + line + b"\n" for line in lines))
         if rest:
-            self._write(target, prefix + rest + b"\n")
-
-    def _write(self, target: BinaryIO, text: bytes) -> None:
-        try:
-            target.write(text)
-            target.flush()
-        except OSError:
-            # Read on all the same: a process whose pipe is full hangs.
-            self._on_broken_pipe()
+            target.write(prefix + rest + b"\n")
 
 
 class ProcessSupervisor:
@@ -196,6 +191,7 @@ class ProcessSupervisor:
     async def run(self) -> int:
         """Run; return the exit code."""
         loop = asyncio.get_running_loop()
+        self._output = RunOutput(loop, self._on_broken_pipe)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal)
         loop.add_signal_handler(signal.SIGHUP, self._roll_asked.set)
@@ -222,11 +218,13 @@ class ProcessSupervisor:
                 port.close()
         return self._code
 
+    def drain(self) -> None:
+        """Wait for the last lines, as long as somebody reads them; the loop has ended."""
+        self._output.drain()
+
     def tell(self, text: str) -> None:
         """Write a line of the supervisor's own."""
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"[run] {text}\n")
-            sys.stderr.flush()
+        self._output.tell(text)
 
     def stop(self) -> None:
         """Stop every process; a second call does not wait for listeners."""
@@ -249,7 +247,11 @@ class ProcessSupervisor:
         return {number: by_number.get(number) for number in range(1, self._plan.processes + 1)}
 
     def _counts(self) -> dict[str, int]:
-        return {"processes": self._plan.processes, "restarts": self._restarts}
+        return {
+            "processes": self._plan.processes,
+            "restarts": self._restarts,
+            "dropped_lines": self._output.dropped_lines,
+        }
 
     def _on_stop_signal(self) -> None:
         self.tell("stopping" if not self._stopping.is_set() else "stopping without waiting")
@@ -261,7 +263,7 @@ class ProcessSupervisor:
         """Keep a process running here, until it finishes or everything stops."""
         crashes, is_first = 0, True
         while not self._stopping.is_set():
-            process = ConsumerProcess(place + 1, self._plan, self._on_broken_pipe)
+            process = ConsumerProcess(place + 1, self._plan, self._output)
             begun = time.monotonic()
             try:
                 await process.start()
