@@ -103,6 +103,22 @@ class ManualClock:
         self._wall_ms += delta_ms
 
 
+class SteadyWall:
+    """Wall time as it was when this object was made, continued by the monotonic clock.
+
+    It never jumps. A delay is measured by it, so that a change of the system's clock makes none
+    longer or shorter.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms = clock.wall_ms() - clock.now_ms()
+
+    def ms(self) -> int:
+        """Return milliseconds since 1970."""
+        return self._clock.now_ms() + self._ahead_ms
+
+
 async def wait_until_set(event: asyncio.Event, clock: Clock, timeout_ms: int) -> bool:
     """Wait for `event`, at most `timeout_ms` of the clock; return True if it is set."""
     if event.is_set():

@@ -18,7 +18,7 @@ from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Done, Retention, Store
 from ordermq.broker.topics import TopicTable, is_internal_name, is_system_topic
 from ordermq.broker.transactions import Transactions
-from ordermq.clock import Clock
+from ordermq.clock import Clock, SteadyWall
 from ordermq.config import BrokerConfig
 from ordermq.errors import ProtocolError, StoreError
 from ordermq.events import GuardedRecorder
@@ -54,6 +54,7 @@ class BrokerContext:
         self.clock = clock
         self.history = history
         self.statistics = statistics
+        steady = SteadyWall(clock)
         store.adopt_back_up(clock.wall_ms(), config.lock_max_live_ms)
         self.topics = TopicTable(store, config)
         self.groups = GroupTable(store, config)
@@ -66,13 +67,15 @@ class BrokerContext:
             clock, config.pull_recheck_interval_ms, statistics, answer_held
         )
         store.on_append(self.long_polling.on_append)
-        self.routing = MessageRouting(store, self.topics, config, clock, history, statistics)
+        self.routing = MessageRouting(
+            store, self.topics, config, clock, steady, history, statistics
+        )
         logs = [log for log in store.logs() if not is_internal_name(log.topic)]
         self.recent_sends = recent_sends(config.duplicate_window, store, logs, clock)
-        self.delayed = DelayedMessages(store, self.routing, self.offsets, clock)
-        self.timed = TimedMessages(store, self.routing, clock, statistics)
+        self.delayed = DelayedMessages(store, self.routing, self.offsets, clock, steady)
+        self.timed = TimedMessages(store, self.routing, clock, steady, statistics)
         self.transactions = Transactions(
-            store, self.topics, self.producers, self.routing, config, clock, statistics
+            store, self.topics, self.producers, self.routing, config, clock, steady, statistics
         )
         self._retention = Retention(store, config, clock, statistics, is_system_topic)
         self._tasks: set[asyncio.Task[None]] = set()

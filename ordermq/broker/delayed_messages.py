@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from itertools import takewhile
+from collections.abc import Callable
 
 from ordermq.broker.consumer_offsets import ConsumerOffsets
 from ordermq.broker.message_routing import MessageRouting
@@ -24,7 +24,7 @@ from ordermq.broker.store import (
     awaitable_done,
 )
 from ordermq.broker.topics import DELAY_LEVELS_MS
-from ordermq.clock import Clock, wait_until_set
+from ordermq.clock import Clock, SteadyWall, wait_until_set
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -42,12 +42,23 @@ class DelayedMessages:
     """Delivers messages with a delay level, on the loop thread."""
 
     def __init__(
-        self, store: Store, routing: MessageRouting, offsets: ConsumerOffsets, clock: Clock
+        self,
+        store: Store,
+        routing: MessageRouting,
+        offsets: ConsumerOffsets,
+        clock: Clock,
+        steady: SteadyWall,
     ) -> None:
         self._store = store
         self._routing = routing
         self._offsets = offsets
         self._clock = clock
+        self._steady = steady
+        self._started_ms = steady.ms()
+        # The first offset of each level that this run of the broker gives.
+        self._first_offsets = {
+            each.queue_id: each.max_offset for each in store.logs() if each.topic == SCHEDULE_TOPIC
+        }
         self._arrived = asyncio.Event()
         store.on_append(self._on_append)
 
@@ -77,16 +88,26 @@ class DelayedMessages:
         key = _CURSOR_GROUP, SCHEDULE_TOPIC, waiting.queue_id
         # The cursor is the first offset of the level that was not delivered yet.
         while (cursor := self._offsets.get(key) or 0) < waiting.max_offset:
-            now_ms = self._clock.wall_ms()
+            now_ms = self._steady.ms()
             rows = self._store.scheduled(waiting, cursor, _BATCH)
-            due = _due(rows, now_ms)
+            times = [self._due_ms(waiting, cursor + at, row[0]) for at, row in enumerate(rows)]
+            # Within a level, times ascend with offsets: the first that is not due ends the batch.
+            count = next((at for at, due_ms in enumerate(times) if due_ms > now_ms), len(times))
+            due = [record for _, record in rows[:count]]
             if not due:
-                return max(rows[0][0] - now_ms, 1)
+                return max(times[0] - now_ms, 1)
             appends = [found for record in due if (found := self._restored(record)) is not None]
             error = await self._move(waiting, cursor + len(due), appends)
             if error is not None:
                 return _RETRY_MS
         return _LONGEST_SLEEP_MS
+
+    def _due_ms(self, waiting: QueueLog, offset: int, stored_ms: int) -> int:
+        if offset >= self._first_offsets.get(waiting.queue_id, 0):
+            return stored_ms
+        # Of an earlier run, whose clock may have been ahead: its whole delay has passed when it has
+        # passed since this one began.
+        return min(stored_ms, self._started_ms + DELAY_LEVELS_MS[waiting.queue_id])
 
     def _restored(self, record: bytes) -> Append | None:
         message = StoredMessage.read(record)
@@ -121,9 +142,68 @@ class DelayedMessages:
         return await ended
 
 
-def _due(rows: list[tuple[int, bytes]], now_ms: int) -> list[bytes]:
-    # Within a level, due times ascend with offsets: the first that is not due ends the batch.
-    return [record for _, record in takewhile(lambda row: row[0] <= now_ms, rows)]
+class _DueTimes:
+    """Offsets of waiting messages by the time at which they are due.
+
+    A heap of distinct times, and per time a list: many messages share one millisecond, and a recall
+    finds its message by the time in its handle without searching the heap.
+
+    Args:
+        now_ms: the clock that the times are of.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.now_ms = now_ms
+        self._offsets: dict[int, list[int]] = {}  # due time, ms since 1970 -> offsets, as they came
+        self._times: list[int] = []  # a heap of the keys of `_offsets`
+
+    def add(self, offset: int, due_ms: int) -> None:
+        """Add a message."""
+        offsets = self._offsets.get(due_ms)
+        if offsets is None:
+            offsets = self._offsets[due_ms] = []
+            heapq.heappush(self._times, due_ms)
+        offsets.append(offset)
+
+    def at(self, due_ms: int) -> list[int]:
+        """Return the messages that are due at a time."""
+        return list(self._offsets.get(due_ms, ()))
+
+    def remove(self, offset: int, due_ms: int) -> None:
+        """Remove a message."""
+        offsets = self._offsets[due_ms]
+        offsets.remove(offset)
+        if not offsets:
+            del self._offsets[due_ms]
+
+    def left_ms(self) -> int | None:
+        """Return the time until the next one is due; None if none waits."""
+        # A time stays in the heap when all its messages were recalled; it is dropped here,
+        # because removing it from the middle of the heap would be O(n).
+        while self._times and self._times[0] not in self._offsets:
+            heapq.heappop(self._times)
+        return self._times[0] - self.now_ms() if self._times else None
+
+    def take_due(self) -> list[tuple[int, int]]:
+        """Take a batch of (offset, due time), in due order."""
+        taken: list[tuple[int, int]] = []
+        while len(taken) < _BATCH and (left_ms := self.left_ms()) is not None and left_ms <= 0:
+            due_ms = self._times[0]
+            offsets = self._offsets[due_ms]
+            now = offsets[: _BATCH - len(taken)]
+            taken += [(offset, due_ms) for offset in now]
+            del offsets[: len(now)]
+            if not offsets:
+                del self._offsets[due_ms]
+        return taken
+
+    def put_back(self, taken: list[tuple[int, int]]) -> None:
+        """Add messages that were taken, where they were."""
+        # Before others of the same time: messages of one time keep their order.
+        for offset, due_ms in reversed(taken):
+            self.add(offset, due_ms)
+            offsets = self._offsets[due_ms]
+            offsets.insert(0, offsets.pop())
 
 
 class TimedMessages:
@@ -133,44 +213,46 @@ class TimedMessages:
     """
 
     def __init__(
-        self, store: Store, routing: MessageRouting, clock: Clock, statistics: BrokerStatistics
+        self,
+        store: Store,
+        routing: MessageRouting,
+        clock: Clock,
+        steady: SteadyWall,
+        statistics: BrokerStatistics,
     ) -> None:
         self._store = store
         self._routing = routing
         self._clock = clock
         self._statistics = statistics
         self._pending = PendingLog(store, TIMER_TOPIC)
-        # A heap of distinct times, and per time a list: many messages share one millisecond, and
-        # a recall finds its message by the time in its handle without searching the heap.
-        self._waiting: dict[int, list[int]] = {}  # due time, ms since 1970 -> offsets, as they came
-        self._times: list[int] = []  # a heap of the keys of `_waiting`
+        # A time that a user gave is one of the wall clock, which may be set; a delay is not.
+        self._at_times = _DueTimes(clock.wall_ms)
+        self._after_delays = _DueTimes(steady.ms)
         for offset, due_ms in self._pending.load():
             self.add(offset, due_ms)
         self._arrived = asyncio.Event()
         store.on_append(self._on_append)
 
-    def add(self, offset: int, due_ms: int) -> None:
+    def add(self, offset: int, due_ms: int, *, is_delay: bool = False) -> None:
         """Add a durable message."""
-        offsets = self._waiting.get(due_ms)
-        if offsets is None:
-            offsets = self._waiting[due_ms] = []
-            heapq.heappush(self._times, due_ms)
-        offsets.append(offset)
+        waiting = self._after_delays if is_delay else self._at_times
+        waiting.add(offset, due_ms)
         self._statistics.timed_messages += 1
 
     async def round(self) -> None:
         """Deliver what is due, and wait until more may be."""
         self._arrived.clear()
-        wait_ms = _LONGEST_SLEEP_MS
-        while taken := self._take_due(self._clock.wall_ms()):
-            if await self._move(taken) is not None:
-                wait_ms = _RETRY_MS
-                break
-        else:
-            due_ms = self._next_due_ms()
-            if due_ms is not None:
-                wait_ms = min(wait_ms, due_ms - self._clock.wall_ms())
-        await wait_until_set(self._arrived, self._clock, max(wait_ms, 1))
+        waits_ms = [await self._deliver(each) for each in (self._at_times, self._after_delays)]
+        await wait_until_set(self._arrived, self._clock, max(min(waits_ms), 1))
+
+    async def _deliver(self, waiting: _DueTimes) -> int:
+        """Deliver what is due; return the time until more may be, ms."""
+        while taken := waiting.take_due():
+            self._statistics.timed_messages -= len(taken)  # no longer to be recalled
+            if await self._move(waiting, taken) is not None:
+                return _RETRY_MS
+        left_ms = waiting.left_ms()
+        return _LONGEST_SLEEP_MS if left_ms is None else min(left_ms, _LONGEST_SLEEP_MS)
 
     def recall(self, handle: RecallHandle, done: Done) -> bool:
         """Remove the handle's message before it is due; False if it does not wait.
@@ -178,9 +260,10 @@ class TimedMessages:
         `done` is called once the removal is durable. From now on it cannot be delivered.
         """
         # Taken at once, before the write: a delivery that is due meanwhile must not find it.
-        offset = self._take_recalled(handle)
-        if offset is None:
+        taken = self._take_recalled(handle)
+        if taken is None:
             return False
+        waiting, offset = taken
         removal = self._pending.removal(offset)
 
         def finish(error: StoreError | None) -> None:
@@ -188,7 +271,7 @@ class TimedMessages:
                 self._pending.removed(removal)
                 self._statistics.messages_recalled += 1
             else:
-                self._put_back([(offset, handle.deliver_at_ms)])
+                self._put_back(waiting, [(offset, handle.deliver_at_ms)])
             done(error)
 
         self._store.submit(Write(finish, statements=removal.statements))
@@ -198,57 +281,32 @@ class TimedMessages:
         if append.log is self._pending.log:
             self._arrived.set()
 
-    def _next_due_ms(self) -> int | None:
-        # A time stays in the heap when all its messages were recalled; it is dropped here,
-        # because removing it from the middle of the heap would be O(n).
-        while self._times and self._times[0] not in self._waiting:
-            heapq.heappop(self._times)
-        return self._times[0] if self._times else None
+    def _put_back(self, waiting: _DueTimes, taken: list[tuple[int, int]]) -> None:
+        waiting.put_back(taken)
+        self._statistics.timed_messages += len(taken)
 
-    def _take_due(self, now_ms: int) -> list[tuple[int, int]]:
-        """Take a batch of (offset, due time), in due order; it can no longer be recalled."""
-        taken: list[tuple[int, int]] = []
-        while len(taken) < _BATCH and (due_ms := self._next_due_ms()) is not None:
-            if due_ms > now_ms:
-                break
-            offsets = self._waiting[due_ms]
-            now = offsets[: _BATCH - len(taken)]
-            taken += [(offset, due_ms) for offset in now]
-            del offsets[: len(now)]
-            if not offsets:
-                del self._waiting[due_ms]
-        self._statistics.timed_messages -= len(taken)
-        return taken
-
-    def _put_back(self, taken: list[tuple[int, int]]) -> None:
-        # Before others of the same time, where they were: messages of one time keep their order.
-        for offset, due_ms in reversed(taken):
-            self.add(offset, due_ms)
-            offsets = self._waiting[due_ms]
-            offsets.insert(0, offsets.pop())
-
-    def _take_recalled(self, handle: RecallHandle) -> int | None:
-        offsets = self._waiting.get(handle.deliver_at_ms, [])
-        for offset in offsets:
-            properties = props.decode_bytes(self._message(offset).properties)
-            # Several messages may be due in the same millisecond.
-            if (
-                properties.get(props.UNIQ_KEY) == handle.message_id
-                and properties.get(props.REAL_TOPIC) == handle.topic
-            ):
-                offsets.remove(offset)
-                if not offsets:
-                    del self._waiting[handle.deliver_at_ms]
-                self._statistics.timed_messages -= 1
-                return offset
+    def _take_recalled(self, handle: RecallHandle) -> tuple[_DueTimes, int] | None:
+        for waiting in (self._at_times, self._after_delays):
+            for offset in waiting.at(handle.deliver_at_ms):
+                properties = props.decode_bytes(self._message(offset).properties)
+                # Several messages may be due in the same millisecond.
+                if (
+                    properties.get(props.UNIQ_KEY) == handle.message_id
+                    and properties.get(props.REAL_TOPIC) == handle.topic
+                ):
+                    waiting.remove(offset, handle.deliver_at_ms)
+                    self._statistics.timed_messages -= 1
+                    return waiting, offset
         return None
 
-    async def _move(self, taken: list[tuple[int, int]]) -> StoreError | None:
+    async def _move(self, waiting: _DueTimes, taken: list[tuple[int, int]]) -> StoreError | None:
         try:
             removals = [self._pending.removal(offset) for offset, _ in taken]
             restored = [self._restored(offset) for offset, _ in taken]
         except Exception:
-            self._put_back(taken)  # else only a restart of the broker would find them again
+            self._put_back(
+                waiting, taken
+            )  # else only a restart of the broker would find them again
             raise
         appends = [found for found in restored if found is not None]
 
@@ -257,7 +315,7 @@ class TimedMessages:
                 for removal in removals:
                     self._pending.removed(removal)
             else:
-                self._put_back(taken)
+                self._put_back(waiting, taken)
 
         done, ended = awaitable_done(finish)
         statements = [statement for removal in removals for statement in removal.statements]

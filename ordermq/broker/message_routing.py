@@ -17,7 +17,7 @@ from ordermq.broker.connection import RequestRefused
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Append, Done, QueueLog, Statement, Store, Write
 from ordermq.broker.topics import DELAY_LEVELS_MS, Topic, TopicTable, is_internal_name
-from ordermq.clock import Clock
+from ordermq.clock import Clock, SteadyWall
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType, GuardedRecorder
@@ -39,6 +39,7 @@ class RoutedMessage(NamedTuple):
     properties: bytes
     due_ms: int | None  # of a message that waits: stored in its tag column
     stored_ms: int
+    is_delay: bool = False  # due after a span of time, not at a time of the wall clock
 
 
 class MessageRouting:
@@ -50,6 +51,7 @@ class MessageRouting:
         topics: TopicTable,
         config: BrokerConfig,
         clock: Clock,
+        steady: SteadyWall,
         history: GuardedRecorder,
         statistics: BrokerStatistics,
     ) -> None:
@@ -57,6 +59,7 @@ class MessageRouting:
         self._topics = topics
         self._config = config
         self._clock = clock
+        self._steady = steady
         self._history = history
         self._statistics = statistics
         self.half_log = store.log(HALF_TOPIC, 0)
@@ -78,9 +81,13 @@ class MessageRouting:
                 for name in _TIMER_PROPERTIES:
                     parsed.pop(name, None)
                 return self._route_delayed(topic, queue_id, parsed, level)
-            due_ms = self._due_ms(topic, parsed)
-            if due_ms is not None:
-                return self._route_timed(topic, queue_id, parsed, due_ms)
+            timer = next((each for each in _TIMER_PROPERTIES if each in parsed), None)
+            # Set when it was stored as timed: a retry of a timed message keeps the property.
+            if timer is not None and props.TIMER_OUT_MS not in parsed:
+                is_delay = timer != props.TIMER_DELIVER_MS
+                due_ms = self._due_ms(topic, parsed, timer, is_delay=is_delay)
+                if due_ms is not None:
+                    return self._route_timed(topic, queue_id, parsed, due_ms, is_delay=is_delay)
         raw = _encoded(properties)
         log = self._store.log(topic, queue_id)
         return RoutedMessage(log, raw, None, self.stored_now(log))
@@ -169,33 +176,39 @@ class MessageRouting:
         raw = _encoded(props.encode(_with_real_queue(topic, queue_id, properties)))
         # As in Java: the schedule topic has one queue per level, so each is ordered by due time.
         log = self._store.log(SCHEDULE_TOPIC, level - 1)
-        stored_ms = self.stored_now(log)
-        return RoutedMessage(log, raw, stored_ms + DELAY_LEVELS_MS[level - 1], stored_ms)
+        # Not from the store time: that never decreases, and after a moment in which the clock was
+        # ahead, all later messages would wait for as long.
+        due_ms = self._steady.ms() + DELAY_LEVELS_MS[level - 1]
+        return RoutedMessage(log, raw, due_ms, self.stored_now(log), is_delay=True)
 
     def _route_timed(
-        self, topic: str, queue_id: int, properties: dict[str, str], due_ms: int
+        self,
+        topic: str,
+        queue_id: int,
+        properties: dict[str, str],
+        due_ms: int,
+        *,
+        is_delay: bool,
     ) -> RoutedMessage:
         properties[props.TIMER_OUT_MS] = str(due_ms)
         raw = _encoded(props.encode(_with_real_queue(topic, queue_id, properties)))
         log = self.timer_log
-        return RoutedMessage(log, raw, due_ms, self.stored_now(log))
+        return RoutedMessage(log, raw, due_ms, self.stored_now(log), is_delay)
 
-    def _due_ms(self, topic: str, properties: dict[str, str]) -> int | None:
-        """Return the due time of a timed message; None if it is due now or has waited already.
+    def _due_ms(
+        self, topic: str, properties: dict[str, str], name: str, *, is_delay: bool
+    ) -> int | None:
+        """Return the due time of a timed message; None if it is due now.
 
+        Args:
+            name: of the property with its time.
         Raises: RequestRefused: its time is not a number, or too far ahead.
         """
-        # Set when it was stored as timed: a retry of a timed message keeps the property.
-        if props.TIMER_OUT_MS in properties:
-            return None
-        name = next((name for name in _TIMER_PROPERTIES if name in properties), None)
-        if name is None:
-            return None
-        now_ms = self._clock.wall_ms()
+        now_ms = self._steady.ms() if is_delay else self._clock.wall_ms()
         max_delay_ms = self._config.timer_max_delay_ms
         try:
             due_ms = int(properties[name]) * (1_000 if name == props.TIMER_DELAY_S else 1)
-            if name != props.TIMER_DELIVER_MS:
+            if is_delay:
                 due_ms += now_ms
         except ValueError:
             due_ms = now_ms + max_delay_ms + 1  # refused below, with the property in the text

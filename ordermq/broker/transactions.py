@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from dataclasses import dataclass
 
 from ordermq import core
@@ -18,7 +19,7 @@ from ordermq.broker.message_routing import MessageRouting
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Append, Done, PendingLog, Statement, Store, Write
 from ordermq.broker.topics import TopicTable
-from ordermq.clock import Clock
+from ordermq.clock import Clock, SteadyWall
 from ordermq.config import BrokerConfig
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
@@ -42,7 +43,7 @@ class HalfMessage:
     offset: int
     producer_group: str
     stored_ms: int
-    due_ms: int  # wall clock: the producer is not asked before
+    due_ms: int  # the producer is not asked before
     times_asked: int
 
 
@@ -57,6 +58,7 @@ class Transactions:
         routing: MessageRouting,
         config: BrokerConfig,
         clock: Clock,
+        steady: SteadyWall,
         statistics: BrokerStatistics,
     ) -> None:
         self._store = store
@@ -65,19 +67,26 @@ class Transactions:
         self._routing = routing
         self._config = config
         self._clock = clock
+        self._steady = steady
         self._statistics = statistics
         self._pending = PendingLog(store, HALF_TOPIC)
         self._waiting: dict[int, HalfMessage] = {}
         # Only what checks need is kept; a half message's record is read again when it ends.
         for offset, times_asked in self._pending.load():
             message = StoredMessage.read(self._pending.record(offset))
-            self.add(offset, props.decode_bytes(message.properties), message.stored_ms, times_asked)
+            self.add(offset, props.decode_bytes(message.properties), times_asked, message.stored_ms)
 
     def add(
-        self, offset: int, properties: dict[str, str], stored_ms: int, times_asked: int = 0
+        self,
+        offset: int,
+        properties: dict[str, str],
+        times_asked: int = 0,
+        stored_ms: int = sys.maxsize,
     ) -> None:
-        """Add a durable half message."""
+        """Add a durable half message; without a store time, one that was stored now."""
         timeout_ms = self._config.transaction_timeout_ms
+        # The clock may have been ahead when it was stored.
+        stored_ms = min(stored_ms, self._steady.ms())
         self._wait(
             HalfMessage(
                 offset,
@@ -142,7 +151,7 @@ class Transactions:
             raise broken
 
     def _check(self, half: HalfMessage) -> None:
-        config, now_ms = self._config, self._clock.wall_ms()
+        config, now_ms = self._config, self._steady.ms()
         if now_ms < half.due_ms:
             return
         # By age too: without a live producer no check is ever counted.

@@ -118,7 +118,7 @@ def _send_half(
     context.topics.keep(topic)
 
     def stored() -> None:
-        context.transactions.add(append.first_offset, properties, target.stored_ms)
+        context.transactions.add(append.first_offset, properties)
         answer()
 
     def answer() -> None:
@@ -143,7 +143,7 @@ def _store_timed(
     due_ms = target.due_ms
 
     def stored() -> None:
-        context.timed.add(append.first_offset, due_ms)
+        context.timed.add(append.first_offset, due_ms, is_delay=target.is_delay)
         answer()
 
     def answer() -> None:

@@ -452,8 +452,12 @@ class Store(ProcessBound):
         )  # fmt: skip
         execute = self._writer.execute
         execute("BEGIN IMMEDIATE")
-        # The time: no broker gives out an epoch per millisecond, so it is beyond all of them.
-        execute("UPDATE meta SET value = max(value, ?) WHERE name = 'next_epoch'", (wall_ms,))
+        # The time: no broker gives out an epoch per millisecond, so it is beyond all of them. More
+        # than the value itself, for a clock that is behind the one of an earlier restoring.
+        execute(
+            "UPDATE meta SET value = max(value + ?, ?) WHERE name = 'next_epoch'",
+            (_LEAST_GAP, wall_ms),
+        )
         execute("DELETE FROM locks")
         # One lease: the members that hold locks cannot renew them, and stop before its end.
         execute(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ordermq.broker import EmbeddedBroker
@@ -171,3 +173,51 @@ def test_a_send_to_a_retry_topic_after_the_last_retry_is_a_dead_letter(client: W
 
 def test_retry_topics_accept_no_batches(client: WireClient) -> None:
     assert client.send_batch(RETRY, [b"a"]).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("kind", ["DELAY", "TIMER_DELAY_SEC"])
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
+def test_a_jump_of_the_clock_makes_no_delay_longer_or_shorter(
+    client: WireClient, clock: ManualClock, kind: str, jump_ms: int
+) -> None:
+    def send(name: str) -> None:
+        assert client.send("orders", name.encode(), properties={kind: "1"}).code == 0
+
+    send("before")
+    clock.jump_wall(jump_ms)
+    send("meanwhile")
+    clock.advance(999)
+    client.round_trip()
+    assert client.max_offset("orders") == 0
+    clock.jump_wall(-jump_ms)
+    send("after")
+    clock.advance(1)
+    wait_for(client, clock, "orders")
+    while client.max_offset("orders") < 3:
+        clock.advance(100)
+    bodies = [m.body for m in records(client.pull("orders", 0).body)]
+    assert bodies == [b"before", b"meanwhile", b"after"]
+
+
+def test_after_a_restart_a_message_waits_at_most_its_delay_whatever_the_clock_said(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "broker.db"
+    clock.jump_wall(24 * HOUR_MS)  # the host boots with a clock that is ahead
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        client.send("orders", b"ahead", properties={"DELAY": "1"})
+    clock.jump_wall(-24 * HOUR_MS)
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        client.send("orders", b"right", properties={"DELAY": "1"})
+        clock.advance(999)
+        client.round_trip()
+        assert client.max_offset("orders") == 0
+        clock.advance(1)
+        wait_for(client, clock, "orders")
+        while client.max_offset("orders") < 2:
+            clock.advance(10)
+        bodies = [m.body for m in records(client.pull("orders", 0).body)]
+        assert bodies == [b"ahead", b"right"]
