@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -16,26 +17,54 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
     A file that others may read is closed to them, with a log line.
 
-    Raises: OSError: it cannot be opened.
+    Raises: OSError: it cannot be opened, or is a symbolic link.
     """
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
-    _make_private(descriptor, path)
-    return descriptor
+    flags &= ~os.O_CREAT
+    while True:
+        # Either made here, or there before: who may write in the folder could otherwise have put a
+        # link there in between, and have us write to a file of our own elsewhere.
+        try:
+            descriptor = _open(path, flags | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            try:
+                descriptor = _open(path, flags)
+            except FileNotFoundError:
+                continue  # it was removed in this moment
+        _make_private(descriptor, path)
+        return descriptor
+
+
+def open_existing(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file that `open_private` has made; an `opener` for `open`, too.
+
+    Raises: OSError: it cannot be opened, or is a symbolic link.
+    """
+    return _open(path, flags & ~os.O_CREAT)
 
 
 def make_private(path: str | os.PathLike[str]) -> None:
     """Close an existing file to others than its owner; do nothing if there is none.
 
-    Raises: OSError: it cannot be opened.
+    Raises: OSError: it cannot be opened, or is a symbolic link.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(path, os.O_RDONLY)
     except FileNotFoundError:
         return
     try:
         _make_private(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def _open(path: str | os.PathLike[str], flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        reason = "a symbolic link is not followed: remove it, or give the file that it leads to"
+        raise OSError(errno.ELOOP, reason, os.fspath(path)) from None
 
 
 def _make_private(descriptor: int, path: str | os.PathLike[str]) -> None:

@@ -26,6 +26,7 @@ from ordermq.broker.processors.received_sends import received_sends
 from ordermq.broker.processors.send_runs import SendRuns, no_run, send_run
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
+from ordermq.broker.store.store import loading
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, ProtocolError, StoreError
@@ -71,7 +72,10 @@ class BrokerServer:
         self._listener: Listener | None = None
         self.supervisor = Supervisor(clock, log, self._count_internal_error)
         guarded = GuardedRecorder(history, self._count_history_error)
-        self._context = BrokerContext(store, config, clock, guarded, statistics, self._answer_held)
+        with loading(store.path):
+            self._context = BrokerContext(
+                store, config, clock, guarded, statistics, self._answer_held
+            )
         self._received_sends = received_sends(self._context)
         self._send_runs: SendRuns = no_run if config.accounts else send_run
 

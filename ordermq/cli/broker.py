@@ -17,7 +17,16 @@ import click
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.store.backup import back_up
 from ordermq.broker.store.backup import restore as restore_back_up
-from ordermq.cli.output import EXIT_CODES, ExitCode, fail, json_option, note, progress_bar
+from ordermq.broker.store.database_check import check_database
+from ordermq.cli.output import (
+    EXIT_CODES,
+    ExitCode,
+    fail,
+    json_option,
+    note,
+    print_json,
+    progress_bar,
+)
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import ConfigError, ConnectFailed, StoreError
 from ordermq.events import History, NoHistory
@@ -131,6 +140,7 @@ def broker(
       ordermq broker --data ./data --retention-ms 259200000
       ordermq broker --accounts accounts.json --tls-certificate server.pem
       ordermq broker backup ./data /backups/monday.db
+      ordermq broker check ./data
     """
     if context.invoked_subcommand is not None:
         return
@@ -187,6 +197,51 @@ def restore(file: Path, data: Path) -> None:
     with _copying("restoring") as progress:
         before = restore_back_up(file, data, progress)
     note(f"restored {file} to {data}" + ("" if before is None else f"; before: {before}"))
+
+
+@broker.command(epilog=EXIT_CODES)
+@click.argument("data", type=click.Path(exists=True, path_type=Path))
+@json_option
+def check(data: Path, as_json: bool) -> None:
+    """Check the database in folder DATA, or a back-up of it.
+
+    It reads everything and changes nothing: SQLite's structure, each record (checksum, place and
+    time), committed offsets, locks and epochs. The broker may serve meanwhile. The exit code is 1
+    if anything is wrong.
+
+    \b
+    Example:
+      ordermq broker check ./data
+      ordermq broker check /backups/monday.db --json
+    """
+    try:
+        report = check_database(data)
+    except StoreError as error:
+        fail(str(error))
+    if as_json:
+        print_json(
+            {
+                "path": str(report.path),
+                "closed": report.is_closed,
+                "bytes": report.size_bytes,
+                "queues": report.queues,
+                "messages": report.messages,
+                "problems": report.problems,
+            }
+        )
+    else:
+        for problem in report.problems:
+            click.echo(problem)
+    if report.problems:
+        note(f"{report.path} is damaged: restore a back-up with `ordermq broker restore`, or move "
+             "the file away and start empty")  # fmt: skip
+        raise SystemExit(ExitCode.FAILED)
+    if not as_json:
+        state = "" if report.is_closed else "; it is open, or was not closed"
+        note(
+            f"{report.path} is whole: {report.messages:,} messages in {report.queues:,} queues, "
+            f"{report.size_bytes:,} bytes{state}"
+        )
 
 
 @contextlib.contextmanager

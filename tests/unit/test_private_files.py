@@ -12,6 +12,7 @@ import pytest
 
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.errors import ConfigError, StoreError
 from ordermq.events import History
 from ordermq.private_files import make_private, open_private
 from tests.component.broker.wire_client import WireClient
@@ -80,3 +81,34 @@ def test_devices_keep_their_mode(tmp_path: Path) -> None:
     make_private(os.devnull)
     make_private(tmp_path / "missing")
     assert mode(Path(os.devnull)) == before
+
+
+@pytest.mark.parametrize("name", ["offsets.json", "offsets.json.lock", "offsets.json.new"])
+def test_a_link_in_the_place_of_an_offset_file_is_not_followed(tmp_path: Path, name: str) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "shared"
+    victim.write_text("{}")
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+    with pytest.raises((StoreError, OSError), match="symbolic link is not followed"):
+        OffsetFile(folder / "offsets.json").write({})
+    assert victim.read_text() == "{}"
+
+
+def test_a_link_in_the_place_of_a_history_is_not_followed(tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "history.jsonl"
+    victim.touch()
+    link.symlink_to(victim)
+    with pytest.raises(ConfigError, match="symbolic link is not followed"):
+        History(link, "member")
+    assert victim.read_text() == ""
+
+
+def test_a_file_that_was_there_is_opened_and_a_folder_on_the_way_may_be_a_link(
+    tmp_path: Path,
+) -> None:
+    real, linked = tmp_path / "real", tmp_path / "linked"
+    real.mkdir()
+    linked.symlink_to(real)
+    for _ in range(2):
+        os.close(open_private(linked / "file", os.O_RDWR))
+    assert mode(real / "file") == 0o600

@@ -8,6 +8,7 @@
 | deleting old messages | retention.py |
 | the check after a crash | integrity.py |
 | back-ups, restoring one | backup.py |
+| the check by hand of everything | database_check.py |
 
 Nothing above this folder writes SQL against a queue's table; other rooms hand over
 `Statement`s for the small tables as part of a `Write`.

@@ -14,6 +14,10 @@ from ordermq.errors import StoreError
 log = logging.getLogger("ordermq.broker")
 
 _PROGRESS_S = 5.0
+AFTER_DAMAGE = (
+    "see what is wrong with `ordermq broker check`, then restore a back-up with `ordermq broker "
+    "restore`, or move the file away and start empty"
+)
 
 
 def is_closed(path: Path) -> bool:
@@ -50,10 +54,7 @@ def check_integrity(path: Path) -> None:
         is_over.set()
         teller.join()
     if problems:
-        raise StoreError(
-            f"{path} is damaged ({'; '.join(problems)}): restore a back-up with `ordermq broker "
-            "restore`, or move the file away and start empty"
-        )
+        raise StoreError(f"{path} is damaged ({'; '.join(problems)}): {AFTER_DAMAGE}")
     log.warning("database is whole: path=%s seconds=%.1f", path, time.monotonic() - started)
 
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from ordermq.broker.store.group_commit import (
     QueueLog,
     Write,
 )
-from ordermq.broker.store.integrity import check_integrity, is_closed
+from ordermq.broker.store.integrity import AFTER_DAMAGE, check_integrity, is_closed
 from ordermq.config import BrokerConfig, Durability
-from ordermq.errors import StoreError
+from ordermq.errors import ConfigError, StoreError
 from ordermq.forking import ProcessBound
 from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import stored_at
@@ -44,7 +44,8 @@ _REST_S = 5.0  # a bound that nothing should reach: a fork must not hang, and no
 _OFFSETS_PER_MS = 16
 _LEAST_GAP = 65_536
 # Their offsets are not seen by consumers, and the broker counts on their having no gap.
-_WAITING_TOPICS = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
+WAITING_TOPICS = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
+SCHEMA_TABLES = frozenset({"meta", "topics", "groups", "queues", "offsets", "locks"})
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 # Each queue has a table of its own, `log_<queues.id>`, because each then grows at its right
 # edge: with eight queues twice as fast as one table keyed by queue and offset.
@@ -89,28 +90,22 @@ class Store(ProcessBound):
                 _make_database_private(self.path)
                 if config.check_after_crash and not is_closed(self.path):
                     check_integrity(self.path)
-            self._writer = self._connect(config)
-            # A second connection lets the loop read while the writer thread commits. An in-memory
-            # database has one connection: two would need shared-cache mode, whose table locks
-            # make readers fail while the writer writes.
-            self._reader = self._writer if self.path is None else self._connect(config)
-            self._load()
-        except sqlite3.Error as error:
-            self._release()
-            raise StoreError(
-                f"{self.path} cannot be opened as the broker's database ({error}): "
-                "give another path, move the file away, or restore a back-up with "
-                "`ordermq broker restore`"
-            ) from error
-        except StoreError:
-            self._release()
-            raise
+            with loading(self.path):
+                self._writer = self._connect(config)
+                # A second connection lets the loop read while the writer thread commits. An
+                # in-memory database has one connection: two would need shared-cache mode, whose
+                # table locks make readers fail while the writer writes.
+                self._reader = self._writer if self.path is None else self._connect(config)
+                self._load()
         except OSError as error:
             self._release()
             raise StoreError(
                 f"{self.path} cannot be opened as the broker's database ({error.strerror}): check "
                 "its owner and permissions"
             ) from error
+        except BaseException:
+            self._release()
+            raise
 
     def start(self, loop: asyncio.AbstractEventLoop, statistics: BrokerStatistics) -> None:
         """Start the writer thread; `done`s are called on this loop, which also reads."""
@@ -353,12 +348,15 @@ class Store(ProcessBound):
         """Return what a query of a log's table finds."""
         try:
             return self._reader.execute(sql, parameters).fetchall()
-        except sqlite3.OperationalError:
+        except sqlite3.Error as error:
             # The writer thread may have dropped the table already, or have created it and not
             # committed yet; this thread will be told soon.
             if log.is_dropped or not log.max_offset:
                 return []
-            raise
+            raise StoreError(
+                f"queue {log.queue_id} of topic {log.topic!r} cannot be read from {self.path} "
+                f"({error}): {AFTER_DAMAGE}"
+            ) from error
 
     def rows(self, sql: str) -> list[tuple[object, ...]]:
         """Return the result of a query of the small tables; for loading at start."""
@@ -469,7 +467,7 @@ class Store(ProcessBound):
         gap = max(wall_ms - int(str(made_ms)), 0) * _OFFSETS_PER_MS + _LEAST_GAP
         execute("CREATE TABLE IF NOT EXISTS first_offsets (queue INTEGER PRIMARY KEY, off INTEGER)")
         for found in self._logs.values():
-            if found.topic not in _WAITING_TOPICS:
+            if found.topic not in WAITING_TOPICS:
                 self._continue_at(found, min(found.max_offset + gap, 1 << (OFFSET_BITS - 1)))
                 execute(
                     "INSERT OR REPLACE INTO first_offsets VALUES (?, ?)",
@@ -532,6 +530,24 @@ class Store(ProcessBound):
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1
+
+
+@contextlib.contextmanager
+def loading(path: Path | None) -> Iterator[None]:
+    """Turn every way in which a database's content can be wrong into an error that says so.
+
+    Raises: StoreError: it is no database, or one with a content that no broker has written.
+    """
+    try:
+        yield
+    except (StoreError, ConfigError, OSError):
+        raise
+    except Exception as error:
+        # Whatever was expected of the content: a damaged page may look like any rows.
+        raise StoreError(
+            f"{path} cannot be opened as the broker's database ({type(error).__name__}: {error}): "
+            f"give another path, or if it was one: {AFTER_DAMAGE}"
+        ) from error
 
 
 def _rest(is_resting: threading.Event, is_over: threading.Event) -> None:

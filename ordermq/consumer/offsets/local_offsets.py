@@ -18,7 +18,7 @@ from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
 from ordermq.errors import ProtocolError, StateError, StoreError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
-from ordermq.private_files import open_private
+from ordermq.private_files import open_existing, open_private
 from ordermq.remoting.bodies import queue_from_json, queue_table_to_json
 
 _BLANKS = " \t\r\n"
@@ -131,7 +131,8 @@ class OffsetFile(ProcessBound):
         problems = []
         for path in (self._path, self._backup):
             try:
-                return from_text(path.read_text(encoding="utf-8"))
+                with open(path, encoding="utf-8", opener=open_existing) as file:
+                    return from_text(file.read())
             except FileNotFoundError:
                 continue
             except (OSError, UnicodeDecodeError, ProtocolError) as error:
