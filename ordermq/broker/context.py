@@ -103,12 +103,13 @@ class BrokerContext:
         connection: BrokerConnection,
         request: Command,
         done: Callable[[Command | None], None],
+        timeout_ms: int = _RESPONSE_TIMEOUT_MS,
     ) -> None:
         """Send a request to a client; `done` gets its response, None if it does not answer."""
 
         # A late response finds no callback any more and is ignored by the connection.
         async def give_up_later() -> None:
-            await self.clock.sleep_ms(_RESPONSE_TIMEOUT_MS)
+            await self.clock.sleep_ms(timeout_ms)
             connection.give_up(request.opaque)
 
         connection.ask(request, done)

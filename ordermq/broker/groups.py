@@ -68,6 +68,15 @@ class Group:
         """Return the live members' ids, each once, in the order of their first heartbeats."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
+    def earlier_of(self, connection: BrokerConnection, client_id: str) -> BrokerConnection | None:
+        """Return the connection whose heartbeats came first under a member's id, if not its own."""
+        # Without heartbeats of its own it is no second client: the tasks of a Spark query ask for
+        # the locks of their driver, under its id.
+        if (connection, client_id) not in self.members:
+            return None
+        first = next(own for own, name in self.members if name == client_id)
+        return None if first is connection else first
+
     def notify_members(self) -> None:
         """Tell every member that the members changed, including the one that joined."""
         # A broadcasting member consumes every queue, whoever else is there.

@@ -8,6 +8,7 @@ store's commits, which is the order in which clients can learn of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from ordermq.broker.connection import BrokerConnection
@@ -20,6 +21,8 @@ from ordermq.errors import StoreError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.admin_bodies import HeldLock
+
+log = logging.getLogger("ordermq.broker")
 
 Granted = Callable[[Sequence[int], StoreError | None], None]
 _GRANT = "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?)"
@@ -54,6 +57,7 @@ class QueueLocks:
         self._table: interface.LockTable[MessageQueue] = LockTable(self.lease_ms)
         # A dict as an ordered set: clients are notified in the order in which they were refused.
         self._refused: dict[tuple[str, MessageQueue], dict[BrokerConnection, None]] = {}
+        self._twins: set[BrokerConnection] = set()  # logged ones
         self._undecided = 0  # lock and unlock requests whose write is not durable yet
         # A restart gives each holder a full lease: it may be alive and have renewed just before.
         now_ms = clock.now_ms()
@@ -125,6 +129,23 @@ class QueueLocks:
             self._store.submit(Write(finish, statements=statements))
         else:
             finish(None)
+
+    def refuse_twin(
+        self,
+        group: str,
+        count: int,
+        client_id: str,
+        connection: BrokerConnection,
+        earlier: BrokerConnection,
+    ) -> None:
+        """Count the refused locks of a client that has the id of another live one."""
+        self._statistics.locks_refused += count
+        if connection not in self._twins:
+            self._twins.add(connection)
+            log.warning(
+                "refusing locks, two live clients have one id: group=%s client_id=%s first=%s "
+                "second=%s", group, client_id, earlier.peer, connection.peer,
+            )  # fmt: skip
 
     def unlock(
         self,
@@ -206,6 +227,7 @@ class QueueLocks:
         Its locks stay until they expire: the client may reconnect and still work on the queues
         (docs/internals/protocol.md#queue-lock-requests).
         """
+        self._twins.discard(connection)
         for key in [key for key, waiting in self._refused.items() if connection in waiting]:
             del self._refused[key][connection]
             if not self._refused[key]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.context import BrokerContext, Handler
@@ -14,6 +14,8 @@ from ordermq.remoting.bodies import LockBatch, locked_queues_to_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import LockExtHeader
+
+_TWIN_TIMEOUT_MS = 1_000  # a live client answers within milliseconds
 
 
 def lock(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -38,7 +40,51 @@ def lock(context: BrokerContext, connection: BrokerConnection, request: Command)
         body = locked_queues_to_body(queue for queue, _ in held)
         connection.reply(request, ResponseCode.SUCCESS, ext, body)
 
-    context.locks.lock(batch.group, batch.queues, batch.client_id, connection, granted)
+    def lock_now() -> None:
+        context.locks.lock(batch.group, batch.queues, batch.client_id, connection, granted)
+
+    group = context.groups.get(batch.group)
+    earlier = None if group is None else group.earlier_of(connection, batch.client_id)
+    if earlier is None:
+        lock_now()
+    else:
+        _lock_if_alone(context, connection, request, batch, earlier, lock_now)
+
+
+def _lock_if_alone(
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    batch: LockBatch,
+    earlier: BrokerConnection,
+    lock_now: Callable[[], None],
+) -> None:
+    """Lock for a client that reconnected; refuse a second one that has the id of a live one.
+
+    The locks are their id's: two clients with one id would both hold them, under equal epochs.
+    """
+
+    def answered(response: Command | None) -> None:
+        if response is None:
+            # Nobody is there any more: the connection was cut without the broker being told.
+            earlier.close()
+            lock_now()
+            return
+        context.locks.refuse_twin(
+            batch.group, len(batch.queues), batch.client_id, connection, earlier
+        )
+        connection.reply(
+            request,
+            ResponseCode.SYSTEM_ERROR,
+            remark=f"client id {batch.client_id!r} of group {batch.group!r} is in use by another "
+            f"live client, at {earlier.peer}: give each client an id of its own, in Java by its "
+            "instanceName; or stop the other one",
+        )
+
+    # Every kind of consumer answers this, with whatever code.
+    ext = {"consumerGroup": batch.group, "clientId": batch.client_id, "jstackEnable": "false"}
+    question = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+    context.ask(earlier, question, answered, _TWIN_TIMEOUT_MS)
 
 
 def unlock(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

@@ -13,9 +13,10 @@ from ordermq.clock import ManualClock
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import LockBatch, locked_queues_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
-from ordermq.remoting.command import Command
+from ordermq.remoting.command import Command, encode
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, epochs, locked
+from tests.component.conftest import eventually
 
 
 def wake_ups(notices: list[Command]) -> list[str]:
@@ -191,3 +192,44 @@ def test_a_lock_that_an_earlier_version_stored_with_a_bare_sign_is_found(
         body = LockBatch("g", "two", (queue,)).to_body()
         answer = client.call(RequestCode.LOCK_BATCH_MQ, {"omqEpochs": "1"}, body)
     assert list(locked_queues_from_body(answer.body)) == []
+
+
+def test_a_second_live_client_under_one_id_gets_no_locks(
+    connect: Connect, clock: ManualClock
+) -> None:
+    first, second = connect("same"), connect("same")
+    first.heartbeat("group", {"orders": "*"})
+    assert locked(first.lock("group", "orders", 0)) == [0]
+    second.heartbeat("group", {"orders": "*"})
+    batch = LockBatch("group", "same", (MessageQueue("orders", "embedded", 0),)).to_body()
+    asked = second.start(RequestCode.LOCK_BATCH_MQ, {"omqEpochs": "1"}, batch)
+    second.round_trip()
+    first.round_trip()
+    (question,) = [one for one in first.notices() if one.code == 307]
+    first.socket.sendall(encode(question.reply(1, {}, b"", "no such group")))
+    answer = second.wait(asked)
+    assert answer.code != 0
+    assert "is in use by another live client, at 127.0.0.1:" in (answer.remark or "")
+    # The first one is not asked, and goes on.
+    before = epochs(first.lock("group", "orders", 0))
+    assert locked(first.lock("group", "orders", 0)) == [0]
+    # When it is gone, the lock goes on under its id and epoch.
+    first.close()
+    eventually(lambda: second.lock("group", "orders", 0).code == 0, "the first one is gone")
+    assert epochs(second.lock("group", "orders", 0)) == before
+
+
+def test_a_client_that_reconnects_goes_on_although_its_old_connection_looks_open(
+    connect: Connect, clock: ManualClock
+) -> None:
+    old = connect("same")
+    old.heartbeat("group", {"orders": "*"})
+    before = epochs(old.lock("group", "orders", 0))
+    again = connect("same")
+    # Without a heartbeat of its own it is none: tasks of a Spark query ask for its driver.
+    assert epochs(again.lock("group", "orders", 0)) == before
+    again.heartbeat("group", {"orders": "*"})
+    batch = LockBatch("group", "same", (MessageQueue("orders", "embedded", 0),)).to_body()
+    asked = again.start(RequestCode.LOCK_BATCH_MQ, {"omqEpochs": "1"}, batch)
+    assert epochs(again.wait(asked, clock)) == before
+    assert old.is_closed()
