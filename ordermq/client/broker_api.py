@@ -600,6 +600,17 @@ class BrokerApi:
         self._check(answer, "broker did not list the members", address, group=group)
         return client_ids_from_body(answer.body)
 
+    async def check_group(self, address: str, group: str) -> None:
+        """Check that a broker has the settings of a group.
+
+        Raises: BrokerError: SUBSCRIPTION_GROUP_NOT_EXIST if it does not know the group; others
+            from brokers before RocketMQ 5 and from proxies, which do not serve the request.
+        """
+        command = Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
+        timeout_ms = self._config.request_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "broker has no settings of the group", address, group=group)
+
     async def request_mode(self, address: str, group: str, topic: str) -> str | None:
         """Return the request mode of a group's topic, PULL or POP; None without a queue.
 

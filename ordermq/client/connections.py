@@ -13,7 +13,7 @@ from ordermq.client.outages import Outages
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import split_address
-from ordermq.errors import ConnectFailed, StateError
+from ordermq.errors import BrokerError, ConnectFailed, OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -27,6 +27,31 @@ _NOT_SERVED = (
     "the server does not serve this request: RocketMQ's proxy serves none of administration and no "
     "replies, an older broker none that came later; give the name servers' own addresses"
 )
+_NO_GROUP = (
+    "the broker does not create it (autoCreateSubscriptionGroup=false): create it (mqadmin "
+    "updateSubGroup), or check its name"
+)
+# Parts of the remarks of RocketMQ and of the embedded broker, each with what to do. Their code is
+# that of an account without permission, of which none of them speaks.
+_CLOSED = {
+    ("subscription group no permission", "consumeEnable is off"): (
+        "consumption by this group is disabled at the broker (consumeEnable=false): have an admin "
+        "enable it (mqadmin updateSubGroup -s true), or consume as another group"
+    ),
+    ("broadcast way",): (
+        "the group must not broadcast (consumeBroadcastEnable=false): have an admin allow it "
+        "(mqadmin updateSubGroup -d true), or consume as a cluster"
+    ),
+    ("] sending message is forbidden", "has no write permission"): (
+        "this is closed for sends (its perm lacks 2; an admin has withdrawn it, as before moving "
+        "a topic or stopping a broker): have it opened (mqadmin updateTopicPerm -p 6, or "
+        "updateBrokerConfig -k brokerPermission -v 6), or send elsewhere"
+    ),
+    ("] pulling message is forbidden", "has no read permission"): (
+        "this is closed for reads (its perm lacks 4): have an admin open it (mqadmin "
+        "updateTopicPerm -p 6, or updateBrokerConfig -k brokerPermission -v 6)"
+    ),
+}
 _BUSY = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -183,8 +208,11 @@ class Connections(ProcessBound):
         """Add the likely cause to the remark of an answer that refuses; return the answer."""
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             answer.remark = f"{(answer.remark or 'not supported').strip()}; {_NOT_SERVED}"
+        elif answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            answer.remark = f"{(answer.remark or 'the group does not exist').strip()}; {_NO_GROUP}"
         elif is_denied(answer.code, answer.remark):
-            answer.remark = f"{answer.remark or 'no permission'}; {self._who_asked()}"
+            remark = answer.remark or "no permission"
+            answer.remark = f"{remark}; {_what_is_closed(remark) or self._who_asked()}"
         return answer
 
     def _who_asked(self) -> str:
@@ -290,6 +318,14 @@ def _internal_error(command: Command) -> Command:
     return command.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
+def _what_is_closed(remark: str) -> str:
+    """Return what to do about a topic, group or broker that is closed for all accounts; else ""."""
+    for parts, remedy in _CLOSED.items():
+        if any(part in remark for part in parts):
+            return remedy
+    return ""
+
+
 def is_denied(code: int, remark: str | None) -> bool:
     """Return True if an answer denies permission, so that a retry is useless."""
     # RocketMQ 5 has a code for it; the plain ACL of 4.x and 5.x answers SYSTEM_ERROR with an
@@ -310,3 +346,11 @@ def _abort(opened: asyncio.Task[Connection], error: Exception) -> None:
 
 
 _KNOWN = frozenset(RequestCode)
+
+
+def is_forbidden(error: OrderMQError) -> bool:
+    """Return True if a broker refuses until an admin has changed something there."""
+    return isinstance(error, BrokerError) and (
+        error.response_code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        or is_denied(error.response_code, str(error))
+    )

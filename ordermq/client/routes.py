@@ -30,12 +30,12 @@ def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     if route.order_conf:
         # `broker:count;...`. Dead brokers stay in: leaving them out would move keys to other
         # queues for the time of an outage, which is what the configuration is there to prevent.
-        found = []
-        for part in route.order_conf.split(";"):
-            name, _, count = part.partition(":")
-            if name and count.isdecimal() and len(count) < len(str(MAX_QUEUES)):
-                found += [MessageQueue(topic, name, number) for number in range(int(count))]
-        return sorted(found)
+        counts, _ = read_order_conf(route.order_conf)
+        return sorted(
+            MessageQueue(topic, name, number)
+            for name, count in counts.items()
+            for number in range(count)
+        )
     masters = {broker.broker_name for broker in route.brokers if broker.master}
     return sorted(
         MessageQueue(topic, data.broker_name, number)
@@ -43,6 +43,49 @@ def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
         if data.perm & PERM_WRITE and data.broker_name in masters
         for number in range(data.write_queue_nums)
     )
+
+
+def read_order_conf(text: str) -> tuple[dict[str, int], list[str]]:
+    """Return the number of queues by broker, and the entries that are not `broker:count`."""
+    counts: dict[str, int] = {}
+    malformed = []
+    for entry in filter(None, map(str.strip, text.split(";"))):
+        name, _, count = (part.strip() for part in entry.partition(":"))
+        # In ASCII: `isdecimal` is true of digits of every script.
+        is_number = count.isascii() and count.isdecimal() and len(count) <= len(str(MAX_QUEUES))
+        if name and is_number and int(count) < MAX_QUEUES:
+            counts[name] = int(count)
+        else:
+            malformed.append(entry)
+    return counts, malformed
+
+
+def order_conf_problem(text: str) -> str:
+    """Return what is wrong with an order configuration, and what to do; empty: nothing."""
+    counts, malformed = read_order_conf(text)
+    if not malformed and any(counts.values()):
+        return ""
+    what = ", ".join(f"{entry!r:.60} is not broker:count" for entry in malformed) or "no queue"
+    left = "they are ignored" if any(counts.values()) else "it names no queue, so nothing is sent"
+    return (
+        f"order configuration {text!r:.100}: {what}; {left}. Mend it (mqadmin updateOrderConf -m "
+        "put -v 'broker-a:4;broker-b:4') or delete it (-m delete)"
+    )
+
+
+def why_no_queue(route: TopicRoute) -> str:
+    """Return why `publish_queues` of a route is empty, and what to do."""
+    if route.order_conf:
+        return order_conf_problem(route.order_conf)
+    masters = {broker.broker_name for broker in route.brokers if broker.master}
+    here = [data for data in route.queues if data.broker_name in masters]
+    if here and not any(data.perm & PERM_WRITE for data in here):
+        return (
+            "no queue of this topic may be written to (its perm lacks 2; an admin has withdrawn "
+            "it, as before moving a topic or stopping a broker): have it opened (mqadmin "
+            "updateTopicPerm -p 6), or send to another topic"
+        )
+    return "no broker accepts messages of this topic now: no writable queue has a live master"
 
 
 def are_brokers_away(
@@ -155,6 +198,7 @@ class Routes:
         self._unanswered_ms = 0  # when no name server answered, the last time
         self._watched: set[str] = set()
         self._malformed: dict[str, list[str]] = {}  # by topic, as they were logged last
+        self._order_confs: dict[str, str] = {}  # by topic, as they were looked at last
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
 
     async def get(self, topic: str) -> TopicRoute | None:
@@ -204,6 +248,7 @@ class Routes:
             return before
         self._missing_since_ms.pop(topic, None)
         route = self._usable(topic, route)
+        self._warn_of_order_conf(topic, route.order_conf or "")
         if before == route:
             self._count(topic, route.brokers)  # it may have been missing meanwhile
             return before  # the same object: callers cache by identity what they computed from it
@@ -215,6 +260,12 @@ class Routes:
             _log.info("topic %s: route changed", topic)
             self._events.on_route_change(topic)
         return route
+
+    def _warn_of_order_conf(self, topic: str, text: str) -> None:
+        if text != self._order_confs.get(topic, ""):
+            self._order_confs[topic] = text
+            if problem := order_conf_problem(text) if text else "":
+                _log.warning("topic %s: %s", topic, problem)
 
     def _usable(self, topic: str, route: TopicRoute) -> TopicRoute:
         # One broker that registered with a wrong `brokerIP1` must not keep a client from all the

@@ -14,7 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ordermq.callables import require_plain, require_plain_result
-from ordermq.client.routes import Routes, are_brokers_away, publish_queues
+from ordermq.client.routes import (
+    Routes,
+    are_brokers_away,
+    publish_queues,
+    why_no_queue,
+)
 from ordermq.clock import Clock
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError, OrderingError, RouteError, StateError
@@ -210,7 +215,8 @@ class QueueRouting:
             return queue
         if key is None:
             queues = self._latest_of(routes, message.topic)
-            return self._next_in_turn(_at_least_one(queues, message.topic))
+            self._require_some(message.topic, queues)
+            return self._next_in_turn(queues)
         queues = self.queues(routes, message.topic)
         if not self.runs_user_code:
             return self._selector(queues, message, key)
@@ -283,7 +289,8 @@ class QueueRouting:
     def _pin(self, topic: str, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
         pinned = self._pinned.get(topic)
         if pinned is None:
-            self._pinned[topic] = _at_least_one(queues, topic)
+            self._require_some(topic, queues)
+            self._pinned[topic] = queues
             return queues
         if not queues:  # there is no queue to move to
             return pinned
@@ -310,6 +317,11 @@ class QueueRouting:
         queues = tuple(publish_queues(topic, route))
         self._latest[topic] = (route, queues)
         return queues
+
+    def _require_some(self, topic: str, queues: tuple[MessageQueue, ...]) -> None:
+        if not queues:
+            route, _ = self._latest[topic]
+            raise RouteError(why_no_queue(route), topic=topic)
 
     async def learn(self, routes: Routes, topic: str) -> None:
         """Get the route of a topic; if it does not exist yet, that of the template topic instead.
@@ -343,12 +355,3 @@ class QueueRouting:
                 for data in template.queues
             ),
         )
-
-
-def _at_least_one(queues: tuple[MessageQueue, ...], topic: str) -> tuple[MessageQueue, ...]:
-    if not queues:
-        raise RouteError(
-            "no broker accepts messages of this topic now: no writable queue has a live master",
-            topic=topic,
-        )
-    return queues

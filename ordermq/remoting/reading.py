@@ -33,13 +33,20 @@ WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10
 
 
 def other_protocol(data: bytes) -> ProtocolError | None:
-    """Recognize TLS and HTTP by the first bytes a server sends; None for anything else."""
-    # Both would be read as the length of a frame over `max_frame_bytes`, an error that names
+    """Recognize TLS, HTTP and gRPC by the first bytes a server sends; None for anything else."""
+    # They would be read as lengths of frames, too large or without a header: errors that name
     # neither the protocol nor what to do.
     if is_tls_record(data):
         return ProtocolError("server speaks TLS on this port: give tls=True")
     if data.startswith(b"HTTP/"):
         return ProtocolError(f"HTTP server on this port: {WRONG_PORT}")
+    # SETTINGS of stream 0, by which a server of HTTP/2 begins.
+    if data[:2] == b"\0\0" and data[3:9] == b"\x04\0\0\0\0\0":
+        return ProtocolError(
+            "gRPC server (HTTP/2) on this port, as the one for the 5.x clients at RocketMQ's proxy "
+            "(8081): give the proxy's remoting port (8080), or that of a name server (9876) or "
+            "broker (10911)"
+        )
     return None
 
 

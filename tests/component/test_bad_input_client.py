@@ -15,6 +15,8 @@ from ordermq.errors import ConfigError, OrderMQError, RouteError
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 RECORD = b"\x15\x03\x03\x00\x02\x02\x46"  # an alert, as TLS servers answer plain bytes
 
+SETTINGS = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64"  # by which a server of HTTP/2 begins
+
 
 @contextlib.contextmanager
 def server(answer: bytes) -> Iterator[str]:
@@ -78,6 +80,11 @@ def test_a_host_nobody_knows() -> None:
 def test_a_name_server_that_is_a_web_server() -> None:
     with server(HTTP) as address:
         assert_say(address, "HTTP server on this port", "a RocketMQ name server (9876)")
+
+
+def test_a_name_server_that_speaks_grpc() -> None:
+    with server(SETTINGS) as address:
+        assert_say(address, "gRPC server (HTTP/2) on this port", "remoting port (8080)")
 
 
 def test_a_name_server_that_says_nothing() -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
+from ordermq.client.connections import is_forbidden
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
@@ -44,6 +45,8 @@ _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20  # Java's pause where a broker asks for one
 _ROOM_RECHECK_MS = 1_000  # only in case a notification is missed; `wake` ends the wait
 _SIZE_RECHECK_MS = 50
+_HELD_MS = 1_000
+_REFUSED_PAUSE_MS = 10_000  # the longest between pulls that an admin has forbidden
 
 
 class PullLoop(ResponseFuture):
@@ -233,6 +236,8 @@ class QueueFetcher:
         self._generation = 0  # of the queue when the pull loop began
         self._polled_ms = client.clock.now_ms()  # when a pull loop last ended with an answer
         self._has_messages = False  # the present pull loop has had an answer
+        self._refusals = 0  # of pulls, in a row
+        self._refusal = ""  # the last one's words, until a pull is answered otherwise
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -262,6 +267,13 @@ class QueueFetcher:
             # The next pull is sent as soon as an answer has come.
             polled_ms = max(polled_ms, self._loop.asked_ms)
         return now_ms - polled_ms
+
+    def refusal(self, now_ms: int) -> str:
+        """Return why the broker refuses pulls; empty if it does not."""
+        # It refuses at once: a pull that it holds is one that it will answer.
+        if self._loop is not None and self._loop.is_asking:
+            return self._refusal if now_ms - self._loop.asked_ms < _HELD_MS else ""
+        return self._refusal
 
     def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
         """Pull these messages of the topic from the next pull loop on.
@@ -389,6 +401,7 @@ class QueueFetcher:
             if answer is not None:
                 header = replace(self._header, queue_offset=loop.offset)
                 code, reply, body = self._client.api.pulled(address, header, answer)
+                self._not_refused()
                 if code != ResponseCode.SUCCESS:
                     self._statistics.add("pulls")
                     self._statistics.add("pulls_from_slaves", self._is_from_slave)
@@ -425,6 +438,7 @@ class QueueFetcher:
     def _begun(self) -> None:
         """Note that the present pull loop has brought messages."""
         self._has_messages = True
+        self._not_refused()
         if self.assigned.bad_answer_at >= 0:
             bad_answer_at, self.assigned.bad_answer_at = self.assigned.bad_answer_at, -1
             _log.info("%s: pulled past offset %d again", self.assigned.queue, bad_answer_at)
@@ -533,8 +547,17 @@ class QueueFetcher:
         # Reported with the broker, not once for each of its queues.
         self._client.outages.failed(address, "pull", error)
         await self._source.failed()
+        pause_ms = self._config.pull_delay_on_error_ms
+        if is_forbidden(error):
+            # The broker says no until an admin has done something: there is no hurry.
+            pause_ms = min(pause_ms << min(self._refusals, 10), max(pause_ms, _REFUSED_PAUSE_MS))
+            self._refusals += 1
+            self._refusal = str(error)
         # `wake`, as after a reconnect, ends the pause early.
-        await wait_until_set(self._wake, self._client.clock, self._config.pull_delay_on_error_ms)
+        await wait_until_set(self._wake, self._client.clock, pause_ms)
+
+    def _not_refused(self) -> None:
+        self._refusals, self._refusal = 0, ""
 
 
 class Fetcher:
@@ -643,6 +666,12 @@ class Fetcher:
         """Return the age of the oldest last poll, and its queue; see `QueueFetcher.poll_age_ms`."""
         ages = [(each.poll_age_ms(now_ms), queue) for queue, each in self._by_queue.items()]
         return max(((age, queue) for age, queue in ages if age is not None), default=None)
+
+    def refusals(self) -> list[str]:
+        """Return why brokers refuse pulls now, one text per reason and queue."""
+        now_ms = self._client.clock.now_ms()
+        refusals = [each.refusal(now_ms) for each in self._by_queue.values()]
+        return [text for text in refusals if text]
 
     async def close(self) -> None:
         """End every pull."""

@@ -550,6 +550,10 @@ class GroupMember(ProcessBound):
                 f"{len(lost)} of {len(held)} queues have no valid lease, as {lost[0].queue}; they "
                 "are asked for again"
             )
+        if self._rebalancer.membership.problem:
+            reasons.append(f"group {self._group}: {self._rebalancer.membership.problem}")
+        if refusals := self._fetcher.refusals():
+            reasons.append(f"pulls of {len(refusals)} queues are refused: {min(refusals)}")
         age_ms, oldest = self._fetcher.oldest_poll(now_ms) or (None, None)
         if age_ms is not None and age_ms > _POLLS_MISSED * self._settings.pull.pull_timeout_ms:
             reasons.append(f"{oldest} has not been polled for {age_ms / 1_000:.0f} s")

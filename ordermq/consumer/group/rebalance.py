@@ -14,6 +14,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.allocation import allocate
+from ordermq.consumer.group.membership import Membership
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
@@ -158,6 +159,7 @@ class Rebalancer:
     Attributes:
         assigned_by_user: if not empty, exactly these are held; nothing is shared with the group.
         held: the queues held or still being released.
+        membership: this member's place in the group's list.
     """
 
     def __init__(
@@ -196,6 +198,7 @@ class Rebalancer:
         self._has_left = False  # the group, until `rejoin`
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce()
+        self.membership = Membership(client, group, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
         self._waiting: list[asyncio.Event] = []  # see `settled`
@@ -342,9 +345,11 @@ class Rebalancer:
             # again, with a share that nobody else may take.
             return {}
         if self._own_id not in members and self._client.routes.masters():
-            _log.info("group %s: broker does not list this member; sending heartbeat", self._group)
-            await self._client.heartbeats.beat()
-            self._ask_again_in(self._retry_ms)
+            self._ask_again_in(0)
+            # Alone: without a place in the list there is no share, whatever topics there are.
+            self._next_pass_ms = await self.membership.missed()
+        else:
+            self.membership.found()
         shares = {
             topic: share_of(self._config, found, members, self._own_id)
             for topic, found in queues.items()

@@ -12,6 +12,7 @@ from ordermq.client.routes import (
     PullSource,
     are_brokers_away,
     publish_queues,
+    read_order_conf,
     subscribe_queues,
 )
 from ordermq.clock import ManualClock
@@ -53,6 +54,48 @@ def test_an_order_configuration_alone_defines_the_queues() -> None:
     # (docs/internals/semantics.md#ordered-sends).
     route = TopicRoute((MASTER,), (QueueData("b", 8, 8),), "b:2;gone:1")
     assert publish_queues("T", route) == queues("b/0", "b/1", "gone/0")
+
+
+@pytest.mark.parametrize(
+    ("text", "counts", "malformed"),
+    [
+        ("a:4;b:2;", {"a": 4, "b": 2}, []),
+        (" a : 4 ; b:2", {"a": 4, "b": 2}, []),
+        ("a:4;a:4", {"a": 4}, []),
+        ("a;b:x;:3;c:-1;d:2", {"d": 2}, ["a", "b:x", ":3", "c:-1"]),
+        ("a:99999999999999999999;b:131072;c:\u0664", {}, None),
+        ('{"a":1}', {}, None),
+    ],
+)
+def test_entries_of_an_order_configuration_that_name_no_count_are_told_apart(
+    text: str, counts: dict[str, int], malformed: list[str] | None
+) -> None:
+    assert read_order_conf(text) == (counts, text.split(";") if malformed is None else malformed)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("b:2;b", ["'b' is not broker:count", "they are ignored", "updateOrderConf"]),
+        ("b", ["'b' is not broker:count", "names no queue, so nothing is sent"]),
+        ("b:0", ["no queue", "so nothing is sent"]),
+    ],
+)
+def test_a_malformed_order_configuration_is_reported_once(
+    text: str, words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = FakeNameServer()
+    server.routes = {"T": TopicRoute((MASTER,), (), text)}
+
+    async def read_twice() -> None:
+        routes = routes_from(server)
+        for _ in range(2):
+            await routes.refresh("T")
+
+    asyncio.run(read_twice())
+    (said,) = [each.getMessage() for each in caplog.records if "order conf" in each.getMessage()]
+    for word in words:
+        assert word in said
 
 
 @pytest.mark.parametrize(
