@@ -21,6 +21,9 @@ from ordermq.remoting.command import Command, Framer, encode
 log = logging.getLogger("ordermq.broker")
 
 _WRITE_HIGH_WATER = 4_194_304  # unsent bytes at which requests are no longer read
+_FLOOD_BYTES = 65_536  # of one read; what is less comes from a client that waits for answers
+_MAX_UNSTORED = 33_554_432  # received bytes of a connection whose writes are not stored
+_MAX_UNSTORED_OF_ALL = 268_435_456  # of all connections
 _FLUSH_BYTES = 262_144  # bytes of replies joined into one write
 _MAX_PULLED = 65_536  # queues whose last pull is remembered per connection
 _MAX_WRITERS = 1_024  # record writers kept per connection, for clients of very many queues
@@ -41,6 +44,7 @@ class BrokerConnection(asyncio.Protocol):
     Requests of a client that does not read its replies are not read either.
 
     Args:
+        when_stored: calls back when all that was submitted to the store by now has ended.
         take_sends: handles plain sends at the beginning of received bytes, and returns how many
             bytes they take.
         handle: handles one or more requests from a position on, and returns how many; it replies
@@ -53,6 +57,7 @@ class BrokerConnection(asyncio.Protocol):
         config: BrokerConfig,
         limits: ConnectionLimits,
         statistics: BrokerStatistics,
+        when_stored: Callable[[Callable[[], None]], None],
         take_sends: Callable[[BrokerConnection, bytes], int],
         handle: Callable[[BrokerConnection, Sequence[Command], int], int],
         opened: Callable[[BrokerConnection], None],
@@ -68,6 +73,7 @@ class BrokerConnection(asyncio.Protocol):
             else min(config.max_unsigned_frame_bytes, config.max_frame_bytes)
         )
         self._statistics = statistics
+        self._when_stored = when_stored
         self._take_sends = take_sends
         self._handle = handle
         self._opened = opened
@@ -79,6 +85,8 @@ class BrokerConnection(asyncio.Protocol):
         self._backlog: list[Command] = []  # received while the transport's buffer was full
         self._is_paused = False
         self._is_working = False
+        self._is_held = False  # not read because its writes wait for the store
+        self._unstored_bytes = 0
         self.unfinished_bytes = 0
         self.idle_checks = self.frame_checks = self.stalled_checks = 0
         self._unsent_bytes = 0  # at the last check
@@ -139,11 +147,41 @@ class BrokerConnection(asyncio.Protocol):
         else:
             self._backlog = commands
             self._work()
+        if len(data) >= _FLOOD_BYTES:
+            self._note_flood(len(data))
         if broken is not None:
             # After a malformed frame the next one cannot be found. Earlier ones were handled.
             self._statistics.frames_refused += 1
             log.warning("closing connection: client=%s reason=%s", self.peer, broken)
             self.close()
+
+    def _note_flood(self, size: int) -> None:
+        """Stop reading a client that sends faster than the store writes."""
+        # What waits for the store has no other bound: answers come only after it. Only long reads
+        # are counted: a flood has no others.
+        self._unstored_bytes += size
+        self._limits.unstored_bytes += size
+
+        def stored() -> None:
+            self._unstored_bytes -= size
+            self._limits.unstored_bytes -= size
+            # One that has nothing left there goes on in any case: no other event wakes it.
+            if self._is_held and (not self._unstored_bytes or not self._is_flooding(2)):
+                self._is_held = False
+                if self._transport is not None and not self._is_paused:
+                    self._transport.resume_reading()
+
+        self._when_stored(stored)
+        if self._transport is not None and not self._is_held and self._is_flooding(1):
+            self._is_held = True
+            self._statistics.floods_held += 1
+            self._transport.pause_reading()
+
+    def _is_flooding(self, part: int) -> bool:
+        return (
+            self._unstored_bytes > _MAX_UNSTORED // part
+            or self._limits.unstored_bytes > _MAX_UNSTORED_OF_ALL // part
+        )
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -155,7 +193,7 @@ class BrokerConnection(asyncio.Protocol):
         # The client has read. What fills the buffer again may be as much as waited before.
         self._unsent_bytes = sys.maxsize
         self._work()
-        if self._transport is not None and not self._is_paused:
+        if self._transport is not None and not self._is_paused and not self._is_held:
             self._transport.resume_reading()
 
     def note_signed(self) -> None:
@@ -165,6 +203,8 @@ class BrokerConnection(asyncio.Protocol):
 
     def note_stalled(self) -> None:
         """Count a check of the limits if answers wait, and none has left since the last one."""
+        if self._is_held:  # its silence is ours
+            self.idle_checks = self.frame_checks = 0
         # While the buffer is full no request is handled, so only the client can make it shrink.
         unsent = self._transport_bytes() if self._is_paused else 0
         if unsent and unsent >= self._unsent_bytes:

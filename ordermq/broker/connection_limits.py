@@ -71,6 +71,7 @@ class ConnectionLimits:
         self._open: dict[LimitedConnection, str] = {}
         self._unfinished: dict[LimitedConnection, int] = {}
         self._unfinished_bytes = 0
+        self.unstored_bytes = 0  # received and waiting for the store, of all connections
         self._logged: dict[tuple[str, str], int] = {}
         # Times are counted in checks, so that received bytes cost no look at the clock.
         times_ms = [config.frame_timeout_ms, config.reader_timeout_ms]

@@ -15,7 +15,7 @@ from ordermq.broker.message_routing import MessageRouting
 from ordermq.broker.queue_locks import QueueLocks
 from ordermq.broker.recent_sends import recent_sends
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store import Done, Retention, Store
+from ordermq.broker.store import Done, Retention, Store, Write
 from ordermq.broker.topics import TopicTable, is_internal_name, is_system_topic
 from ordermq.broker.transactions import Transactions
 from ordermq.clock import Clock, SteadyWall
@@ -120,6 +120,13 @@ class BrokerContext:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def when_stored(self, then: Callable[[], None]) -> None:
+        """Call `then` when all writes that were submitted by now have ended."""
+        try:
+            self.store.submit(Write(lambda _: then()))
+        except StoreError:  # the broker is closing: nothing waits any more
+            then()
 
     def when_durable(
         self,

@@ -8,17 +8,22 @@ no limit of its own.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Append
 from ordermq.clock import Clock, wait_until_set
+from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 
 QueueKey = tuple[str, int]
+# Each takes about 2 KB. A consumer has one per queue; no honest client has so many.
+MAX_HELD_PER_CONNECTION = 16_384
+_MAX_HELD = 262_144
 
 
 @dataclass(slots=True, eq=False)
@@ -54,12 +59,26 @@ class LongPolling:
         self._statistics = statistics
         self._answer_held = answer_held
         self._held: dict[QueueKey, list[HeldPull]] = {}
+        self._held_of: Counter[BrokerConnection] = Counter()
         self._arrived: dict[QueueKey, set[int]] = {}  # tags of messages not yet announced
         self._next_check_ms = 0
         self._earlier_deadline = asyncio.Event()
 
     def hold(self, key: QueueKey, pull: HeldPull) -> None:
-        """Hold a pull until a message arrives, its deadline, or the end of its connection."""
+        """Hold a pull until a message arrives, its deadline, or the end of its connection.
+
+        Raises: RequestRefused: too many are held.
+        """
+        own = self._held_of[pull.connection]
+        if own >= MAX_HELD_PER_CONNECTION or self._statistics.held_pulls >= _MAX_HELD:
+            self._statistics.pulls_refused += 1
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{own} pulls of this connection wait for messages, and "
+                f"{self._statistics.held_pulls} of all: expected at most {MAX_HELD_PER_CONNECTION} "
+                f"and {_MAX_HELD}; pull again later, or without waiting",
+            )
+        self._held_of[pull.connection] = own + 1
         self._held.setdefault(key, []).append(pull)
         self._statistics.held_pulls += 1
         if pull.deadline_ms < self._next_check_ms:
@@ -92,6 +111,8 @@ class LongPolling:
 
     def disconnect(self, connection: BrokerConnection) -> None:
         """Drop the pulls of a closed connection."""
+        if connection not in self._held_of:
+            return  # most have none: the search below takes as long as all that are held
         # Not answered: there is nobody left to answer.
         for key in list(self._held):
             self._take_matching(key, lambda pull: pull.connection is connection)
@@ -123,11 +144,16 @@ class LongPolling:
         ]
 
     def _take_matching(self, key: QueueKey, wanted: Callable[[HeldPull], bool]) -> list[HeldPull]:
-        held = self._held.get(key, [])
-        taken = [pull for pull in held if wanted(pull)]
+        taken: list[HeldPull] = []
+        kept: list[HeldPull] = []
+        for pull in self._held.get(key, ()):
+            (taken if wanted(pull) else kept).append(pull)
         if taken:
             self._statistics.held_pulls -= len(taken)
-            kept = [pull for pull in held if pull not in taken]
+            for pull in taken:
+                self._held_of[pull.connection] -= 1
+                if not self._held_of[pull.connection]:
+                    del self._held_of[pull.connection]
             if kept:
                 self._held[key] = kept
             else:

@@ -154,6 +154,7 @@ class BrokerServer:
             self._config,
             self._limits,
             self._statistics,
+            self._context.when_stored,
             self._take_sends,
             self._handle,
             self._opened,

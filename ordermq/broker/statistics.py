@@ -16,6 +16,8 @@ class BrokerStatistics:
     copies_dropped: int = 0  # messages that a producer sent again and that were stored already
     pulls: int = 0
     bytes_pulled: int = 0
+    pulls_refused: int = 0  # one too many that would have waited for a message
+    floods_held: int = 0  # times that a connection was not read because its writes waited
     commits: int = 0  # consumer offsets acknowledged
     commits_fenced: int = 0  # refused because the lock epoch was not the current one
     commits_refused: int = 0  # beyond the end of their queue

@@ -239,7 +239,7 @@ def test_a_reader_is_not_slow_if_as_much_waits_again() -> None:
         ignore: Any = lambda *_: None  # noqa: E731
         limited: Any = None
         connection = BrokerConnection(
-            BrokerConfig(), limited, BrokerStatistics(), ignore, ignore, ignore, ignore
+            BrokerConfig(), limited, BrokerStatistics(), ignore, ignore, ignore, ignore, ignore
         )
         transport: Any = SimpleNamespace(
             get_write_buffer_size=lambda: 5 * MIB, pause_reading=ignore, resume_reading=ignore

@@ -347,7 +347,14 @@ def test_sends_behind_requests_that_wait_keep_their_order() -> None:
         ignore: Any = lambda *_: None  # noqa: E731
         unlimited: Any = SimpleNamespace(note_unfinished=ignore)
         connection = BrokerConnection(
-            BrokerConfig(), unlimited, BrokerStatistics(), take_sends, handle, ignore, ignore
+            BrokerConfig(),
+            unlimited,
+            BrokerStatistics(),
+            ignore,
+            take_sends,
+            handle,
+            ignore,
+            ignore,
         )
         connection._transport = transport = cast(Any, SimpleNamespace(
             get_write_buffer_size=lambda: 0, pause_reading=ignore, resume_reading=ignore,
