@@ -47,22 +47,15 @@ def heartbeat(context: BrokerContext, connection: BrokerConnection, request: Com
         if is_changed:
             group.notify_members()
 
-    def answer() -> None:
+    def answer(error: StoreError | None) -> None:
+        # Also if the disk is full: a heartbeat says who is alive, and members may read. The next
+        # one creates the retry topic.
         connection.reply(request, ResponseCode.SUCCESS, {"IS_SUPPORT_HEART_BEAT_V2": "false"})
 
-    def finish(error: StoreError | None) -> None:
-        if error is None:
-            answer()
-            return
-        # Refused as a whole: a member that does not know its retry topic must get no queues.
-        for data in beat.consumers:
-            _leave(context, connection, data.group, beat.client_id)
-        context.reply_write_failed(connection, request, error)
-
     if needs:
-        context.store.submit(Write(finish, needs=needs))
+        context.store.submit(Write(answer, needs=needs))
     else:
-        answer()
+        answer(None)
 
 
 def _leave(
