@@ -3,6 +3,7 @@
 
 #include "batch_slots.h"
 #include "check.h"
+#include "filled_lanes.h"
 #include "offset_tree.h"
 #include "platform.h"
 #include "queue_filling.h"
@@ -25,6 +26,7 @@ struct omq_process_queue {
     omq_shape shape; /* what the first put chose */
     bool is_dispatched;
     omq_batch_slots slots;
+    omq_filled_lanes lanes;   /* of who consumes by key */
     uint64_t permit;          /* to fill it; 0: nobody may */
     uint64_t permits;         /* given out so far */
     omq_room_waiter waiter;   /* of who fills it */
@@ -84,6 +86,7 @@ void omq_process_queue_free(omq_process_queue *queue) {
         omq_offset_tree_close(&queue->consuming);
         omq_mutex_destroy(&queue->mutex);
         omq_batch_slots_close(&queue->slots);
+        omq_filled_lanes_close(&queue->lanes);
         free(queue);
     }
 }
@@ -115,6 +118,7 @@ static void forbid(omq_process_queue *queue) {
 /* The floor stays: what was committed must not come back when a pull repeats it. */
 static void clear(omq_process_queue *queue) {
     omq_batch_slots_release_all(&queue->slots);
+    omq_filled_lanes_release(&queue->lanes, INT64_MAX);
     omq_offset_tree_clear(&queue->pending);
     omq_offset_tree_clear(&queue->consuming);
     queue->size_bytes = 0;
@@ -510,7 +514,8 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
     omq_fill_next next = OMQ_FILL_REFUSED;
     int64_t *offsets = NULL;
     *dispatch = false;
-    if (!answer->rows.is_run) { /* a filter, or compaction, left some out */
+    /* A filter, or compaction, left some out; lanes want them all. */
+    if (!answer->rows.is_run || queue->lanes.map != NULL) {
         offsets = malloc(answer->rows.count * sizeof *offsets);
         if (offsets == NULL) {
             return OMQ_FILL_REFUSED;
@@ -521,7 +526,9 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
     }
     omq_mutex_lock(&queue->mutex);
     if (permit == queue->permit && need_shape(queue, OMQ_SHAPE_BATCHES) == OMQ_OK &&
-        put_answer(queue, answer, offsets) == OMQ_OK) {
+        put_answer(queue, answer, answer->rows.is_run ? NULL : offsets) == OMQ_OK &&
+        (queue->lanes.map == NULL ||
+         omq_filled_lanes_add(&queue->lanes, answer, offsets) == OMQ_OK)) {
         queue->next_pull = next_pull;
         queue->queue_end = queue_end;
         *dispatch = try_begin_dispatch(queue);
@@ -530,6 +537,19 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
     omq_mutex_unlock(&queue->mutex);
     free(offsets);
     return next;
+}
+
+void omq_process_queue_fill_lanes(omq_process_queue *queue, omq_lane_map *map) {
+    omq_mutex_lock(&queue->mutex);
+    queue->lanes.map = map;
+    omq_mutex_unlock(&queue->mutex);
+}
+
+omq_answer *omq_process_queue_lane_answer(omq_process_queue *queue, uint32_t number) {
+    omq_mutex_lock(&queue->mutex);
+    omq_answer *answer = omq_filled_lanes_answer(&queue->lanes, number);
+    omq_mutex_unlock(&queue->mutex);
+    return answer;
 }
 
 omq_answer *omq_process_queue_answer(omq_process_queue *queue, uint32_t slot) {
@@ -852,6 +872,7 @@ omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *off
         if (*done > queue->floor) {
             queue->floor = *done;
         }
+        omq_filled_lanes_release(&queue->lanes, *done);
         tell_room(queue);
     }
     omq_mutex_unlock(&queue->mutex);

@@ -50,6 +50,14 @@ omq_fill_next omq_process_queue_may_fill(omq_process_queue *queue, uint64_t perm
 /* Forget the waiter with this context: it is not called any more. */
 void omq_process_queue_forget_waiter(omq_process_queue *queue, const void *context);
 
+/* From now on put what fills the queue into the lanes of its keys, too; before the first answer. The
+ * map outlives the queue. Tokens there are those of filled_lanes.h. */
+void omq_process_queue_fill_lanes(omq_process_queue *queue, omq_lane_map *map);
+
+/* Return the answer that tokens in lanes name, held once more; NULL: all of its messages are
+ * done. */
+omq_answer *omq_process_queue_lane_answer(omq_process_queue *queue, uint32_t number);
+
 /* Return the answer in a slot, held once more; NULL: it was put in another way. */
 omq_answer *omq_process_queue_answer(omq_process_queue *queue, uint32_t slot);
 

@@ -4,6 +4,10 @@ cdef extern from "Python.h":
     int PyIter_Send(object coroutine, object value, PyObject **result) except -1
 
 
+cdef enum:
+    MOST_UNREPORTED = 64  # calls within a millisecond
+
+
 @cython.final
 cdef class LanePlan:
     """Values that all runs of a key-ordered dispatcher share; see core/interface.py."""
@@ -66,7 +70,9 @@ cdef class LaneRun:
     cdef object _goes_on
     cdef object _submit
     cdef Claim _claim  # None between two calls, and once the dispatcher settles it
-    cdef bint _is_called  # a call was made, and not reported to the pool
+    cdef bint _is_called  # a call was made, and is not settled
+    cdef Py_ssize_t _unreported  # calls that the pool was not told of
+    cdef int64_t _reported_ms
     cdef int64_t _started_ms
     cdef int64_t _now_ms
     cdef readonly int64_t begun_ms
@@ -85,7 +91,7 @@ cdef class LaneRun:
         self._queue = <ProcessQueue?>assigned.process_queue
         self._goes_on = goes_on
         self._submit = submit
-        self._started_ms = self._now_ms = plan._calls._now_ms()
+        self._started_ms = self._reported_ms = self._now_ms = plan._calls._now_ms()
 
     @property
     def claim(self):
@@ -117,11 +123,23 @@ cdef class LaneRun:
         self._now_ms = self._plan._calls._now_ms()
         if self._claim is not None:
             self._settle()
-        if not self._goes_on(1):
+        self._unreported += 1
+        # Not after each call: while keys are ready the queue itself waits in the pool, which would
+        # end the run, and a run costs more than many quick calls.
+        if self._now_ms == self._reported_ms and self._unreported < MOST_UNREPORTED:
+            return True
+        self._reported_ms = self._now_ms
+        if not self._reported():
             self.end = self._plan._submit
         elif self._now_ms - self._started_ms > self._plan._most_ms:
             self.end = self._plan._submit
         return self.end is None
+
+    cdef bint _reported(self) except -1:
+        """Report calls to the pool; False: the run ends."""
+        cdef Py_ssize_t calls = self._unreported
+        self._unreported = 0
+        return self._goes_on(calls)
 
     cdef CallContext _begin_call(self):
         """Claim the messages of a call; None: there are none, and the run ends."""
@@ -215,13 +233,16 @@ cdef class LaneRun:
 
     cdef MessageRun _run_of(self, const uint64_t *tokens, size_t count):
         """Return the messages of tokens: batch number << 32 | row."""
-        cdef dict batches = self.assigned._batches
+        cdef object batch
         cdef object kind = self._plan._calls._run
         cdef MessageRun run
         if count > 1:
             return kind(list(self.assigned._segments([tokens[i] for i in range(count)])))
         run = <MessageRun>bare_instance(<type>kind, ())
-        run._index = <MessageIndex?>batches[tokens[0] >> 32]
+        batch = (<dict>self.assigned._batches).get(tokens[0] >> 32)
+        if batch is None:  # the pull engine has put it
+            batch = self.assigned._batch_of(tokens[0] >> 32)
+        run._index = <MessageIndex?>batch
         run._first = <uint32_t>tokens[0]
         run._length = 1
         return run

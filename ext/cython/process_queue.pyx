@@ -13,6 +13,7 @@ cdef class ProcessQueue:
     # None before the engine fills this queue. Such a batch is in _batches from then on.
     cdef object _new_batch
     cdef int64_t _max_decompressed_bytes
+    cdef object _lanes  # a LaneMap that the engine fills, too; C has a pointer to it
 
     def __cinit__(self, str name not None=""):
         self.name = name
@@ -316,6 +317,20 @@ cdef class ProcessQueue:
 
     cdef object _batch_in(self, uint32_t slot):
         return self._batches[slot] if slot < <size_t>len(self._batches) else None
+
+    cdef object _lane_batch(self, uint32_t number):
+        """Return a new batch of the answer that tokens in lanes name."""
+        cdef omq_answer *answer = omq_process_queue_lane_answer(self._queue, number)
+        cdef MessageIndex made
+        if answer is NULL:
+            raise _errors.StateError(f"{self.name}: the batch of lane token {number} is gone")
+        try:
+            made = self._new_batch()
+        except BaseException:
+            omq_answer_release(answer)
+            raise
+        made._adopt(answer, self._max_decompressed_bytes)
+        return made
 
     cdef object _adopted(self, uint32_t slot, omq_answer *answer):
         """Return the batch of an answer, whose hold is handed over."""

@@ -252,11 +252,15 @@ cdef class PullStream:
         self._queue = queue
         self._template = template
         self.owner = owner
+        cdef LaneMap lanes = plan.lanes
         cdef object new_batch = plan.new_batch
         cdef int64_t max_decompressed_bytes = plan.max_decompressed_bytes
         with cython.critical_section(queue):
             queue._new_batch = new_batch
             queue._max_decompressed_bytes = max_decompressed_bytes
+            if lanes is not None:
+                queue._lanes = lanes
+                omq_process_queue_fill_lanes(queue._queue, lanes._map)
 
     def __dealloc__(self):
         omq_pull_stream_free(self._stream)
@@ -289,6 +293,9 @@ cdef class PullStream:
         if omq_process_queue_oldest_stored_ms(self._queue._queue, &stored_ms):
             return stored_ms
         return None
+
+    def lane_batch(self, number):
+        return self._queue._lane_batch(number)
 
     def limit(self, limits):
         cdef omq_fill_limits wanted = limits_of(limits)

@@ -652,6 +652,12 @@ class PullStream(Protocol):
         None: none is buffered, or it was put in another way.
         """
 
+    def lane_batch(self, number: int) -> MessageIndex:
+        """Make the batch that tokens in the lanes name, number << 32 | row.
+
+        Raises: StateError: all of its messages are done, or were dropped.
+        """
+
     def limit(self, limits: FillLimits) -> None:
         """Use other limits from now on."""
 

@@ -75,8 +75,9 @@ class Cuts:
                 raise ConnectionAbortedError("cut by the test")
 
 
+@pytest.mark.parametrize("order_by_key", [False, True])
 def test_nothing_is_lost_or_reordered_through_connections_that_are_cut(
-    producer: Producer, broker: EmbeddedBroker, seen: Seen, pull_path: str
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, pull_path: str, order_by_key: bool
 ) -> None:
     producer.send_many(numbered(4_000))
     cuts = Cuts(every=25)
@@ -87,6 +88,7 @@ def test_nothing_is_lost_or_reordered_through_connections_that_are_cut(
             consume_from_where="first_offset",
             pull_path=pull_path,
             pull_delay_on_error_ms=10,
+            order_by_key=order_by_key,
         )
         consumer.subscribe("orders")
         consumer.orderly(seen.take)
@@ -182,7 +184,7 @@ def test_messages_of_other_tags_are_passed_over(
 @pytest.mark.parametrize(
     "settings",
     [
-        {"order_by_key": True},
+        {"deduplicate": 5},
     ],
 )
 def test_what_the_engine_does_not_do_takes_the_python_path(
@@ -202,6 +204,7 @@ ACCOUNT = {"access_key": "app", "secret_key": "secret" * 20}  # over a block of 
     "settings",
     [
         {"pull_interval_ms": 1},
+        {"order_by_key": True},
         {"namespace": "team"},
         {"namespace_v2": "region"},
         {"serialize_type": "rocketmq"},
@@ -213,7 +216,8 @@ ACCOUNT = {"access_key": "app", "secret_key": "secret" * 20}  # over a block of 
 def test_an_option_of_requests_does_not_leave_the_path_or_change_what_comes(
     seen: Seen, pull_path: str, settings: dict[str, Any]
 ) -> None:
-    own = {name: value for name, value in settings.items() if name != "pull_interval_ms"}
+    of_consumers = {"pull_interval_ms", "order_by_key"}
+    own = {name: value for name, value in settings.items() if name not in of_consumers}
     topics: set[str] = set()
 
     def listen(messages: Any, context: Any) -> None:

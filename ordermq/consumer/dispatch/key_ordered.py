@@ -45,12 +45,14 @@ from ordermq.consumer.queue.assigned_queue import (
     RunningCall,
 )
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
+from ordermq.consumer.queue.receiver import FillLimits, limits_by_fill
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
+_MOST_UNREPORTED = 64  # calls within a millisecond; as in ext/cython/lane_run.pyx
 _MOST_MESSAGES_PER_NATIVE_CALL = 64  # as many as the core keeps on the stack
 
 
@@ -208,8 +210,8 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         if self._parked is not None:
             await self._parked.restore(assigned)
 
-    def fill_limits(self, config: PullConfig) -> None:
-        """None: each message must also enter the lane of its key."""
+    def fill_limits(self, config: PullConfig) -> FillLimits:
+        return limits_by_fill(config)
 
     def unpark(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         if self._parked is not None:
@@ -229,7 +231,8 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         # This request is served now. A message that arrives from here on submits another one,
         # and what arrived before is seen below: no wake-up is lost.
         assigned.process_queue.end_dispatch()
-        started_ms = now_ms = self._clock.now_ms()
+        started_ms = reported_ms = now_ms = self._clock.now_ms()
+        unreported = 0  # calls
         while now_ms - started_ms <= most_ms:
             claim = assigned.begin_batch(size, now_ms)
             if isinstance(claim, NotClaimed):
@@ -240,8 +243,13 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                 self.submit(assigned)
             yield from self._call(assigned, claim)
             now_ms = self._clock.now_ms()
-            if not self._pool.goes_on(1):
-                break
+            unreported += 1
+            # Not after each call: while keys are ready the queue itself waits in the pool, which
+            # would end the run, and a run costs more than many quick calls.
+            if now_ms != reported_ms or unreported == _MOST_UNREPORTED:
+                reported_ms, calls, unreported = now_ms, unreported, 0
+                if not self._pool.goes_on(calls):
+                    break
         if assigned.request_next():
             self.submit(assigned)  # other queues wait for this thread
 

@@ -67,6 +67,7 @@ class EngineLoop:
                 path.limits(pulls.config),
                 partial(MessageBatch.unfilled, assigned.queue, config.namespace),
                 config.max_decompressed_bytes,
+                assigned.lanes,
             ),
         )
 

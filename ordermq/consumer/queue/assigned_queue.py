@@ -190,6 +190,9 @@ class FillPermit(Protocol):
         it, or there is none.
         """
 
+    def lane_batch(self, number: int) -> core.interface.MessageIndex:
+        """Make the batch that the tokens of its messages in lanes name."""
+
 
 class AssignedQueue(QueueFields):
     """The state of one queue while this member holds it; each assignment makes a new object.
@@ -199,6 +202,7 @@ class AssignedQueue(QueueFields):
     """
 
     process_queue: core.interface.ProcessQueue
+    lanes: core.interface.LaneMap | None = None  # of keys
     attempts: dict[int, int]  # failed attempts by buffered offset; worker only
     _failed_ms: dict[int, int]  # first failure of unfinished offsets
     _paused: set[Pause]

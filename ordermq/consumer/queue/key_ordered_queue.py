@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.queue.assigned_queue import (
@@ -24,7 +25,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
     RunningCall,
 )
-from ordermq.core import LaneMap
+from ordermq.core import LaneMap, interface
 from ordermq.core.status import NO_KEY
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
@@ -33,6 +34,7 @@ from ordermq.model.message_queue import MessageQueue
 
 # The lane map stores 64-bit tokens, no Python objects: batch number << 32 | row.
 _ROW_BITS = 32
+_FIRST_NUMBER = 1 << 31  # of batches that `accept` puts; the pull engine's are below
 
 
 class KeyOrderedQueue(AssignedQueue):
@@ -42,6 +44,8 @@ class KeyOrderedQueue(AssignedQueue):
     narrower than in the base class: a request waits in the pool. The worker that serves it clears
     the flag at its start, so that others can be submitted meanwhile.
     """
+
+    lanes: interface.LaneMap
 
     def __init__(
         self,
@@ -60,8 +64,8 @@ class KeyOrderedQueue(AssignedQueue):
             keyless=config.keyless.value,
         )
         self.lanes.reset(start_offset)
-        self._batches: dict[int, MessageBatch] = {}  # by number, ascending; not all done
-        self._next_number = 0
+        self._batches: dict[int, MessageBatch] = {}  # by number; not all done
+        self._next_number = _FIRST_NUMBER
         # Two reasons to hold a lane; it opens when neither is left.
         self._suspended: set[bytes] = set()  # keys that failed and wait for their next attempt
         self._parked: set[bytes] = set()  # keys given up until `unpark`
@@ -268,9 +272,17 @@ class KeyOrderedQueue(AssignedQueue):
             if end < len(tokens) and tokens[end] == tokens[end - 1] + 1:
                 continue
             token = tokens[begin]
-            batch = self._batches[token >> _ROW_BITS]
+            batch = self._batch_of(token >> _ROW_BITS)
             yield batch, token & ((1 << _ROW_BITS) - 1), end - begin
             begin = end
+
+    def _batch_of(self, number: int) -> MessageBatch:
+        batch = self._batches.get(number)
+        if batch is None:
+            assert self._permit is not None
+            batch = cast(MessageBatch, self._permit.lane_batch(number))
+            self._batches[number] = batch
+        return batch
 
     def _finish(self, offsets: Sequence[int]) -> None:
         if not offsets:

@@ -49,6 +49,7 @@ typedef struct {
     omq_process_queue *queue;
     omq_request_template *request;
     int64_t expected; /* the consumer's */
+    omq_lane_map *lanes; /* NULL: consumed in the order of the queue */
 } buffer;
 
 static buffer buffers[QUEUES];
@@ -250,13 +251,39 @@ static bool consume_some(buffer *held, int32_t queue_id) {
     return held->expected < LAST;
 }
 
+/* The same by key; its messages have none, so one may run at a time. */
+static bool consume_lanes(buffer *held, int32_t queue_id) {
+    int64_t offset;
+    uint64_t token;
+    size_t taken;
+    int64_t done;
+    for (int i = 0; i < 50; i++) {
+        REQUIRE(is_done(omq_lane_map_take(held->lanes, &offset, &token, 1, &taken)));
+        if (taken == 0) {
+            break;
+        }
+        omq_answer *answer =
+            omq_process_queue_lane_answer(held->queue, (uint32_t)(token >> 32));
+        REQUIRE(answer != NULL && offset == held->expected++);
+        omq_message message;
+        omq_message_read(answer->body, &answer->rows, (uint32_t)token, &message);
+        REQUIRE(message.queue_id == queue_id);
+        omq_answer_release(answer);
+        REQUIRE(omq_lane_map_done(held->lanes, offset) == OMQ_FLIGHT_OWN);
+        REQUIRE(is_done(omq_process_queue_remove(held->queue, &offset, 1, &done)));
+        (void)omq_process_queue_done_after(held->queue, done);
+    }
+    return held->expected < LAST;
+}
+
 static void *consume(void *context) {
     uint64_t seed = *(uint64_t *)context;
     bool is_left = true;
     while (is_left) {
         is_left = false;
         for (int32_t i = 0; i < QUEUES; i++) {
-            is_left |= consume_some(buffers + i, i);
+            is_left |= buffers[i].lanes == NULL ? consume_some(buffers + i, i)
+                                                : consume_lanes(buffers + i, i);
         }
         if (draw(&seed, 8) == 0) { /* let a buffer fill */
             struct timespec pause = {0, 200000};
@@ -483,8 +510,13 @@ static void run_engine(uint64_t seed) {
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, wakes) == 0);
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, tells) == 0);
     for (int32_t i = 0; i < QUEUES; i++) {
-        buffers[i] = (buffer){omq_process_queue_new(), request_of((int32_t)i), 0};
+        buffers[i] = (buffer){omq_process_queue_new(), request_of((int32_t)i), 0, NULL};
         REQUIRE(buffers[i].queue != NULL && buffers[i].request != NULL);
+        if (i == 0) {
+            buffers[i].lanes = omq_lane_map_new(8, 1000, false, seed);
+            REQUIRE(buffers[i].lanes != NULL);
+            omq_process_queue_fill_lanes(buffers[i].queue, buffers[i].lanes);
+        }
     }
     omq_pull_engine *engine =
         omq_pull_engine_new(wakes[0], wakes[1], tells[1], CLOCK_MONOTONIC, MAX_FRAME);
@@ -511,6 +543,7 @@ static void run_engine(uint64_t seed) {
         REQUIRE(self.streams[i] == NULL && buffers[i].expected == LAST);
         sound(omq_process_queue_check(buffers[i].queue));
         omq_process_queue_free(buffers[i].queue);
+        omq_lane_map_free(buffers[i].lanes);
         omq_request_template_free(buffers[i].request);
     }
     REQUIRE(self.open_connections == 0 && self.ended_count == 0);

@@ -214,6 +214,49 @@ def test_answers_are_buffered_one_after_the_other_and_told_once(run: Run) -> Non
     assert stream.take_counts() == (0, 0, 0)
 
 
+def test_lanes_are_filled_and_name_their_batches_until_all_is_done(run: Run) -> None:
+    queue, lanes = core.ProcessQueue("q"), core.LaneMap("q", keyless="lane")
+    stream = run.stream(queue, lanes=lanes)
+    run.broker.answer(run.broker.asked()[1], range(10))
+    run.broker.answer(run.broker.asked()[1], range(10, 20))
+    run.broker.asked()
+    assert (lanes.message_count, queue.message_count) == (20, 20)
+    found, numbers = [], set()
+    for offset in range(20):
+        ((taken,), (token,)) = lanes.take_columns(1)  # none has a key: one at a time
+        batch = stream.lane_batch(token >> 32)
+        found += [bytes(view.body) for view in batch.views(core.MessageView, token & 0xFF, 1)]
+        numbers.add(token >> 32)
+        assert taken == offset
+        lanes.done(offset)
+        queue.remove([offset])
+    assert found == [b"m%d" % each for each in range(20)]
+    assert len(numbers) == 2
+    for number in numbers:
+        with pytest.raises(RuntimeError, match="is gone"):
+            stream.lane_batch(number)
+
+
+def test_cleared_lanes_are_filled_anew(run: Run) -> None:
+    queue, lanes = core.ProcessQueue("q"), core.LaneMap("q", keyless="lane")
+    run.stream(queue, lanes=lanes)
+    run.broker.answer(run.broker.asked()[1], range(10))
+    run.broker.asked()
+    (_, (old,)) = lanes.take_columns(1)
+    queue.reset(3)
+    lanes.reset(3)
+    stream = run.stream(queue, offset=3, lanes=lanes)
+    run.broker.answer(run.broker.asked()[1], range(3, 10))
+    run.broker.asked()
+    lanes.failed(0)  # the flight of the time before
+    ((taken,), (token,)) = lanes.take_columns(1)
+    assert taken == 3
+    (view,) = stream.lane_batch(token >> 32).views(core.MessageView, token & 0xFF, 1)
+    assert bytes(view.body) == b"m3"
+    with pytest.raises(RuntimeError, match="is gone"):
+        stream.lane_batch(old >> 32)
+
+
 def test_a_batch_outlives_the_queue_and_keeps_its_failed_attempts_until_it_is_done(
     run: Run,
 ) -> None:
