@@ -224,9 +224,6 @@ SCRIPTS = {
     "change of a group": Script(both(filled, group(3)), group(5)),
     "deletion of a group": Script(both(filled, group(3)), delete_group("false")),
     "deletion of a group and its offsets": Script(both(filled, group(3)), delete_group("true")),
-    "heartbeat of a new group": Script(
-        filled, lambda client: [client.heartbeat("new", {"T": "*"})]
-    ),
 }
 
 
