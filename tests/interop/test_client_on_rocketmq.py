@@ -189,7 +189,7 @@ def test_a_read_only_topic_is_consumed_to_its_end_and_refuses_messages(run: Run)
     run.wait_for_all()
     with (
         Producer("late", name_servers=run.cluster.name_servers) as late,
-        pytest.raises(RouteError, match="no writable queue"),
+        pytest.raises(RouteError, match="no queue of this topic may be written to"),
     ):
         late.send(Message(run.topic, b"x"))
     run.assert_sound()
