@@ -26,6 +26,7 @@ async def scan(
     Raises: RemotingError: refused, or not answered. RouteError: the broker is away.
     """
     address = client.routes.master_of(queue.broker_name)
+    moved_at = -1
     while offset < end:
         header = PullHeader(
             group, queue.topic, queue.queue_id, offset, min(AT_ONCE, end - offset),
@@ -39,6 +40,10 @@ async def scan(
             for message in client.api.batch(queue, body, (), offset, following):
                 if message.queue_offset < end:
                     yield message
+        is_held = reply.min_offset <= offset < reply.max_offset
+        if code == ResponseCode.PULL_OFFSET_MOVED and is_held and moved_at != offset:
+            moved_at = offset  # a reset of the group, or a new life of the topic: told once
+            continue
         if following <= offset:
             return
         offset = following

@@ -24,6 +24,7 @@ _BESIDE = {
     "ordermq/client/runtime.py",
     "ordermq/client/session.py",
     "ordermq/consumer/fetch/fetcher.py",  # a rebalance that starts the pulls of a queue
+    "ordermq/consumer/fetch/life_watch.py",  # as the engine's counts are gathered
     "ordermq/consumer/group/allocation.py",
     "ordermq/consumer/group/group_member.py",
     "ordermq/consumer/group/queue_locks.py",

@@ -24,6 +24,7 @@ from ordermq import (
 )
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.broker_api import BrokerApi
+from ordermq.consumer.fetch.life_watch import LifeWatch
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.core import RecordWriter
 from ordermq.errors import ConfigError, StateError
@@ -377,6 +378,8 @@ def test_a_message_nobody_looked_at_never_becomes_an_object(
             return view
 
     monkeypatch.setattr(message_module, "MessageView", Counted)
+    # Which looks at single messages, that no listener gets.
+    monkeypatch.setattr(LifeWatch, "note_messages", lambda self: None)
     send_all(producer, numbered(500))
     done = threading.Semaphore(0)
 

@@ -10,10 +10,11 @@ import pytest
 from ordermq import Message, Producer
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.client import queue_life
 from ordermq.errors import DataLoss, LockLost
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
-from ordermq.spark.source import queue_lives, stream_driver
+from ordermq.spark.source import stream_driver
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import eventually
@@ -168,12 +169,12 @@ def test_a_topic_that_lost_its_last_messages_goes_on_behind_those_that_were_read
     producer, admin, run, monkeypatch
 ):
     # A queue of the same life, but shorter: what stands there before the marked minute was read.
-    monkeypatch.setattr(queue_lives, "_SKEW_MINUTES", -1)
+    monkeypatch.setattr(queue_life, "_SKEW_MINUTES", -1)
     fill(producer, 5, 5)
     driver = run(fail_on_data_loss="false")
     end = batch(driver, driver.initial())
     ahead = StreamOffset(end.queues | {QUEUES[0]: 9}, marks={
-        **end.marks, QUEUES[0]: queue_lives.QueueMark(8, end.marks[QUEUES[0]].minute, 1)
+        **end.marks, QUEUES[0]: queue_life.QueueMark(8, end.marks[QUEUES[0]].minute, 1)
     })  # fmt: skip
     anew = batch(driver, ahead)
     assert anew.queues == end.queues
@@ -193,7 +194,7 @@ def test_marked_messages_that_expired_are_no_new_life(broker, producer, admin, r
     fill(producer, 5, 5)
     driver = run()
     end = batch(driver, driver.initial())
-    marks = {queue: queue_lives.QueueMark(mark.offset - 40, 1, 1) for queue, mark in
+    marks = {queue: queue_life.QueueMark(mark.offset - 40, 1, 1) for queue, mark in
              end.marks.items()}  # fmt: skip
     expired = StreamOffset(end.queues, marks=marks)
     fill(producer, 1, 1)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
 from ordermq.client.connections import is_forbidden
@@ -25,6 +25,7 @@ from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.fetch.copy_filter import CopyFilter, copy_filter
 from ordermq.consumer.fetch.engine_loop import EnginePath, obstacle
+from ordermq.consumer.fetch.life_watch import LifeWatch
 from ordermq.consumer.fetch.pull_path import PullPath, PullTarget, QueuePulls, RunningPulls
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit, QueueState
@@ -41,12 +42,17 @@ from ordermq.remoting.framing import PullFrames
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
+if TYPE_CHECKING:
+    from ordermq.client.queue_life import NewLife, QueueMark
+
 _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20  # Java's pause where a broker asks for one
 _ROOM_RECHECK_MS = 1_000  # only in case a notification is missed; `wake` ends the wait
 _SIZE_RECHECK_MS = 50
 _HELD_MS = 1_000
 _REFUSED_PAUSE_MS = 10_000  # the longest between pulls that an admin has forbidden
+# Continues with a queue from an offset, once no batch of it runs.
+Move = Callable[[AssignedQueue, int], None]
 
 
 class PullLoop(ResponseFuture):
@@ -218,10 +224,14 @@ class QueueFetcher:
         receiver: Receiver[Any],
         statistics: ConsumerStatistics,
         path: PullPath,
+        mark: QueueMark | None,
+        move: Move,
     ) -> None:
         self._client = client
         self._config = config
         self._path = path
+        self.life = LifeWatch(client, assigned, mark, statistics, self._begin_life)
+        self._move_to = move
         self.assigned = assigned
         self._copies = copies
         self._group = group
@@ -238,6 +248,7 @@ class QueueFetcher:
         self._has_messages = False  # the present pull loop has had an answer
         self._refusals = 0  # of pulls, in a row
         self._refusal = ""  # the last one's words, until a pull is answered otherwise
+        self._moving = -1  # the generation that ends in a new life
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -373,6 +384,7 @@ class QueueFetcher:
             self._receiver.submit(self.assigned)
 
     def counted(self, pulls: int, messages: int, spent_ms: int) -> None:
+        self.life.note_messages()
         self._statistics.pulled_many(self.assigned.queue, pulls, messages, spent_ms)
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves", pulls)
@@ -385,6 +397,10 @@ class QueueFetcher:
         try:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
+            if self.life.is_doubtful and (life := await self.life.look()):
+                await self._begin_life(life)
+                await self._wait_for_generation(generation)
+                return
             moved = await self._copies.prepare(address, self._header, self._tags)
             if moved is not None:
                 await self._move(generation, offset, moved, is_reset=True)
@@ -439,6 +455,7 @@ class QueueFetcher:
         """Note that the present pull loop has brought messages."""
         self._has_messages = True
         self._not_refused()
+        self.life.note_messages()
         if self.assigned.bad_answer_at >= 0:
             bad_answer_at, self.assigned.bad_answer_at = self.assigned.bad_answer_at, -1
             _log.info("%s: pulled past offset %d again", self.assigned.queue, bad_answer_at)
@@ -492,6 +509,13 @@ class QueueFetcher:
         assigned, target = self.assigned, reply.next_begin_offset
         # Counted before the buffer is done: an admin who asks learns that the reset has arrived.
         assigned.resets += is_reset
+        if not is_reset and (offset > reply.max_offset or target < offset):
+            found = await self.life.found_by_broker(offset, reply)
+            if not isinstance(found, int):
+                await self._begin_life(found)
+                await self._wait_for_generation(generation)
+                return
+            target = found
         # What is buffered comes first: it is older than the answer.
         while assigned.generation == generation and assigned.wait_for_room(1):
             await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
@@ -519,6 +543,37 @@ class QueueFetcher:
             self._statistics.add("skipped", max(target - offset, 0))
         await self._offsets.reset(assigned, generation, target)
 
+    async def _begin_life(self, life: NewLife) -> None:
+        """Continue with what a queue has in its new life, from its first unread message on."""
+        assigned = self.assigned
+        if self._moving == assigned.generation or not assigned.begin_life(life.first):
+            return
+        self._moving = assigned.generation
+        self.life.began()
+        dropped = assigned.process_queue.message_count
+        self._statistics.add("new_lives")
+        _log.warning(
+            "%s: the queue is not the one that was read: %s. The topic was deleted and created "
+            "again, or the broker lost messages. Continuing from offset %d of %d-%d, not %d; %d "
+            "messages of the queue before that were fetched and not consumed are dropped",
+            assigned.queue,
+            life.reason,
+            life.first,
+            life.first,
+            life.end,
+            life.at,
+            dropped,
+        )
+        # At once, whatever batch runs: a later owner must not start from the old life's offset.
+        await self._offsets.commit(assigned)
+        self._move_to(assigned, life.first)
+
+    async def _wait_for_generation(self, generation: int) -> None:
+        """Pull nothing until the queue was moved, or is held no more; the move ends this task."""
+        assigned = self.assigned
+        while assigned.generation == generation and assigned.state is QueueState.ACTIVE:
+            await self._client.clock.sleep_ms(_ROOM_RECHECK_MS)
+
     async def _drop_answer(self, error: ProtocolError) -> None:
         """Wait, to pull again from the same offset: nothing of a bad answer was used."""
         assert self._loop is not None
@@ -544,6 +599,7 @@ class QueueFetcher:
             await self._client.clock.sleep_ms(_FLOW_CONTROL_DELAY_MS)
             return
         self._statistics.add("pull_errors")
+        self.life.is_doubtful = True
         # Reported with the broker, not once for each of its queues.
         self._client.outages.failed(address, "pull", error)
         await self._source.failed()
@@ -565,6 +621,7 @@ class Fetcher:
 
     Args:
         before_first: awaited before the first pull of a queue.
+        move: continues with a queue from an offset.
     """
 
     def __init__(
@@ -578,6 +635,7 @@ class Fetcher:
         statistics: ConsumerStatistics,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
+        move: Move,
     ) -> None:
         self._client = client
         self._group = group
@@ -588,6 +646,8 @@ class Fetcher:
         self._statistics = statistics
         self._path = self._choose_path()
         self._before_first = before_first
+        self._move = move
+        self._marks: dict[MessageQueue, QueueMark] = {}  # of queues that were given up
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
 
     def begin(
@@ -604,7 +664,10 @@ class Fetcher:
             self._receiver,
             self._statistics,
             self._path,
+            self._marks.pop(assigned.queue, None),
+            self._move,
         )
+        fetcher.life.begin()
         fetcher.subscribe(subscription, is_registered=is_registered)
         self._by_queue[assigned.queue] = fetcher
         self._start(
@@ -619,6 +682,9 @@ class Fetcher:
         fetcher = self._by_queue.pop(assigned.queue)
         assert fetcher.task is not None
         fetcher.task.cancel()
+        fetcher.life.close()
+        if (mark := fetcher.life.mark) is not None:
+            self._marks[assigned.queue] = mark
         self._divide(assigned.queue.topic)
 
     def wake(self, assigned: AssignedQueue) -> None:
@@ -673,8 +739,16 @@ class Fetcher:
         refusals = [each.refusal(now_ms) for each in self._by_queue.values()]
         return [text for text in refusals if text]
 
+    def doubt(self, topic: str) -> None:
+        """Look at a topic's queues before their next pulls: its route has changed."""
+        for queue, fetcher in self._by_queue.items():
+            if queue.topic == topic:
+                fetcher.life.is_doubtful = True
+
     async def close(self) -> None:
         """End every pull."""
+        for fetcher in self._by_queue.values():
+            fetcher.life.close()
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
 
     def _choose_path(self) -> PullPath:

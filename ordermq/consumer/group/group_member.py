@@ -214,6 +214,7 @@ class GroupMember(ProcessBound):
             self._recorder,
             statistics,
             before_first=lambda queue: self._call_back(settings.on_assigned, queue),
+            move=lambda assigned, offset: self.control.seek_soon(assigned, offset),
         )
         self._locks: Locks
         if settings.uses_locks:
@@ -278,7 +279,7 @@ class GroupMember(ProcessBound):
             subscriptions=self.subscriptions.all,
             assigned=self._rebalancer.assigned,
             last_pull_ms=self._fetcher.last_pull_ms,
-            seek=self.control.seek_for_admin,
+            seek=self.control.seek_soon,
             pull_now=self._fetcher.pull_now,
             is_polled=settings.is_polled,
             thread_count=settings.thread_count,
@@ -696,6 +697,7 @@ class GroupMember(ProcessBound):
 
     def _on_route_change(self, topic: str) -> None:
         self._rebalancer.wake()
+        self._fetcher.doubt(topic)
         callback, known = self._watched.get(topic, (None, None))
         route = self.client.routes.known(topic)
         queues = subscribe_queues(topic, route) if route else []

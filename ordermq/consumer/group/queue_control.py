@@ -118,7 +118,7 @@ class QueueControl:
         """See `PushConsumer.seek_to_time`."""
         return self._client.runtime.submit(self._move_to_time(self.find(queue), timestamp_ms))
 
-    def seek_for_admin(self, assigned: AssignedQueue, offset: int) -> None:
+    def seek_soon(self, assigned: AssignedQueue, offset: int) -> None:
         """Seek for a caller that does not wait for it; on the I/O thread."""
         self._client.runtime.spawn(self._move_unwatched(assigned, offset), f"seek {assigned.queue}")
 
@@ -156,7 +156,7 @@ class QueueControl:
         try:
             await self.move(assigned, offset)
         except OrderMQError as error:
-            _log.warning("%s: reset to offset %d failed: %s", assigned.queue, offset, error)
+            _log.warning("%s: the move to offset %d failed: %s", assigned.queue, offset, error)
 
     async def _move_to_time(self, assigned: AssignedQueue, timestamp_ms: int) -> None:
         offset = await offset_at_time(self._client, self._group, assigned.queue, timestamp_ms)

@@ -395,19 +395,27 @@ class OffsetCommitter:
 
     async def _commit(self, assigned: AssignedQueue) -> bool:
         found = assigned.uncommitted(self._client.clock.now_ms())
+        is_new_life = assigned.begins_life
         if found is None:
-            return assigned.done_offset == assigned.committed_offset
+            return is_new_life or assigned.done_offset == assigned.committed_offset
         (offset, lease), queue = found, assigned.queue
         asked_ms = self._client.clock.now_ms()
         self._record(EventType.COMMIT_SENT, queue, lease, offset)
         try:
-            if lease.is_lock or not await self._is_ahead(assigned, offset):
-                await self._write(queue, offset, lease)
+            if is_new_life or lease.is_lock or not await self._is_ahead(assigned, offset):
+                await self._write(queue, offset, lease, reset=is_new_life)
         except Fenced as error:
             self._statistics.add("fenced_commits")
             _log.warning("%s", error)
             assigned.lose_lease("its commit was fenced")
             return False
+        except BrokerError as error:
+            if await self._began_anew(assigned, offset, error):
+                return await self._commit(assigned)
+            self._client.report_failure(queue.broker_name, "commit", error)
+            # A topic that is gone has no position, and nobody waits for one.
+            is_gone = error.response_code == ResponseCode.TOPIC_NOT_EXIST
+            return is_gone and assigned.state is QueueState.DRAINING
         except STORE_ERRORS as error:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
@@ -415,6 +423,26 @@ class OffsetCommitter:
         self._statistics.committed(queue, asked_ms)
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
+
+    async def _began_anew(self, assigned: AssignedQueue, offset: int, error: BrokerError) -> bool:
+        """Return whether an offset was refused because the queue began a new life, found so now."""
+        if error.response_code != ResponseCode.INVALID_PARAMETER or assigned.begins_life:
+            return False
+        queue, api = assigned.queue, self._client.api
+        try:
+            address = self._client.routes.master_of(queue.broker_name)
+            first, end = await asyncio.gather(
+                api.min_offset(address, queue), api.max_offset(address, queue)
+            )
+        except (RemotingError, RouteError) as also:
+            self._client.report_failure(queue.broker_name, "look at a queue", also)
+            return False
+        # Within the queue, a refused offset may be of an earlier life. The next pull tells; of a
+        # queue that is given up there is none.
+        if end >= offset and assigned.state is QueueState.ACTIVE:
+            return False
+        assigned.begin_life(first)
+        return assigned.begins_life
 
     async def _is_ahead(self, assigned: AssignedQueue, offset: int) -> bool:
         """Return whether the next owner of a queue without a lock has committed further."""

@@ -258,6 +258,7 @@ class AssignedQueue(QueueFields):
         self._oldest_lost_ms: int | None = None  # of what it had filled when the lease was lost
         self._done_offset = start_offset
         self._committed_offset = start_offset
+        self._life_start: int | None = None  # of a new life, until the queue is moved there
         # What was pulled and is not done, each with the offset behind its last message, for the
         # age of the oldest. Kept when the lease is lost, though nothing of it counts any more:
         # its age goes on.
@@ -787,6 +788,7 @@ class AssignedQueue(QueueFields):
     def _restart(self, offset: int) -> None:
         self._generation += 1
         self._done_offset = offset
+        self._life_start = None
         self.process_queue.reset(offset)
         self.process_queue.advance(offset)
         self._pulled.clear()
@@ -807,9 +809,9 @@ class AssignedQueue(QueueFields):
             lease = self._lease
             if lease is None or not lease.is_valid(now_ms):
                 return None
-            if self._done_offset == self._committed_offset:
-                return None
-            return self._done_offset, lease
+            # What is done is of a life that is over, until the queue is moved to its new one.
+            offset = self._done_offset if self._life_start is None else self._life_start
+            return None if offset == self._committed_offset else (offset, lease)
 
     def committed(self, offset: int, lease: Lease) -> None:
         """Note that the broker acknowledged `offset` under `lease`."""
@@ -822,6 +824,21 @@ class AssignedQueue(QueueFields):
         with self._lock:
             if generation == self._generation:
                 self._done_offset = offset
+
+    @property
+    def begins_life(self) -> bool:
+        """True while the queue began a new life and is not moved there yet."""
+        return self._life_start is not None
+
+    def begin_life(self, offset: int) -> bool:
+        """Commit nothing but `offset` until the queue is moved there: it began a new life.
+
+        Returns: False if it need not be moved: it is being given up.
+        """
+        with self._lock:
+            if self._lease is not None and self._life_start is None:
+                self._life_start = offset
+            return self._lease is not None and self._state is QueueState.ACTIVE
 
     def pause(self, by: Pause = Pause.USER) -> None:
         """Start no batch until `resume`; pulling stops by flow control, the lease is kept."""

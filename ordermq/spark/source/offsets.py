@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from ordermq.client.queue_life import QueueMark
 from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
 from ordermq.errors import ConfigError, DataLoss, StateError
@@ -26,7 +27,7 @@ from ordermq.spark.options import (
     queue_text,
 )
 from ordermq.spark.session import queues_of, selected_topics
-from ordermq.spark.source.queue_lives import Marks, QueueMark
+from ordermq.spark.source.queue_lives import Marks
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.spark")

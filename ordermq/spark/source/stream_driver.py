@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from itertools import groupby
 
+from ordermq.client.queue_life import NewLife
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
@@ -28,7 +29,7 @@ from ordermq.spark.source.offsets import (
     resolve_boundary,
     warn_of_unnamed,
 )
-from ordermq.spark.source.queue_lives import Marks, NewLife, QueueLives
+from ordermq.spark.source.queue_lives import Marks, QueueLives, data_loss
 from ordermq.spark.source.task_ranges import Range, task_count
 
 _log = logging.getLogger("ordermq.spark")
@@ -208,7 +209,7 @@ class StreamDriver(ProcessBound):
     def _tell(self, lives: dict[MessageQueue, NewLife]) -> None:
         """Raise for queues in a new life, or log what is read of each topic and broker."""
         if lives and self._options.fail_on_data_loss:
-            raise lives[min(lives)].error()
+            raise data_loss(lives[min(lives)])
         for (topic, broker), part in groupby(sorted(lives), _topic_and_broker):
             found = [lives[queue] for queue in part]
             first = found[0]
@@ -316,7 +317,7 @@ class StreamDriver(ProcessBound):
         ends = {queue: end for queue, _, end in ranges}
         lives = self._session.call(self._lives_of(ends, marks))
         if lives and self._options.fail_on_data_loss:
-            raise lives[min(lives)].error()
+            raise data_loss(lives[min(lives)])
         for queue, start, end in ranges:
             if queue in lives:
                 _log.warning(

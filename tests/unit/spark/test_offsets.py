@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ordermq.client.queue_life import QueueMark
 from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.source.offsets import StreamOffset, advance, share_fairly
-from ordermq.spark.source.queue_lives import QueueMark
 
 QUEUES = [MessageQueue("t", "b", number) for number in range(6)]
 backlogs = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 50))

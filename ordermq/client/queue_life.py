@@ -1,0 +1,156 @@
+"""Lives of a queue: whether it is still the one that a reader has read.
+
+A topic that is deleted and created again counts from 0, and so does a queue whose broker lost its
+store. Once it has as many messages as before, its offsets tell nothing. So a reader keeps a mark: a
+message of the queue, by its offset, its store time and a digest of its id
+(docs/internals/semantics.md#a-topics-second-life).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from ordermq.client.queue_scan import scan
+from ordermq.client.session import ClientSession
+from ordermq.client.store_times import offset_at_time
+from ordermq.errors import BrokerError, OrderMQError
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.codes import ResponseCode
+
+# By which the clocks of two brokers that hold a queue one after the other may differ: a minute is
+# read twice rather than a message left out.
+_SKEW_MINUTES: Final = 1
+_MS: Final = 60_000  # of a minute
+
+
+class QueueMark(NamedTuple):
+    """A message by which a life of its queue is known again.
+
+    Args:
+        offset: of the message.
+        minute: of its storage at the broker, since 1970.
+        digest: 24 bits of its id and its store time.
+    """
+
+    offset: int
+    minute: int
+    digest: int
+
+    @classmethod
+    def of(cls, message: MessageView) -> QueueMark:
+        """Return the mark of a message."""
+        stored_ms = message.store_timestamp_ms
+        digest = crc32(f"{stored_ms}:{message.message_id}".encode()) & 0xFFFFFF
+        return cls(message.queue_offset, stored_ms // _MS, digest)
+
+    @classmethod
+    def parse(cls, text: str) -> QueueMark:
+        """Return the mark of a text that `str` made; raises ValueError for another."""
+        offset, minute, digest = text.split(".")
+        return cls(int(offset, 16), int(minute, 16), int(digest, 16))
+
+    def __str__(self) -> str:
+        # Short: a checkpoint has one for each of perhaps a thousand queues.
+        return f"{self.offset:x}.{self.minute:x}.{self.digest:x}"
+
+
+class NewLife(NamedTuple):
+    """A queue that is not the one which its reader has read.
+
+    Args:
+        at: the reader's offset in the queue before.
+        first: the first offset of the queue now that the reader has not read.
+        end: of the queue now.
+        reason: the difference that was found.
+    """
+
+    queue: MessageQueue
+    at: int
+    first: int
+    end: int
+    reason: str
+
+
+async def mark_before(
+    session: ClientSession, group: str, queue: MessageQueue, offset: int
+) -> QueueMark | None:
+    """Return a mark at the last message before an offset, or else at it; None without either.
+
+    The route of the topic must be known, here and below.
+
+    Args: group: named in the pulls.
+    Raises: RemotingError, RouteError: refused, or not answered.
+    """
+    for each in (offset - 1, offset):
+        if each >= 0 and (message := await _message(session, group, queue, each)) is not None:
+            return QueueMark.of(message)
+    return None
+
+
+async def new_life(
+    session: ClientSession, group: str, queue: MessageQueue, at: int, mark: QueueMark | None
+) -> NewLife | None:
+    """Return the new life that a queue began since it was marked, if it did.
+
+    Args:
+        at: the reader's offset.
+        mark: None: only the queue's end is looked at.
+    Raises: RemotingError, RouteError: refused, or not answered.
+    """
+    message = None if mark is None else await _message(session, group, queue, mark.offset)
+    reason = ""
+    if mark is not None and message is not None:
+        if QueueMark.of(message) == mark:
+            return None
+        reason = (
+            f"its message at offset {mark.offset} was stored at {_moment(mark.minute * _MS)}, "
+            f"and now one is there that was stored at {_moment(message.store_timestamp_ms)}"
+        )
+    api, address = session.api, session.routes.master_of(queue.broker_name)
+    first, end = await asyncio.gather(
+        api.min_offset(address, queue), api.max_offset(address, queue)
+    )
+    if not reason:
+        if end >= max(at, 0 if mark is None else mark.offset):
+            return None  # the marked message has expired
+        reason = f"it ends at offset {end}, and was read up to {at}"
+    return NewLife(queue, at, await _first_unread(session, group, queue, first, mark), end, reason)
+
+
+async def _first_unread(
+    session: ClientSession, group: str, queue: MessageQueue, first: int, mark: QueueMark | None
+) -> int:
+    """Return the first offset stored after the marked message, and not by a minute earlier.
+
+    That is the first of a topic made anew. Where the broker lost the end of the queue, it is where
+    other messages took the place of what was lost.
+    """
+    message = None if mark is None else await _message(session, group, queue, first)
+    if mark is None or message is None:
+        return first
+    since_ms = (mark.minute - _SKEW_MINUTES) * _MS
+    if message.store_timestamp_ms >= since_ms:
+        return first
+    return max(first, await offset_at_time(session, group, queue, since_ms))
+
+
+async def _message(
+    session: ClientSession, group: str, queue: MessageQueue, offset: int
+) -> MessageView | None:
+    async for message in scan(session, group, queue, offset, offset + 1):
+        return message
+    return None
+
+
+def is_deleted(error: OrderMQError) -> bool:
+    """Return True if a broker does not have the topic."""
+    # Between the deletion and the creation of a topic: the routes tell what becomes of it.
+    return isinstance(error, BrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(" ", "seconds")

@@ -1,0 +1,181 @@
+"""LifeWatch: finds a held queue that began another life
+(docs/internals/semantics.md#a-topics-second-life)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from ordermq.client.connections import is_busy
+from ordermq.client.session import ClientSession
+from ordermq.client.store_times import TOOLS_GROUP
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.errors import BrokerError, OrderMQError, ProtocolError
+from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.headers import PullReplyHeader
+
+if TYPE_CHECKING:
+    from ordermq.client.queue_life import NewLife, QueueMark
+
+_log = logging.getLogger("ordermq.consumer")
+# A topic that is deleted, made again and filled beyond our offset leaves a gap in the messages, for
+# at least as long as that takes. Longer than the engine's counts wait to be gathered.
+_QUIET_MS = 2_500
+_RENEW_MS = 30_000  # age of a mark; a younger one repeats less where a broker lost messages
+_PAUSE_MS = 5_000  # between two looks: a queue with a message each few seconds needs no more
+
+
+class LifeWatch:
+    """Looks whether one queue is still the one that was read; on the I/O thread.
+
+    The looks name `TOOLS_GROUP`: a pull of the member's own group would take an admin's reset,
+    which brokers tell of once. Where an account may not use it, only a queue that ends before the
+    member's offset is known to have begun anew.
+
+    Args:
+        mark: of an earlier assignment of the queue to this member.
+        on_new_life: awaited with what a look beside the pulls found.
+    Attributes:
+        mark: a message of the queue; None before the first look.
+        is_doubtful: look before the next pull: something may have happened to the topic.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        assigned: AssignedQueue,
+        mark: QueueMark | None,
+        statistics: ConsumerStatistics,
+        on_new_life: Callable[[NewLife], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._assigned = assigned
+        self.mark = mark
+        self._statistics = statistics
+        self._on_new_life = on_new_life
+        self.is_doubtful = False
+        self._is_denied = False
+        self._read_ms = client.clock.now_ms()  # when messages were last known to have come
+        self._looked_ms: int | None = None
+        self._look_task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Look at a queue that was just assigned, beside its first pulls."""
+        if self._assigned.next_pull_offset:
+            self._look_soon()
+
+    def note_messages(self) -> None:
+        """Note that messages have come; any thread, at each answer."""
+        now_ms = self._client.clock.now_ms()
+        was_quiet = now_ms - self._read_ms >= _QUIET_MS
+        self._read_ms = now_ms
+        if self._look_task is not None or self._is_denied:
+            return
+        is_old = self._looked_ms is None or now_ms - self._looked_ms >= _RENEW_MS
+        if was_quiet or is_old:
+            self._client.runtime.post(self._look_soon)
+
+    async def look(self) -> NewLife | None:
+        """Return the new life that the queue began, if it did; else renew the mark.
+
+        Raises: RemotingError, RouteError: it could not be found out.
+        """
+        queue, at = self._assigned.queue, self._assigned.next_pull_offset
+        if self._is_denied:
+            return None
+        self._looked_ms = self._client.clock.now_ms()
+        try:
+            # Taken first: if the old one still holds behind it, both are of the same life.
+            fresh = await self._mark_before(at)
+            if fresh != self.mark:
+                if (life := await self._new_life(at)) is not None:
+                    return life
+                # No checksum covers what a mark is made of.
+                if fresh != await self._mark_before(at):
+                    return None
+        except ProtocolError as error:
+            # It stays in doubt: the next look asks for the same.
+            self._statistics.add("bad_answers")
+            _log.info("%s: looked in vain: %s", queue, error)
+            return None
+        except BrokerError as error:
+            code = error.response_code
+            if is_busy(code) or code == ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            # A look that is refused for good, as for its group, must not keep the pulls waiting.
+            self._is_denied = True
+            self.is_doubtful = False
+            _log.info("%s: another life of the topic is found by its end only: %s", queue, error)
+            return None
+        self.mark = fresh or self.mark
+        self.is_doubtful = False
+        return None
+
+    async def found_by_broker(self, at: int, reply: PullReplyHeader) -> NewLife | int:
+        """Return the new life of a queue, where a broker sends its reader back from `at`; or
+        within its present life the offset to continue from.
+        """
+        from ordermq.client.queue_life import NewLife
+
+        queue, first, end = self._assigned.queue, reply.next_begin_offset, reply.max_offset
+        mark = self.mark
+        try:
+            if mark is not None and mark == await self._mark_before(mark.offset + 1):
+                # The queue was cut short, or somebody has sought beyond its end.
+                return min(mark.offset + 1, first)
+            if life := await self._new_life(at):
+                return life
+        except OrderMQError as error:
+            self._client.report_failure(queue.broker_name, "look at a queue", error)
+        if end < at:
+            reason = f"it ends at offset {end}, and was read up to {at}"
+            return NewLife(queue, at, reply.min_offset, end, reason)
+        return NewLife(queue, at, first, end, f"the broker counts anew from {first} on")
+
+    async def _mark_before(self, offset: int) -> QueueMark | None:
+        from ordermq.client.queue_life import mark_before  # here and below: long after the start
+
+        return await mark_before(self._client, TOOLS_GROUP, self._assigned.queue, offset)
+
+    async def _new_life(self, at: int) -> NewLife | None:
+        """Return the new life since the mark, if it is found twice; None without a mark."""
+        from ordermq.client.queue_life import new_life
+
+        found = None
+        for _ in range(2 if self.mark is not None else 0):
+            found = await new_life(self._client, TOOLS_GROUP, self._assigned.queue, at, self.mark)
+            if found is None:
+                return None
+        return found
+
+    def began(self) -> None:
+        """Forget the mark of the life before."""
+        self.mark = None
+        self.is_doubtful = False
+
+    def close(self) -> None:
+        """Look no more."""
+        self._is_denied = True
+        if self._look_task is not None:
+            self._look_task.cancel()
+
+    def _look_soon(self) -> None:
+        if self._look_task is None and not self._is_denied:
+            name = f"look at {self._assigned.queue}"
+            self._look_task = self._client.runtime.spawn(self._look_after_pause(), name)
+
+    async def _look_after_pause(self) -> None:
+        clock = self._client.clock
+        try:
+            if self._looked_ms is not None:
+                await clock.sleep_ms(max(self._looked_ms + _PAUSE_MS - clock.now_ms(), 0))
+            if life := await self.look():
+                await self._on_new_life(life)
+        except OrderMQError as error:
+            self.is_doubtful = True
+            _log.debug("%s: no look now: %s", self._assigned.queue, error)
+        finally:
+            self._look_task = None

@@ -1,0 +1,215 @@
+"""A topic that is deleted and created again under live members: nothing of the new one is skipped
+(docs/internals/semantics.md#a-topics-second-life)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Admin, LitePullConsumer, Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.consumer.fetch import life_watch
+from ordermq.model.message_queue import MessageQueue
+from tests.component.conftest import eventually
+
+QUEUE = MessageQueue("orders", "b", 0)
+KINDS = ["orderly", "by key", "concurrent", "broadcasting", "lite", "ordered polling"]
+
+
+class Member:
+    """A started member of group "g", and what it was given: texts as "old 3"."""
+
+    def __init__(
+        self,
+        kind: str,
+        servers: str,
+        folder: Path,
+        before: Callable[[str], object] = lambda body: None,
+        **settings: Any,
+    ) -> None:
+        self.got: list[str] = []
+        self._before = before
+        settings = {"name_servers": servers, "consume_from_where": "first_offset"} | settings
+        if kind in ("lite", "ordered polling"):
+            self.consumer: Any = LitePullConsumer(
+                "g", ordered=kind == "ordered polling", auto_commit_interval_ms=50, **settings
+            )
+            self.consumer.subscribe("orders")
+            self.consumer.start()
+            threading.Thread(target=self._poll, daemon=True).start()
+            return
+        if kind == "by key":
+            settings["order_by_key"] = True
+        elif kind == "broadcasting":
+            settings |= {"message_model": "broadcasting", "local_offset_store_dir": str(folder)}
+        self.consumer = PushConsumer("g", commit_interval_ms=50, **settings)
+        self.consumer.subscribe("orders")
+        (self.consumer.concurrently if kind == "concurrent" else self.consumer.orderly)(self._take)
+        self.consumer.start()
+
+    def _take(self, messages: Any, context: Any = None) -> None:
+        for message in messages:
+            body = bytes(message.body).decode()
+            self._before(body)
+            self.got.append(body)
+
+    def _poll(self) -> None:
+        while True:
+            try:
+                batch = self.consumer.poll(50)
+            except Exception:  # noqa: BLE001 - closed
+                return
+            self._take(batch)
+
+    def wait_for(self, name: str, count: int) -> None:
+        want = {f"{name} {number}" for number in range(count)}
+        eventually(lambda: want <= set(self.got), f"all messages of {name}")
+
+    def has_marked(self) -> bool:
+        """Return whether the member knows the present life of the queue."""
+        fetcher = self.consumer._member._fetcher._by_queue[QUEUE]
+        return fetcher.life.mark is not None
+
+    def committed(self) -> int | None:
+        return self.consumer._member.client.call(self.consumer._member.offsets.stored(QUEUE))
+
+    def close(self) -> None:
+        assert self.consumer.close(10.0)
+
+
+def send(broker: EmbeddedBroker, name: str, count: int) -> None:
+    with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=1) as producer:
+        for number in range(count):
+            producer.send(Message("orders", f"{name} {number}".encode()), sharding_key="k")
+
+
+def recreate(broker: EmbeddedBroker, count: int) -> None:
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.delete_topic("orders")
+    send(broker, "new", count)
+
+
+@pytest.mark.parametrize("count", [7, 60])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_message_of_the_new_topic_is_delivered(
+    kind: str, count: int, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """It ends before the member's offset, or was filled beyond it."""
+    send(broker, "old", 30)
+    member = Member(kind, broker.name_servers, tmp_path, pull_delay_on_error_ms=200)
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    recreate(broker, count)
+    member.wait_for("new", count)
+    eventually(lambda: member.committed() == count, "the new topic's offset")
+    assert member.consumer.statistics["new_lives"] == 1
+    member.close()
+
+
+@pytest.mark.parametrize("pull_path", ["native", "python"])
+@pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent"])
+def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
+    kind: str,
+    pull_path: str,
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No pull fails, and no route changes: the buffer is full, and the listener waits."""
+    monkeypatch.setattr(life_watch, "_QUIET_MS", 500)
+    monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
+    goes_on = threading.Event()
+    send(broker, "old", 30)
+
+    def wait(body: str) -> None:
+        if body == "old 0":
+            assert goes_on.wait(30)
+
+    member = Member(
+        kind,
+        broker.name_servers,
+        tmp_path,
+        wait,
+        pull_path=pull_path,
+        pull_batch_size=10,
+        pull_threshold_for_queue=5,
+        consume_thread_count=1,
+    )
+    eventually(lambda: "orders" in [q.topic for q in member.consumer.assigned_queues()], "it")
+    eventually(member.has_marked, "the queue is known")
+    recreate(broker, 60)
+    goes_on.set()
+    member.wait_for("new", 60)
+    eventually(lambda: member.committed() == 60, "the new topic's offset")
+    told = [text for text in caplog.messages if "is not the one that was read" in text]
+    assert len(told) == 1
+    assert "Continuing from offset 0 of 0-60" in told[0]
+    member.close()
+
+
+def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    goes_on = threading.Event()
+    send(broker, "old", 3)
+
+    def wait(body: str) -> None:
+        if body == "old 2":
+            assert goes_on.wait(30)
+
+    member = Member("orderly", broker.name_servers, tmp_path, wait)
+    eventually(lambda: member.got == ["old 0", "old 1"], "the last one runs")
+    recreate(broker, 2)
+    closing = threading.Thread(target=member.close)
+    closing.start()
+    goes_on.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    again = Member("orderly", broker.name_servers, tmp_path)
+    again.wait_for("new", 2)
+    again.close()
+
+
+def test_a_member_of_a_topic_that_is_gone_closes_at_once(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    goes_on = threading.Event()
+    send(broker, "old", 3)
+
+    def wait(body: str) -> None:
+        if body == "old 2":
+            assert goes_on.wait(30)
+
+    member = Member("orderly", broker.name_servers, tmp_path, wait)
+    eventually(lambda: member.got == ["old 0", "old 1"], "the last one runs")
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.delete_topic("orders")
+    goes_on.set()
+    member.close()
+
+
+def test_a_queue_that_lives_on_is_not_taken_for_a_new_one(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life_watch, "_QUIET_MS", 1)
+    monkeypatch.setattr(life_watch, "_PAUSE_MS", 1)
+    member = Member("orderly", broker.name_servers, tmp_path, route_interval_ms=50)
+    for round in range(5):
+        send(broker, f"round {round}:", 20)
+        member.wait_for(f"round {round}:", 20)
+        eventually(member.has_marked, "the queue is known")
+        member.consumer._member.client.call(doubt(member))
+    assert len(member.got) == 100
+    assert member.consumer.statistics["new_lives"] == 0
+    member.close()
+
+
+async def doubt(member: Member) -> None:
+    fetcher = member.consumer._member._fetcher
+    fetcher.doubt("orders")
+    assert await fetcher._by_queue[QUEUE].life.look() is None
