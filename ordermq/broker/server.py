@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from ordermq.broker.access import Access
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.broker.context import BrokerContext, Handler
@@ -77,6 +78,7 @@ class BrokerServer:
                 store, config, clock, guarded, statistics, self._answer_held
             )
         self._received_sends = received_sends(self._context)
+        self._access = Access(config.policies) if config.policies else None
         self._send_runs: SendRuns = no_run if config.accounts else send_run
 
     async def start(self, host: str, port: int) -> int:
@@ -202,6 +204,8 @@ class BrokerServer:
                 return
             if not connection.is_signed:
                 connection.note_signed()
+        if self._access is not None and not self._may(connection, request):
+            return
         handler = HANDLERS.get(request.code)
         if handler is None:
             # The text of Java's broker, with its leading blank.
@@ -212,6 +216,18 @@ class BrokerServer:
             handler(self._context, connection, request)
         except Exception as error:  # noqa: BLE001 - it is answered and logged
             self._reply_error(connection, request, error)
+
+    def _may(self, connection: BrokerConnection, request: Command) -> bool:
+        """Return True if a signed request's account may make it; else it is answered."""
+        assert self._access is not None
+        try:
+            refusal = self._access.refusal_reason(self._context, request)
+        except Exception as error:  # noqa: BLE001 - it is answered and logged
+            self._reply_error(connection, request, error)
+            return False
+        if refusal is not None:
+            connection.reply(request, ResponseCode.NO_PERMISSION, remark=refusal)
+        return refusal is None
 
     def _answer_held(self, held: HeldPull) -> None:
         try:

@@ -27,7 +27,7 @@ from ordermq.cli.output import (
     print_json,
     progress_bar,
 )
-from ordermq.config import BrokerConfig, Durability
+from ordermq.config import AccessPolicy, BrokerConfig, Durability
 from ordermq.errors import ConfigError, ConnectFailed, StoreError
 from ordermq.events import History, NoHistory
 
@@ -86,7 +86,8 @@ from ordermq.events import History, NoHistory
 @click.option(
     "--accounts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file of access keys and secret keys; requests must then be signed.",
+    help="JSON file of access keys and secret keys, or of secret keys and policies; requests must"
+    " then be signed.",
 )
 @click.option(
     "--tls-certificate",
@@ -152,7 +153,7 @@ def broker(
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,
         new_groups_start_at_zero=new_groups_start_at_zero,
-        accounts=_accounts(accounts),
+        **_accounts(accounts),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         tls_client_ca_file=tls_client_ca_file,
@@ -323,9 +324,10 @@ def _config(**given: Any) -> BrokerConfig:
         fail(str(error), ExitCode.USAGE)
 
 
-def _accounts(file: Path | None) -> dict[str, str] | None:
+def _accounts(file: Path | None) -> dict[str, Any]:
+    """Return the settings `accounts` and `policies`."""
     if file is None:
-        return None
+        return {}
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -335,7 +337,23 @@ def _accounts(file: Path | None) -> dict[str, str] | None:
             f'--accounts {file}: expected an object like {{"access key": "secret key"}}',
             ExitCode.USAGE,
         )
-    return found
+    accounts: dict[str, Any] = {}
+    policies: dict[str, Any] = {}
+    for access_key, account in found.items():
+        if not isinstance(account, dict):
+            accounts[access_key] = account
+            continue
+        try:
+            accounts[access_key] = account["secretKey"]
+            policies[access_key] = [AccessPolicy(**each) for each in account["policies"]]
+        except (KeyError, TypeError, ConfigError) as error:
+            example = '{"resource": "Topic:orders", "actions": ["PUB"], "decision": "ALLOW"}'
+            fail(
+                f"--accounts {file}: account {access_key!r}: {type(error).__name__}: {error}; "
+                f'expected {{"secretKey": "...", "policies": [{example}]}}',
+                ExitCode.USAGE,
+            )
+    return {"accounts": accounts, "policies": policies}
 
 
 def _now() -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ordermq.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from ordermq.config.broker import BrokerConfig, Durability
+    from ordermq.config.broker import AccessPolicy, BrokerConfig, Durability
     from ordermq.config.checks import DAY_MS
     from ordermq.config.client import ClientConfig
     from ordermq.config.consumer import (
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DAY_MS",
     "SERIALIZE_TYPE_VARIABLE",
+    "AccessPolicy",
     "Allocation",
     "AllocationStrategy",
     "BrokerConfig",
@@ -97,6 +98,7 @@ __all__ = [
 # each class takes as long to make as a hundred lines to load.
 _HOMES = {
     "broker": (
+        "AccessPolicy",
         "BrokerConfig",
         "Durability",
     ),

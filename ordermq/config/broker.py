@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 
@@ -23,6 +23,68 @@ class Durability(StrEnum):
 
     FSYNC = "fsync"  # on disk
     OS = "os"  # with the operating system: survives kill -9, not a power failure
+
+
+_KINDS = ("Topic", "Group", "Cluster")
+_ACTIONS = frozenset({"ALL", "PUB", "SUB", "CREATE", "UPDATE", "DELETE", "GET", "LIST"})
+
+
+class AccessPolicy(Value):
+    """One thing that an account of the embedded broker may do, or may not.
+
+    Args:
+        resource: `Topic:orders`, `Group:billing` or `Cluster:DefaultCluster`; a name that ends in
+            `*` stands for all that begin so, and `*` alone for every resource.
+        actions: any of PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST, or ALL; a list, or one text
+            with commas.
+        decision: ALLOW or DENY.
+    Raises: ConfigError: a word that is none of these.
+    """
+
+    resource: str
+    actions: Sequence[str]
+    decision: str = "ALLOW"
+
+    def __post_init__(self) -> None:
+        given = self.actions.split(",") if isinstance(self.actions, str) else self.actions
+        actions = tuple(str(action).strip().upper() for action in given)
+        object.__setattr__(self, "actions", actions)
+        object.__setattr__(self, "decision", str(self.decision).upper())
+        kind, colon, name = str(self.resource).partition(":")
+        if self.resource != "*" and (kind not in _KINDS or not colon or not name):
+            raise ConfigError(
+                f"AccessPolicy.resource={self.resource!r}: expected one like 'Topic:orders', "
+                "'Group:bill*', 'Cluster:*', or '*'"
+            )
+        if not actions or not _ACTIONS.issuperset(actions):
+            raise ConfigError(
+                f"AccessPolicy.actions={self.actions!r}: expected any of "
+                f"{', '.join(sorted(_ACTIONS))}"
+            )
+        if self.decision not in ("ALLOW", "DENY"):
+            raise ConfigError(f"AccessPolicy.decision={self.decision!r}: expected ALLOW or DENY")
+
+    @property
+    def is_denial(self) -> bool:
+        """True if it forbids."""
+        return self.decision == "DENY"
+
+    @property
+    def specificity(self) -> tuple[bool, bool, int]:
+        """Rank among policies: kinds above none, whole names above beginnings, long above short."""
+        _, _, name = self.resource.partition(":")
+        return self.resource != "*", not self.resource.endswith("*"), len(name)
+
+    def matches(self, kind: str, name: str, action: str) -> bool:
+        """Return True if it says something about an action to a resource."""
+        if action not in self.actions and "ALL" not in self.actions:
+            return False
+        if self.resource == "*":
+            return True
+        own_kind, _, own_name = self.resource.partition(":")
+        if own_name.endswith("*"):
+            return own_kind == kind and name.startswith(own_name[:-1])
+        return own_kind == kind and name == own_name
 
 
 class BrokerConfig(Value, kw_only=True):
@@ -107,6 +169,9 @@ class BrokerConfig(Value, kw_only=True):
     # Secret keys by access key; not empty: only requests signed by one of these accounts are
     # served (docs/internals/protocol.md#signed-requests).
     accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # What accounts may do, by access key, as lists of AccessPolicy; an account that is not named
+    # here may do everything (docs/security.md#policies).
+    policies: Mapping[str, Sequence[AccessPolicy]] = field(default_factory=dict)
     # Server certificate (PEM). Enables TLS: other connections are refused.
     tls_certificate: str = ""
     # Key (PEM) of tls_certificate; empty: it is in the same file.
@@ -136,6 +201,13 @@ class BrokerConfig(Value, kw_only=True):
             isinstance(text, str) and text for pair in self.accounts.items() for text in pair
         ):
             raise ConfigError("BrokerConfig.accounts: expected access keys and their secret keys")
+        for access_key, policies in self.policies.items():
+            if access_key not in self.accounts:
+                raise ConfigError(f"BrokerConfig.policies: {access_key!r} is none of its accounts")
+            if not all(isinstance(each, AccessPolicy) for each in policies):
+                raise ConfigError(
+                    f"BrokerConfig.policies[{access_key!r}]: expected a list of AccessPolicy"
+                )
         require_choice(self, durability=Durability)
         require_range(
             self,

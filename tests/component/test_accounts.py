@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.config import BrokerConfig
-from ordermq.errors import BrokerError
+from ordermq.broker.access import NEEDS
+from ordermq.broker.server import HANDLERS
+from ordermq.config import AccessPolicy, BrokerConfig
+from ordermq.errors import BrokerError, ConfigError
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.bodies import ConsumerData, Heartbeat
+from ordermq.remoting.bodies import ConsumerData, Heartbeat, LockBatch
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
-from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.headers import PullHeader, SendHeader
 from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import Seen
@@ -108,3 +111,182 @@ def test_a_question_passed_on_to_a_member_carries_no_signature(broker: EmbeddedB
         assert dict(passed_on.ext) == ext
         member.socket.sendall(encode(passed_on.reply(0, body=b"{}")))
         assert tool.wait(question).code == 0
+
+
+# -- policies ------------------------------------------------------------------------------
+
+POLICIES = {
+    "shop": [AccessPolicy("Topic:orders*", "Pub, Get")],
+    "billing": [
+        AccessPolicy("Topic:orders*", ["SUB"]),
+        AccessPolicy("Topic:orders-internal", "SUB", decision="DENY"),
+        AccessPolicy("Group:billing", "SUB"),
+    ],
+    "deputy": [AccessPolicy("*", "ALL"), AccessPolicy("Topic:orders", "DELETE", "Deny")],
+    "nobody": [],
+}
+SECRETS = {name: f"secret of {name}" for name in ("ops", *POLICIES)}
+
+
+@pytest.fixture
+def policed() -> Iterator[EmbeddedBroker]:
+    """Has a topic with a message of the account without policies."""
+    config = BrokerConfig(broker_name="b", accounts=SECRETS, policies=POLICIES)
+    with EmbeddedBroker(config=config) as broker:
+        for topic in ("orders", "orders-internal", "other"):
+            assert signed(broker, "ops", send(topic)).code == 0
+        yield broker
+
+
+def signed(broker: EmbeddedBroker, account: str, request: Command) -> Command:
+    request = Command.request(request.code, request.ext, request.body)
+    Credentials(account, SECRETS[account]).sign(request)
+    with WireClient(broker.port) as client:
+        return client.call(request.code, request.ext, request.body)
+
+
+def send(topic: str) -> Command:
+    return Command.request(RequestCode.SEND_MESSAGE_V2, SendHeader("p", topic, 0).to_ext(), b"x")
+
+
+def pull(topic: str, group: str = "billing") -> Command:
+    header = PullHeader(group, topic, 0, 0, 32, 4, subscription="*")
+    return Command.request(RequestCode.PULL_MESSAGE, header.to_ext())
+
+
+def of_topic(code: int, topic: str, **more: str) -> Command:
+    return Command.request(code, {"topic": topic, "queueId": "0"} | more)
+
+
+def lock(topic: str, group: str = "billing") -> Command:
+    body = LockBatch(group, "c", (MessageQueue(topic, "b", 0),)).to_body()
+    return Command.request(RequestCode.LOCK_BATCH_MQ, {}, body)
+
+
+def beat(topic: str, group: str = "billing") -> Command:
+    data = ConsumerData(group, (Subscription.parse(topic, "*", 1),))
+    return Command.request(RequestCode.HEART_BEAT, {}, Heartbeat("c", (data,), ()).to_body())
+
+
+def commit(topic: str, group: str = "billing", code: int = 15) -> Command:
+    ext = {"topic": topic, "consumerGroup": group, "group": group, "queueId": "0",
+           "commitOffset": "1", "timestamp": "-1"}  # fmt: skip
+    return Command.request(code, ext)
+
+
+def a_topic(name: str) -> Command:
+    more = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    return of_topic(RequestCode.UPDATE_AND_CREATE_TOPIC, name, **more)
+
+
+DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
+ALLOWED = [
+    ("shop", send("orders")),
+    ("shop", send("orders-new")),
+    ("shop", of_topic(RequestCode.GET_ROUTEINFO_BY_TOPIC, "orders")),
+    ("shop", of_topic(RequestCode.GET_MAX_OFFSET, "orders")),
+    ("billing", beat("orders")),
+    ("billing", pull("orders")),
+    ("billing", lock("orders")),
+    ("billing", commit("orders")),
+    ("billing", of_topic(RequestCode.GET_ROUTEINFO_BY_TOPIC, "orders")),
+    ("deputy", of_topic(DELETE, "other")),
+    ("deputy", a_topic("another")),
+    ("deputy", Command.request(RequestCode.GET_ALL_TOPIC_CONFIG)),
+    ("ops", of_topic(DELETE, "orders")),
+    ("nobody", Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)),
+]
+DENIED = [
+    ("shop", send("other"), "PUB of topic 'other'"),
+    ("shop", pull("orders"), "SUB of topic 'orders'"),
+    ("shop", of_topic(DELETE, "orders"), "DELETE of topic 'orders'"),
+    ("shop", a_topic("orders-new"), "CREATE of topic 'orders-new'"),
+    ("shop", a_topic("orders"), "UPDATE of topic 'orders'"),
+    ("shop", Command.request(RequestCode.GET_ALL_TOPIC_CONFIG), "LIST of cluster"),
+    ("billing", send("orders"), "PUB of topic 'orders'"),
+    ("billing", pull("orders-internal"), "SUB of topic 'orders-internal'"),
+    ("billing", pull("orders", "other"), "SUB of group 'other'"),
+    ("billing", beat("other"), "SUB of topic 'other'"),
+    ("billing", beat("orders", "other"), "SUB of group 'other'"),
+    ("billing", lock("orders", "other"), "SUB of group 'other'"),
+    ("billing", lock("orders-internal"), "SUB of topic 'orders-internal'"),
+    ("billing", commit("orders", "other"), "SUB or UPDATE of group 'other'"),
+    ("billing", commit("orders", code=222), "UPDATE of topic 'orders'"),
+    ("billing", send("%RETRY%other"), "SUB of group 'other'"),
+    ("deputy", of_topic(DELETE, "orders"), "DELETE of topic 'orders'"),
+    ("nobody", of_topic(RequestCode.GET_MAX_OFFSET, "orders"), "GET or SUB of topic 'orders'"),
+]
+
+
+@pytest.mark.parametrize(("account", "request_"), ALLOWED)
+def test_an_account_may_do_what_its_policies_allow(
+    policed: EmbeddedBroker, account: str, request_: Command
+) -> None:
+    answer = signed(policed, account, request_)
+    assert answer.code == 0, answer.remark
+
+
+@pytest.mark.parametrize(("account", "request_", "wanted"), DENIED)
+def test_an_account_may_do_nothing_else(
+    policed: EmbeddedBroker, account: str, request_: Command, wanted: str
+) -> None:
+    answer = signed(policed, account, request_)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert f"account {account!r} has no permission for {wanted}" in (answer.remark or "")
+
+
+def test_a_message_of_another_topic_is_not_read_by_its_place(policed: EmbeddedBroker) -> None:
+    sent = {topic: signed(policed, "ops", send(topic)) for topic in ("orders", "other")}
+    offsets = {topic: str(int(one.ext["msgId"][-16:], 16)) for topic, one in sent.items()}
+    signed(policed, "billing", beat("orders"))
+    for topic, code in ("orders", 0), ("other", ResponseCode.NO_PERMISSION):
+        viewed = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offsets[topic]})
+        ext = {"group": "billing", "offset": offsets[topic], "delayLevel": "0"}
+        back = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+        for request in (viewed, back):
+            assert signed(policed, "billing", request).code == code
+
+
+def test_every_request_of_the_broker_needs_a_permission_or_is_meant_to_need_none() -> None:
+    free = {
+        RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.CHECK_CLIENT_CONFIG, RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }  # fmt: skip
+    assert HANDLERS.keys() - NEEDS.keys() == free
+
+
+def test_a_producer_and_a_consumer_work_with_the_permissions_of_the_page(
+    policed: EmbeddedBroker, seen: Seen
+) -> None:
+    where = {"name_servers": policed.name_servers}
+    shop = {"access_key": "shop", "secret_key": SECRETS["shop"]}
+    billing = {"access_key": "billing", "secret_key": SECRETS["billing"]}
+    with Producer("p", **where, **shop) as producer:
+        producer.send(Message("orders", b"1"), sharding_key="k")
+        with pytest.raises(BrokerError, match="has no permission for PUB"):
+            producer.send(Message("other", b"1"), sharding_key="k")
+    consumer = PushConsumer("billing", consume_from_where="first_offset", **where, **billing)
+    consumer.subscribe("orders")
+    consumer.orderly(seen.take)
+    with consumer:
+        seen.wait_for_count(2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"resource": "orders", "actions": "PUB"},
+        {"resource": "Topic:", "actions": "PUB"},
+        {"resource": "Queue:orders", "actions": "PUB"},
+        {"resource": "Topic:orders", "actions": "WRITE"},
+        {"resource": "Topic:orders", "actions": []},
+        {"resource": "Topic:orders", "actions": "PUB", "decision": "MAYBE"},
+    ],
+)
+def test_a_policy_with_unknown_words_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="AccessPolicy"):
+        AccessPolicy(**given)
+    for policies in ({"other": []}, {"shop": ["PUB"]}):
+        with pytest.raises(ConfigError, match="policies"):
+            BrokerConfig(accounts={"shop": "x"}, policies=policies)  # type: ignore[arg-type]

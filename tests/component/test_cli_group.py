@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.cli.broker import _accounts
 from ordermq.cli.main import main
-from ordermq.config import BrokerConfig
+from ordermq.config import AccessPolicy, BrokerConfig
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from tests.component.conftest import eventually
 
@@ -180,11 +182,27 @@ def test_commands_sign_their_requests(tmp_path: Path) -> None:
 
 def test_a_wrong_file_of_accounts_is_refused_before_the_broker_starts(tmp_path: Path) -> None:
     file = tmp_path / "accounts.json"
-    for text in ("not json", "[]", "{}"):
+    for text in (
+        "not json", "[]", "{}", '{"a": {"policies": []}}', '{"a": {"secretKey": "s"}}',
+        '{"a": {"secretKey": "s", "policies": [{"resource": "orders", "actions": ["PUB"]}]}}',
+        '{"a": {"secretKey": "s", "policies": [{"topic": "orders", "actions": ["PUB"]}]}}',
+    ):  # fmt: skip
         file.write_text(text)
         got = ordermq("broker", "--port", "0", "--accounts", str(file))
         assert got.exit_code == 2
         assert str(file) in got.stderr
+
+
+def test_the_page_s_file_of_accounts_and_policies_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    (example,) = re.findall(r"`(\{\"shop\": .*?\})`", page)
+    file = tmp_path / "accounts.json"
+    file.write_text(example)
+    found = _accounts(file)
+    assert found == {
+        "accounts": {"shop": "..."},
+        "policies": {"shop": [AccessPolicy("Topic:orders*", ["PUB"])]},
+    }
 
 
 def _documents(text: str) -> list[str]:
