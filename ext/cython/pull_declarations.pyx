@@ -1,4 +1,5 @@
-# What ext/core/pull_answer.h, ext/core/queue_filling.h and ext/engine/pull_engine.h declare.
+# What ext/core/pull_answer.h, ext/core/queue_filling.h, ext/engine/durations.h
+# and ext/engine/pull_engine.h declare.
 cdef extern from "pull_answer.h" nogil:
     ctypedef struct omq_answer:
         const uint8_t *body
@@ -23,6 +24,12 @@ cdef extern from "queue_filling.h" nogil:
     omq.bool omq_process_queue_has_answer(
         omq.omq_process_queue *queue, uint32_t slot, const omq_answer *answer
     )
+
+
+cdef extern from "durations.h" nogil:
+    enum:
+        OMQ_DURATION_BUCKETS
+    unsigned omq_duration_bucket(int64_t ns)
 
 
 cdef extern from "pull_engine.h" nogil:
@@ -54,6 +61,7 @@ cdef extern from "pull_engine.h" nogil:
         uint64_t pulls
         uint64_t messages
         uint64_t pull_ms
+        uint64_t buckets[OMQ_DURATION_BUCKETS]
     ctypedef struct omq_pull_event:
         omq_pull_connection *connection
         omq_connection_end connection_end

@@ -303,7 +303,9 @@ cdef class PullStream:
 
     def take_counts(self):
         cdef omq_pull_counts counts = omq_pull_stream_take_counts(self._stream)
-        return counts.pulls, counts.messages, counts.pull_ms
+        cdef Py_ssize_t i
+        buckets = tuple([counts.buckets[i] for i in range(OMQ_DURATION_BUCKETS)])
+        return counts.pulls, counts.messages, counts.pull_ms, buckets
 
     @property
     def is_asking(self):

@@ -69,6 +69,7 @@ struct omq_pull_stream {
     _Atomic uint64_t pulls;
     _Atomic uint64_t messages;
     _Atomic uint64_t pull_ms;
+    _Atomic uint64_t pull_buckets[OMQ_DURATION_BUCKETS];
     _Atomic int64_t asked_ms;
     _Atomic bool is_asking;
 
@@ -607,8 +608,10 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
         stream->offset = begin;
         atomic_fetch_add_explicit(&stream->pulls, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&stream->messages, count, memory_order_relaxed);
-        atomic_fetch_add_explicit(&stream->pull_ms, (uint64_t)(engine->now_ms - asked_ms),
-                                  memory_order_relaxed);
+        int64_t spent_ms = engine->now_ms - asked_ms;
+        unsigned bucket = omq_duration_bucket(spent_ms * 1000000);
+        atomic_fetch_add_explicit(&stream->pull_ms, (uint64_t)spent_ms, memory_order_relaxed);
+        atomic_fetch_add_explicit(&stream->pull_buckets[bucket], 1, memory_order_relaxed);
         if (is_dispatched || !stream->has_begun) {
             tell_filled(stream, !stream->has_begun, is_dispatched);
             stream->has_begun = true;
@@ -1226,11 +1229,16 @@ void omq_pull_stream_limit(omq_pull_stream *stream, const omq_fill_limits *limit
 }
 
 omq_pull_counts omq_pull_stream_take_counts(omq_pull_stream *stream) {
-    return (omq_pull_counts){
+    omq_pull_counts counts = {
         .pulls = atomic_exchange_explicit(&stream->pulls, 0, memory_order_relaxed),
         .messages = atomic_exchange_explicit(&stream->messages, 0, memory_order_relaxed),
         .pull_ms = atomic_exchange_explicit(&stream->pull_ms, 0, memory_order_relaxed),
     };
+    for (unsigned i = 0; i < OMQ_DURATION_BUCKETS; i++) {
+        counts.buckets[i] =
+            atomic_exchange_explicit(&stream->pull_buckets[i], 0, memory_order_relaxed);
+    }
+    return counts;
 }
 
 bool omq_pull_stream_is_asking(const omq_pull_stream *stream) {

@@ -12,6 +12,7 @@
 #ifndef OMQ_PULL_ENGINE_H
 #define OMQ_PULL_ENGINE_H
 
+#include "durations.h"
 #include "queue_filling.h"
 
 typedef struct omq_pull_engine omq_pull_engine;
@@ -130,6 +131,7 @@ typedef struct {
     uint64_t pulls;    /* with messages */
     uint64_t messages;
     uint64_t pull_ms;  /* from asking to answering, all pulls */
+    uint64_t buckets[OMQ_DURATION_BUCKETS]; /* pulls by that time */
 } omq_pull_counts;
 
 /* Return what was counted since the last call. */

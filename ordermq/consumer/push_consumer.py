@@ -50,6 +50,7 @@ from ordermq.wall_time import require_wall_ms
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
     from ordermq.config.settings import ConsumerSettings
+    from ordermq.consumer.call_times import CallTimes
     from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
     from ordermq.consumer.dispatch.orderly import OrderedDispatcher
     from ordermq.consumer.hooks import ConsumeHook, MessageFilter
@@ -155,6 +156,7 @@ class PushConsumer(GroupConsumer):
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
         self._hooks: list[ConsumeHook] = []
+        self.call_times: CallTimes | None = None  # see `time_calls`
         # Made at the start: until then nothing runs that a forgotten `close` would leak.
         self._traces: TraceDispatcher | None = None
         self._filters: list[MessageFilter] = []
@@ -313,6 +315,25 @@ class PushConsumer(GroupConsumer):
         require_plain("hook", hook.before, hook.after)
         self._hooks.append(hook)
 
+    def time_calls(self) -> CallTimes:
+        """Have the listener's calls timed; before `start`. Metrics read the times."""
+        from ordermq.consumer.call_times import CallTimes
+
+        self._require_not_started("time_calls")
+        if self.call_times is None:
+            self.call_times = CallTimes(self._count_hook_error)
+        return self.call_times
+
+    def _count_hook_error(self, error: BaseException) -> None:
+        self.statistics.add("hook_errors")
+        if self.statistics["hook_errors"] == 1:
+            _log.error(
+                "group %s: a recorder of call times raised; calls go on, further errors are "
+                "counted in hook_errors",
+                self.group,
+                exc_info=error,
+            )
+
     def add_filter(self, keep: MessageFilter) -> None:
         """Give the listener only messages for which `keep(message)` is true; before `start`.
 
@@ -349,6 +370,8 @@ class PushConsumer(GroupConsumer):
             hooks = [*hooks, TraceConsumption(self._traces, self._clock)]
         # Within the hooks: they are told whether the transaction was committed, too.
         around = self._in_transactions(listener)
+        if self.call_times is not None:
+            around = self.call_times.around(around, results, self.config.consume)
         if hooks or self._filters:
             from ordermq.consumer.hooks import wrapped
 

@@ -38,6 +38,7 @@ __all__ = [
     "Claim",
     "ConcurrentPlan",
     "ConcurrentRun",
+    "DurationCounts",
     "AwaitedAnswer",
     "FrameStream",
     "FrameTemplate",
@@ -63,6 +64,7 @@ __all__ = [
     "RequestTemplate",
     "RunPlan",
     "SendRun",
+    "TimedListener",
     "UniqueIds",
     "encode_batch",
     "encode_rows",
@@ -113,6 +115,8 @@ ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[interface.LaneMap] = _core.LaneMap
 LockTable: type[interface.LockTable[Any]] = _core.LockTable
 IdWindow: type[interface.IdWindow] = _core.IdWindow
+DurationCounts: type[interface.DurationCounts] = _core.DurationCounts
+TimedListener: type[interface.TimedListener] = _core.TimedListener
 UniqueIds: type[interface.UniqueIds] = _core.UniqueIds
 PlainSends: type[interface.PlainSends] = _core.PlainSends
 take_batch: interface.TakeBatch = _core.take_batch

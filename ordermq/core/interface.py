@@ -661,9 +661,9 @@ class PullStream(Protocol):
     def limit(self, limits: FillLimits) -> None:
         """Use other limits from now on."""
 
-    def take_counts(self) -> tuple[int, int, int]:
-        """Return pulls with messages, these messages, and ms that the pulls took, since the last
-        call.
+    def take_counts(self) -> tuple[int, int, int, tuple[int, ...]]:
+        """Return pulls with messages, these messages, ms that the pulls took, and pulls by that
+        time, in the buckets of `DurationCounts`; since the last call.
         """
 
     @property
@@ -1311,6 +1311,48 @@ class MessageRun(Protocol):
 
 
 # ---- consume loop ----
+
+
+class DurationCounts(Protocol):
+    """A histogram of durations, in the buckets of `ordermq.metrics.instruments.BOUNDARIES`; any
+    thread.
+    """
+
+    def add(self, ns: int) -> None:
+        """Count a duration."""
+
+    def add_many(self, buckets: Sequence[int], spent_ns: int) -> None:
+        """Count durations that are counted already.
+
+        Raises: ValueError: there are more buckets or fewer.
+        """
+
+    def read(self) -> tuple[tuple[int, ...], int]:
+        """Return the number of durations in each bucket, not those below it, and their sum, ns."""
+
+
+class TimedListener(Protocol):
+    """A listener whose calls are timed, by the system's monotonic clock.
+
+    Args:
+        success, other_success: results of a call that is counted here, if it is the first attempt
+            and has no `ack_index`.
+        by_topic: the histograms of such calls, or others with an `add`. Of a topic that is missing
+            a call is one of the others.
+        on_other: called with messages, context, result, error and ns of each other call; the
+            result of the call is its result, unless there was an error, which is raised again.
+    """
+
+    def __init__(
+        self,
+        listener: Callable[[Any, Any], Any],
+        success: object,
+        other_success: object,
+        by_topic: dict[str, Any],
+        on_other: Callable[..., Any],
+    ) -> None: ...
+
+    def __call__(self, messages: Any, context: Any) -> Any: ...
 
 
 class CallContext(Protocol):

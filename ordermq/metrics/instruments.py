@@ -129,6 +129,10 @@ CONSUMER_READY: Final = Instrument(
     "ordermq.consumer.ready", Kind.GAUGE, "", (GROUP,),
     "1 if `consumer.health()` says it is ready, else 0.", min,
 )  # fmt: skip
+REDELIVERED: Final = Instrument(
+    "ordermq.consumer.redelivered.messages", Kind.COUNTER, "{message}", (TOPIC, GROUP),
+    "Messages handed to a listener again after a failed attempt.",
+)  # fmt: skip
 PRODUCER_READY: Final = Instrument(
     "ordermq.producer.ready", Kind.GAUGE, "", (PRODUCER_GROUP,),
     "1 if `producer.health()` says it is ready, else 0.", min,
@@ -138,11 +142,7 @@ PRODUCER_EVENTS: Final = Instrument(
     "`oneway_failures`, `hook_errors` and `traces_dropped` of the producer.",
 )  # fmt: skip
 
-# Recorded as it happens, by hooks.
-REDELIVERED: Final = Instrument(
-    "ordermq.consumer.redelivered.messages", Kind.COUNTER, "{message}", (TOPIC, GROUP),
-    "Messages handed to a listener again after a failed attempt.",
-)  # fmt: skip
+# Counted as it happens, in histograms that are read likewise.
 PROCESS: Final = Instrument(
     "messaging.process.duration", Kind.HISTOGRAM, "s", (TOPIC, GROUP, ERROR),
     "Time of a listener call; `error.type` if it did not finish all of its messages.",
@@ -159,7 +159,8 @@ SENT: Final = Instrument(
 
 READ: Final = (
     CONSUMED, FAILED, DEAD_LETTERS, LAG, LAG_TIME, BUFFERED_MESSAGES, BUFFERED_BYTES, QUEUES,
-    LEASE_LEFT, HAND_OFFS, LEASES_LOST, BLOCKED_TIME, CONSUMER_READY, EVENTS, PRODUCER_READY,
-    PRODUCER_EVENTS,
+    LEASE_LEFT, HAND_OFFS, LEASES_LOST, BLOCKED_TIME, CONSUMER_READY, EVENTS, REDELIVERED,
+    PRODUCER_READY, PRODUCER_EVENTS,
 )  # fmt: skip
-RECORDED: Final = (PROCESS, REDELIVERED, OPERATIONS, SENT)
+TIMED: Final = (PROCESS, OPERATIONS)
+RECORDED: Final = (*TIMED, SENT)

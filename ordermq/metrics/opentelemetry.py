@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import ordermq
+from ordermq.consumer.call_times import CallTimes
 from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     BOUNDARIES,
+    OPERATIONS,
+    PROCESS,
     READ,
     RECORDED,
     SYSTEM,
@@ -18,7 +22,7 @@ from ordermq.metrics.instruments import (
     Instrument,
     Kind,
 )
-from ordermq.metrics.readings import Readings, Values, WatchedClients
+from ordermq.metrics.readings import Durations, Readings, Values, WatchedClients, operations_of
 
 with needed_from("otel"):
     from opentelemetry import metrics
@@ -31,10 +35,15 @@ with needed_from("otel"):
     )
 
 _KEPT_S = 1.0
+_NOTHING: Durations = ((0,) * (len(BOUNDARIES) + 1), 0)
 
 
 class OpenTelemetryMetrics(WatchedClients):
     """The metrics of producers and consumers of this process (docs/metrics.md).
+
+    An SDK takes single values only. So each listener call is recorded as it happens, while pulls
+    and commits, which are counted natively, are recorded at each collection: with the mean of
+    their bucket.
 
     Args:
         meter_provider: default the global one.
@@ -54,6 +63,8 @@ class OpenTelemetryMetrics(WatchedClients):
         self._reading = threading.Lock()
         self._readings: Readings = {}
         self._read_s = -_KEPT_S
+        # What was recorded of each consumer's pulls and commits.
+        self._recorded: WeakKeyDictionary[object, dict[Values, Durations]] = WeakKeyDictionary()
         self._histograms: dict[Instrument, Histogram] = {}
         self._counters: dict[Instrument, Counter] = {}
         for instrument in RECORDED:
@@ -87,7 +98,30 @@ class OpenTelemetryMetrics(WatchedClients):
             now_s = self._clock_s()
             if now_s - self._read_s >= _KEPT_S:
                 self._readings, self._read_s = self.read(), now_s
+                self._record_operations()
             return self._readings
+
+    def _record_operations(self) -> None:
+        for consumer in self.watched_consumers():
+            recorded = self._recorded.setdefault(consumer, {})
+            for labels, now in operations_of(consumer):
+                before = recorded.get(labels, _NOTHING)
+                recorded[labels] = now
+                for value, count in _values_between(before, now):
+                    for _ in range(count):
+                        self.record(OPERATIONS, value, labels)
+
+    def _time_calls(self, group: str, times: CallTimes) -> None:
+        attributes: dict[tuple[str, str], Mapping[str, str]] = {}
+        histogram = self._histograms[PROCESS]
+
+        def record(topic: str, error: str, spent_ns: int) -> None:
+            found = attributes.get((topic, error))
+            if found is None:
+                found = attributes[topic, error] = _attributes(PROCESS, (topic, group, error))
+            histogram.record(spent_ns / 1e9, found)
+
+        times.record_with(record)
 
     # Sink
 
@@ -104,3 +138,21 @@ class OpenTelemetryMetrics(WatchedClients):
 def _attributes(instrument: Instrument, labels: Values) -> Mapping[str, str]:
     named = zip(instrument.labels, labels, strict=True)
     return {SYSTEM_LABEL: SYSTEM} | {name: value for name, value in named if value}
+
+
+def _values_between(before: Durations, now: Durations) -> Iterator[tuple[float, int]]:
+    """Return a value of each bucket that has grown, with how often to record it.
+
+    Their sum is that of the durations, as far as the buckets allow.
+    """
+    counts = [new - old for old, new in zip(before[0], now[0], strict=True)]
+    total = sum(counts)
+    if not total:
+        return
+    mean = (now[1] - before[1]) / total / 1e9
+    bounds = [0.0, *BOUNDARIES, float("inf")]
+    for place, count in enumerate(counts):
+        if count:
+            # Within its bucket, whose lower bound belongs to the one before.
+            low, high = bounds[place], bounds[place + 1]
+            yield mean if low < mean <= high else high if mean > high else low * 1.001, count

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 
+from ordermq import core
 from ordermq.lazy_imports import needed_from
+from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import (
     BOUNDARIES,
     READ,
-    RECORDED,
     SYSTEM,
     SYSTEM_LABEL,
+    TIMED,
     Instrument,
     Kind,
     label_of_prometheus,
 )
-from ordermq.metrics.readings import Values, WatchedClients
+from ordermq.metrics.readings import Values, WatchedClients, calls_of, operations_of
 
 with needed_from("metrics"):
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 
 _FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
+_BOUNDS = [*map(str, BOUNDARIES), "+Inf"]
+_Counts = dict[Values, core.interface.DurationCounts]
 
 
 class PrometheusMetrics(WatchedClients, Collector):
     """The metrics of producers and consumers of this process (docs/metrics.md).
 
-    States are read when Prometheus asks. Durations are recorded as they happen, which is what a
-    watched client costs.
+    States and durations are read when Prometheus asks; durations are counted natively until then.
 
     Args: registry: each has room for one of these.
     Raises: ValueError: the registry has one already.
@@ -38,38 +48,25 @@ class PrometheusMetrics(WatchedClients, Collector):
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         super().__init__()
-        self._histograms: dict[Instrument, Histogram] = {}
-        self._counters: dict[Instrument, Counter] = {}
-        for instrument in RECORDED:
-            labels = _label_names(instrument)
-            if instrument.kind is Kind.HISTOGRAM:
-                self._histograms[instrument] = Histogram(
-                    instrument.prometheus_name,
-                    instrument.meaning,
-                    labels,
-                    registry=registry,
-                    buckets=BOUNDARIES,
-                )
-            else:
-                self._counters[instrument] = Counter(
-                    instrument.prometheus_name, instrument.meaning, labels, registry=registry
-                )
-        # Found by their labels at each call: the library's own look-up takes longer than the rest.
-        self._timed: dict[tuple[Instrument, Values], Histogram] = {}
-        self._counted: dict[tuple[Instrument, Values], Counter] = {}
+        # Of sends, by the labels of their instruments.
+        self._send_times: _Counts = {}
+        self._sent: Counter[Values] = Counter()
+        self._counting = threading.Lock()
         registry.register(self)
 
     # Collector
 
     def describe(self) -> list[Metric]:
-        """Return nothing: a registration must not wait for brokers."""
-        return []
+        """Return the names alone: a registration must not wait for brokers."""
+        return [HistogramMetricFamily(of.PROCESS.prometheus_name, of.PROCESS.meaning)]
 
     def collect(self) -> Iterator[Metric]:
         """Read every watched client now."""
         readings = self.read()
-        for instrument in READ:
-            if not (found := readings.get(instrument)):
+        with self._counting:
+            sent: dict[Values, float] = {**self._sent}
+        for instrument, found in [*((each, readings.get(each)) for each in READ), (of.SENT, sent)]:
+            if not found:
                 continue
             family = _FAMILIES[instrument.kind](
                 instrument.prometheus_name, instrument.meaning, labels=_label_names(instrument)
@@ -77,26 +74,46 @@ class PrometheusMetrics(WatchedClients, Collector):
             for labels, value in found.items():
                 family.add_metric([SYSTEM, *labels], value)
             yield family
+        durations = self._durations()
+        for instrument in TIMED:
+            histogram = HistogramMetricFamily(
+                instrument.prometheus_name, instrument.meaning, labels=_label_names(instrument)
+            )
+            for labels, counts in durations[instrument].items():
+                buckets, spent_ns = counts.read()
+                histogram.add_metric(
+                    [SYSTEM, *labels],
+                    list(zip(_BOUNDS, map(float, accumulate(buckets)), strict=True)),
+                    spent_ns / 1e9,
+                )
+            yield histogram
+
+    def _durations(self) -> dict[Instrument, _Counts]:
+        with self._counting:
+            send_times = self._send_times.copy()
+        found: dict[Instrument, _Counts] = {of.PROCESS: {}, of.OPERATIONS: send_times}
+        for consumer in self.watched_consumers():
+            for instrument, read in (of.PROCESS, calls_of), (of.OPERATIONS, operations_of):
+                for labels, (buckets, spent_ns) in read(consumer):
+                    # Added up: a process may have several clients of a group.
+                    total = found[instrument].setdefault(labels, core.DurationCounts())
+                    total.add_many(buckets, spent_ns)
+        return found
 
     # Sink
 
     def record(self, instrument: Instrument, value: float, labels: Values) -> None:
-        """Record one value of a histogram."""
-        place = instrument, labels
-        timed = self._timed.get(place)
-        if timed is None:
-            timed = self._histograms[instrument].labels(SYSTEM, *labels)
-            self._timed[place] = timed
-        timed.observe(value)
+        """Record one value of a histogram: the duration of a send."""
+        counts = self._send_times.get(labels)
+        if counts is None:
+            with self._counting:
+                counts = self._send_times.setdefault(labels, core.DurationCounts())
+        counts.add(int(value * 1e9))
 
     def add(self, instrument: Instrument, count: int, labels: Values) -> None:
-        """Count something."""
-        place = instrument, labels
-        counted = self._counted.get(place)
-        if counted is None:
-            counted = self._counters[instrument].labels(SYSTEM, *labels)
-            self._counted[place] = counted
-        counted.inc(count)
+        """Count something: messages sent."""
+        with self._counting:
+            self._sent[labels] += count
 
 
 def _label_names(instrument: Instrument) -> list[str]:

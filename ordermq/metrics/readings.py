@@ -1,4 +1,4 @@
-"""Readings of producers and consumers: their states at a scrape, and what hooks record."""
+"""Readings of producers and consumers: their states and durations, as of a scrape."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 from weakref import WeakSet
 
-from ordermq.consumer.hooks import ConsumeCall, ConsumeHook
+from ordermq.consumer.call_times import CallTimes
+from ordermq.consumer.hooks import ConsumeCall
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.queue.statistics import COUNTERS, Lag
 from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import Instrument
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import RETRY_PREFIX
 from ordermq.producer.hooks import SendCall
 from ordermq.producer.producer import Producer
 
@@ -27,8 +27,12 @@ _Consumer = PushConsumer | LitePullConsumer
 _BEGUN = "ordermq.metrics"
 
 
+# The number of durations in each bucket, and their sum in ns.
+Durations = tuple[tuple[int, ...], int]
+
+
 class Sink(Protocol):
-    """Receiver of what hooks record; any thread."""
+    """Receiver of what hooks record of sends; any thread."""
 
     def record(self, instrument: Instrument, value: float, labels: Values) -> None:
         """Record one value of a histogram."""
@@ -59,7 +63,7 @@ class WatchedClients(Sink):
 
         Raises: StateError: it was started.
         """
-        consumer.add_hook(ListenerTimes(self))
+        self._time_calls(consumer.group, consumer.time_calls())
         self._watch(consumer)
 
     def watch_poller(self, consumer: LitePullConsumer) -> None:
@@ -80,21 +84,23 @@ class WatchedClients(Sink):
         with self._lock:
             self._queries.add(listener)
 
+    def _time_calls(self, group: str, times: CallTimes) -> None:
+        """Prepare for the times of a consumer; by default they are read with the others."""
+
     def _watch(self, consumer: _Consumer) -> None:
-        group = consumer.group
-
-        def observe(operation: str, queue: MessageQueue, spent_ms: int) -> None:
-            self.record(of.OPERATIONS, spent_ms / 1_000, (operation, queue.topic, group, ""))
-
-        consumer.statistics.observe(observe)
         with self._lock:
             self._consumers.add(consumer)
 
+    def watched_consumers(self) -> list[_Consumer]:
+        """Return the consumers that still exist."""
+        with self._lock:
+            return list(self._consumers)
+
     def read(self) -> Readings:
         """Return the state of all of them at this moment; takes seconds if a broker is away."""
+        consumers = self.watched_consumers()
         with self._lock:
-            consumers, producers = list(self._consumers), list(self._producers)
-            queries = list(self._queries)
+            producers, queries = list(self._producers), list(self._queries)
         found: defaultdict[Instrument, defaultdict[Values, list[float]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -133,6 +139,9 @@ def _of_consumer(consumer: _Consumer) -> Iterator[_Reading]:
             yield of.LEASE_LEFT, labels, state.lease_left_ms / 1_000
     for topic, count in Counter(state.queue.topic for state in held).items():
         yield of.QUEUES, (topic, group), count
+    if isinstance(consumer, PushConsumer) and consumer.call_times is not None:
+        for topic, count in consumer.call_times.redelivered.copy().items():
+            yield of.REDELIVERED, (topic, group), count
     yield of.BLOCKED_TIME, (group,), statistics["oldest_blocked_ms"] / 1_000
     yield of.CONSUMER_READY, (group,), consumer.health().is_ready
     for name in sorted(COUNTERS):
@@ -162,26 +171,17 @@ def partition_of(queue: MessageQueue) -> str:
     return f"{queue.broker_name}/{queue.queue_id}"
 
 
-class ListenerTimes(ConsumeHook):
-    """Hook that times listener calls and counts redelivered messages."""
+def operations_of(consumer: _Consumer) -> Iterator[tuple[Values, Durations]]:
+    """Return the durations of a consumer's pulls and commits, by the labels of `OPERATIONS`."""
+    for (operation, topic), counts in consumer.statistics.durations().items():
+        yield (operation, topic, consumer.group, ""), counts.read()
 
-    # With a clock of its own: milliseconds are too coarse for most listeners.
 
-    def __init__(self, sink: Sink, clock_s: Callable[[], float] = time.perf_counter) -> None:
-        self._sink = sink
-        self._clock_s = clock_s
-
-    def before(self, call: ConsumeCall) -> None:
-        topic = call.message_queue.topic
-        # Those of a retry topic failed in a concurrent group, perhaps at another member.
-        if call.attempt or topic.startswith(RETRY_PREFIX):
-            self._sink.add(of.REDELIVERED, len(call.messages), (topic, call.group))
-        call.notes[_BEGUN] = self._clock_s()
-
-    def after(self, call: ConsumeCall) -> None:
-        spent_s = self._clock_s() - call.notes[_BEGUN]
-        labels = (call.message_queue.topic, call.group, error_of_call(call))
-        self._sink.record(of.PROCESS, spent_s, labels)
+def calls_of(consumer: _Consumer) -> Iterator[tuple[Values, Durations]]:
+    """Return the durations of a consumer's listener calls, by the labels of `PROCESS`."""
+    if isinstance(consumer, PushConsumer) and consumer.call_times is not None:
+        for (topic, error), counts in consumer.call_times.durations().items():
+            yield (topic, consumer.group, error), counts.read()
 
 
 def error_of_call(call: ConsumeCall) -> str:

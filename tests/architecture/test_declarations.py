@@ -31,6 +31,7 @@ CORES: dict[str, ModuleType] = {
 CLASSES = [
     "CallContext",
     "Claim",
+    "DurationCounts",
     "FrameTemplate",
     "RequestTemplate",
     "IdWindow",
@@ -46,6 +47,7 @@ CLASSES = [
     "QueueFields",
     "RecordBlock",
     "RecordWriter",
+    "TimedListener",
     "UniqueIds",
 ]
 ENGINE = [
@@ -90,6 +92,8 @@ LOCK_TABLES: list[type[interface.LockTable[Any]]] = [cffi_binding.LockTable, ref
 INDEXES: list[type[interface.MessageIndex]] = [cffi_binding.MessageIndex, reference.MessageIndex]
 ID_WINDOWS: list[type[interface.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
 CONTEXTS: list[type[interface.CallContext]] = [reference.CallContext]
+DURATIONS: list[type[interface.DurationCounts]] = [reference.DurationCounts]
+TIMED: list[type[interface.TimedListener]] = [reference.TimedListener]
 CLAIMS: list[type[interface.Claim]] = [reference.Claim]
 PENDING_FIELDS: list[type[interface.PendingFields]] = [reference.PendingFields]
 PLAIN_SENDS: list[type[interface.PlainSends]] = [reference.PlainSends]

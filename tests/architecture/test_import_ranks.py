@@ -45,6 +45,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"queue"},
         {"listener", "offsets"},
         {"hooks"},
+        {"call_times"},
         {"dispatch", "trace_consumption"},
         {"fetch"},
         {"group", "pull_consumer"},

@@ -15,10 +15,9 @@ from ordermq.client.pull_connections import PullConnection, engine_obstacle
 from ordermq.client.session import ClientSession
 from ordermq.clock import CLOCK_ID
 from ordermq.config import PullConfig, PullPathKind
-from ordermq.consumer.fetch.pull_path import PullPath, QueuePulls, RunningPulls
+from ordermq.consumer.fetch.pull_path import QueuePulls, RunningPulls
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import FillLimits, Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.core.streams import StreamEnd, StreamPlan
 from ordermq.errors import OrderMQError, RequestTimeout
 from ordermq.model.message import MessageBatch
@@ -98,10 +97,10 @@ class EngineLoop:
 
     def gather(self) -> None:
         """Count what the engine has pulled since the last time; any thread."""
-        pulls, messages, spent_ms = self._stream.take_counts()
+        pulls, messages, spent_ms, buckets = self._stream.take_counts()
         if pulls:
             self._has_messages = True
-            self._target.counted(pulls, messages, spent_ms)
+            self._target.counted(pulls, messages, spent_ms, buckets)
 
     # StreamOwner
 
@@ -155,7 +154,6 @@ class EnginePath:
 
     Args:
         receiver: has limits for the buffers of its queues.
-        other: for pulls whose durations somebody is told one by one; the engine adds them up.
     Attributes:
         running: the loops with a stream.
     """
@@ -164,18 +162,12 @@ class EnginePath:
         self,
         client: ClientSession,
         receiver: Receiver[object],  # type: ignore[type-var]
-        statistics: ConsumerStatistics,
-        other: PullPath,
     ) -> None:
         self._client = client
         self._receiver = receiver
-        self._statistics = statistics
-        self._other = other
         self.running: set[EngineLoop] = set()
 
     async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> RunningPulls:
-        if self._statistics.is_observed:
-            return await self._other.begin(address, plan)
         connection = await self._client.pulls.get(address)
         return EngineLoop(self._client, connection, self, plan())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -383,9 +383,9 @@ class QueueFetcher:
         if is_dispatched:
             self._receiver.submit(self.assigned)
 
-    def counted(self, pulls: int, messages: int, spent_ms: int) -> None:
+    def counted(self, pulls: int, messages: int, spent_ms: int, buckets: Sequence[int]) -> None:
         self.life.note_messages()
-        self._statistics.pulled_many(self.assigned.queue, pulls, messages, spent_ms)
+        self._statistics.pulled_many(self.assigned.queue, pulls, messages, spent_ms, buckets)
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves", pulls)
 
@@ -752,10 +752,9 @@ class Fetcher:
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
 
     def _choose_path(self) -> PullPath:
-        python = PythonPath(self._client.api)
         if obstacle(self._client, self._receiver, self._config) is not None:
-            return python
-        path = EnginePath(self._client, self._receiver, self._statistics, python)
+            return PythonPath(self._client.api)
+        path = EnginePath(self._client, self._receiver)
         self._statistics.gather_with(path.gather)
         self._receiver.take_from(path)
         return path

@@ -7,7 +7,7 @@ There are two: `PythonPath` (fetcher.py), which does everything, and `EnginePath
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ordermq.config import PullConfig
@@ -51,8 +51,8 @@ class EngineTarget(PullTarget, Protocol):
             is_dispatched: the queue's dispatch flag was set, so it must be submitted.
         """
 
-    def counted(self, pulls: int, messages: int, spent_ms: int) -> None:
-        """Count pulls with messages; any thread."""
+    def counted(self, pulls: int, messages: int, spent_ms: int, buckets: Sequence[int]) -> None:
+        """Count pulls with messages, also by their times; any thread."""
 
 
 class QueuePulls(Value):

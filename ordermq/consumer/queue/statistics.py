@@ -12,8 +12,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from ordermq import core
 from ordermq.clock import Clock, SystemClock
 from ordermq.config.checks import hint
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
@@ -110,17 +111,6 @@ class HeldQueue(Value, kw_only=True):
     is_paused: bool
 
 
-class DurationObserver(Protocol):
-    """Receiver of the durations of pulls and commits, on the I/O thread: it must be quick."""
-
-    def __call__(self, operation: str, queue: MessageQueue, spent_ms: int) -> object:
-        """Take one.
-
-        Args:
-            operation: "receive", a pull that returned messages, with its long poll; or "commit".
-        """
-
-
 class TopicCounts:
     """The counts behind `TopicRates`; not thread-safe.
 
@@ -195,7 +185,7 @@ class ConsumerStatistics:
         self._counts: Counter[str] = Counter()
         self._topics: dict[str, TopicCounts] = {}
         self._queues: dict[MessageQueue, QueueCounts] = {}
-        self._observers: tuple[DurationObserver, ...] = ()
+        self._durations: dict[tuple[str, str], core.interface.DurationCounts] = {}
         self._assigned: Callable[[], Sequence[AssignedQueue]] = lambda: ()
         self._gatherers: tuple[Callable[[], object], ...] = ()
 
@@ -225,14 +215,13 @@ class ConsumerStatistics:
         found = [found for each in self._assigned() if (found := each.blocked()) is not None]
         return sorted(found, key=lambda each: each.since_ms)
 
-    def observe(self, observer: DurationObserver) -> None:
-        """Tell `observer` the duration of each pull and commit from now on."""
-        self._observers += (observer,)
-
-    @property
-    def is_observed(self) -> bool:
-        """True if somebody is told each pull's duration."""
-        return bool(self._observers)
+    def durations(self) -> dict[tuple[str, str], core.interface.DurationCounts]:
+        """Return the durations by operation and topic: "receive", pulls that returned messages,
+        with their wait at the broker; and "commit".
+        """
+        self.gather()
+        with self._lock:
+            return self._durations.copy()
 
     def add(self, name: str, count: int = 1, *, queue: MessageQueue | None = None) -> None:
         """Count, and count for `queue`, too, if `QueueCounts` has the name."""
@@ -245,12 +234,25 @@ class ConsumerStatistics:
     def pulled(self, queue: MessageQueue, messages: int, asked_ms: int) -> None:
         """Count one pull with its messages; it was sent at `asked_ms` (monotonic)."""
         spent_ms = self._clock.now_ms() - asked_ms
-        self.pulled_many(queue, 1, messages, spent_ms)
-        if self._observers:
-            self._tell("receive", queue, spent_ms)
+        self._pulled(queue, 1, messages, spent_ms)
+        self._times("receive", queue.topic).add(spent_ms * 1_000_000)
 
-    def pulled_many(self, queue: MessageQueue, pulls: int, messages: int, spent_ms: int) -> None:
-        """Count pulls with their messages; together they took `spent_ms`."""
+    def pulled_many(
+        self,
+        queue: MessageQueue,
+        pulls: int,
+        messages: int,
+        spent_ms: int,
+        buckets: Sequence[int],
+    ) -> None:
+        """Count pulls with their messages; together they took `spent_ms`.
+
+        Args: buckets: the pulls by their times, as `DurationCounts` has them.
+        """
+        self._pulled(queue, pulls, messages, spent_ms)
+        self._times("receive", queue.topic).add_many(buckets, spent_ms * 1_000_000)
+
+    def _pulled(self, queue: MessageQueue, pulls: int, messages: int, spent_ms: int) -> None:
         now_ms = self._clock.now_ms()
         with self._lock:
             self._counts["pulls"] += pulls
@@ -280,21 +282,15 @@ class ConsumerStatistics:
     def committed(self, queue: MessageQueue, asked_ms: int) -> None:
         """Count one commit that the broker acknowledged; it was sent at `asked_ms` (monotonic)."""
         self.add("commits", queue=queue)
-        if self._observers:
-            self._tell("commit", queue, self._clock.now_ms() - asked_ms)
+        spent_ms = self._clock.now_ms() - asked_ms
+        self._times("commit", queue.topic).add(spent_ms * 1_000_000)
 
-    def _tell(self, operation: str, queue: MessageQueue, spent_ms: int) -> None:
-        for observer in self._observers:
-            try:
-                observer(operation, queue, spent_ms)
-            except Exception:  # noqa: BLE001 - it watches pulls and commits, and fails none
-                self.add("hook_errors")
-                if self["hook_errors"] == 1:
-                    _log.exception(
-                        "%s: observer %r raised; further errors are counted in hook_errors",
-                        queue,
-                        observer,
-                    )
+    def _times(self, operation: str, topic: str) -> core.interface.DurationCounts:
+        with self._lock:
+            found = self._durations.get((operation, topic))
+            if found is None:
+                found = self._durations[operation, topic] = core.DurationCounts()
+            return found
 
     def of_queues(self) -> dict[MessageQueue, QueueCounts]:
         """Return a copy of the totals of each queue that has some."""

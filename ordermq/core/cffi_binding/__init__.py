@@ -27,10 +27,12 @@ from ordermq.core.cffi_binding.request_template import RequestTemplate
 from ordermq.core.reference import (
     CallContext,
     Claim,
+    DurationCounts,
     MessageRun,
     PendingFields,
     PlainSends,
     QueueFields,
+    TimedListener,
     UniqueIds,
     gathered,
     receipts_of,
@@ -40,6 +42,7 @@ from ordermq.core.reference import (
 __all__ = [
     "CallContext",
     "Claim",
+    "DurationCounts",
     "FrameTemplate",
     "IdWindow",
     "LaneMap",
@@ -55,6 +58,7 @@ __all__ = [
     "RecordBlock",
     "RecordWriter",
     "RequestTemplate",
+    "TimedListener",
     "UniqueIds",
     "encode_batch",
     "encode_rows",

@@ -84,16 +84,14 @@ def test_a_queue_has_totals_of_its_own() -> None:
     assert (statistics["hand_offs"], statistics["commits"]) == (2, 1)
 
 
-def test_an_observer_is_told_durations_and_its_errors_are_counted() -> None:
-    clock, told = ManualClock(1_000), []
-    statistics = ConsumerStatistics(clock)
-
-    def broken(operation: str, queue: MessageQueue, spent_ms: int) -> None:
-        raise ValueError("a test's own failure")
-
-    statistics.observe(broken)
-    statistics.observe(lambda *duration: told.append(duration))
+def test_durations_of_pulls_and_commits_are_kept_by_topic() -> None:
+    statistics = ConsumerStatistics(ManualClock(1_000))
     statistics.pulled(QUEUE, 1, 990)
+    statistics.pulled_many(QUEUE, 2, 9, 300, [0, 0, 0, 0, 0, 0, 2, *[0] * 8])
     statistics.committed(QUEUE, 997)
-    assert told == [("receive", QUEUE, 10), ("commit", QUEUE, 3)]
-    assert statistics["hook_errors"] == 2
+    found = {kind: counts.read() for kind, counts in statistics.durations().items()}
+    pulls = (0, 1, 0, 0, 0, 0, 2, *[0] * 8)
+    assert found == {
+        ("receive", QUEUE.topic): (pulls, 310_000_000),
+        ("commit", QUEUE.topic): ((1, *[0] * 14), 3_000_000),
+    }

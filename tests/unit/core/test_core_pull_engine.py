@@ -209,9 +209,9 @@ def test_answers_are_buffered_one_after_the_other_and_told_once(run: Run) -> Non
     assert queue.done_after(25) == 25
     assert bodies(queue, 100) == [b"m%d" % each for each in range(25, 30)]
     assert queue.done_after(queue.commit()) == 30
-    pulls, messages, _ = stream.take_counts()
-    assert (pulls, messages) == (3, 30)
-    assert stream.take_counts() == (0, 0, 0)
+    pulls, messages, _, buckets = stream.take_counts()
+    assert (pulls, messages, sum(buckets)) == (3, 30, 3)
+    assert stream.take_counts() == (0, 0, 0, (0,) * 15)
 
 
 def test_lanes_are_filled_and_name_their_batches_until_all_is_done(run: Run) -> None:

@@ -1,0 +1,74 @@
+@cython.final
+cdef class DurationCounts:
+    """A histogram of durations; see core/interface.py."""
+
+    # Guarded by the GIL, and without one by the critical section of this object.
+    cdef uint64_t _buckets[OMQ_DURATION_BUCKETS]
+    cdef int64_t _spent_ns
+
+    @cython.critical_section
+    cdef int _add(self, int64_t ns) except -1:
+        self._buckets[omq_duration_bucket(ns)] += 1
+        self._spent_ns += ns
+        return 0
+
+    def add(self, int64_t ns):
+        self._add(ns)
+
+    @cython.critical_section
+    def add_many(self, buckets, int64_t spent_ns):
+        cdef Py_ssize_t i
+        cdef uint64_t count
+        if len(buckets) != OMQ_DURATION_BUCKETS:
+            raise ValueError(f"{len(buckets)} buckets: expected {OMQ_DURATION_BUCKETS}")
+        for i in range(OMQ_DURATION_BUCKETS):
+            count = buckets[i]
+            self._buckets[i] += count
+        self._spent_ns += spent_ns
+
+    @cython.critical_section
+    def read(self):
+        cdef Py_ssize_t i
+        return tuple([self._buckets[i] for i in range(OMQ_DURATION_BUCKETS)]), self._spent_ns
+
+
+@cython.final
+cdef class TimedListener:
+    """A listener whose calls are timed; see core/interface.py."""
+
+    cdef object _listener
+    cdef object _success
+    cdef object _other_success
+    cdef dict _by_topic
+    cdef object _on_other
+
+    def __init__(self, listener, success, other_success, dict by_topic not None, on_other):
+        self._listener = listener
+        self._success = success
+        self._other_success = other_success
+        self._by_topic = by_topic
+        self._on_other = on_other
+
+    def __call__(self, messages, CallContext context not None):
+        cdef int64_t begun_ns = monotonic_ns()
+        cdef int64_t spent_ns
+        cdef object times
+        try:
+            value = self._listener(messages, context)
+        except BaseException as error:
+            self._on_other(messages, context, None, error, monotonic_ns() - begun_ns)
+            raise
+        spent_ns = monotonic_ns() - begun_ns
+        if (
+            (value is self._success or value is self._other_success)
+            and not context.attempt
+            and context._ack is None
+        ):
+            times = self._by_topic.get(context._assigned.queue.topic)
+            if type(times) is DurationCounts:
+                (<DurationCounts>times)._add(spent_ns)
+                return value
+            if times is not None:
+                times.add(spent_ns)
+                return value
+        return self._on_other(messages, context, value, None, spent_ns)
