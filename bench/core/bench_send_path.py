@@ -80,7 +80,7 @@ def sent(batch_size: int, body_bytes: int) -> Work:
             for number in range(batch_size):
                 message = Message(TOPIC, body)
                 waiting.append(preparation.one(message, f"k{number % _KEYS}", _nothing))
-            batch = take_batch(waiting, config.max_batch_bytes)
+            batch = take_batch(waiting, config.max_batch_bytes, [])
             encoded = batch[0].bodies[0] if is_single(batch) else batch_body(batch)
             assert protocol.begin(batch, encoded, 0, waiting_answer)
             (answer,) = wire.framer.feed(frame)

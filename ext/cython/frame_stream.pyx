@@ -155,10 +155,13 @@ cdef class Outbox:
     def __dealloc__(self):
         omq_outbox_free(self._outbox)
 
-    def append(self, bytes data not None):
-        return omq_outbox_append(
+    def append(self, bytes data not None, request not None):
+        if not omq_outbox_append(
             self._outbox, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
-        )
+        ):
+            return False
+        request.is_asked = True
+        return True
 
     def flush(self):
         cdef int error = 0

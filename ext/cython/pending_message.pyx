@@ -193,16 +193,16 @@ cdef class PlainSends:
         return made
 
 
-def take_batch(waiting not None, Py_ssize_t max_bytes):
+def take_batch(waiting not None, Py_ssize_t max_bytes, list taken not None):
     # The first one even if it is too big by itself.
     cdef PendingFields first = waiting.popleft()
     cdef PendingFields message
-    cdef list batch = [first]
+    taken.append(first)
     cdef Py_ssize_t size = first.size
     cdef Py_ssize_t count = 0
     cdef Py_ssize_t i
     if first.is_alone:
-        return batch
+        return taken
     for message in waiting:
         size += message.size
         if message.is_alone or size > max_bytes:
@@ -210,8 +210,8 @@ def take_batch(waiting not None, Py_ssize_t max_bytes):
         count += 1
     popleft = waiting.popleft
     for i in range(count):
-        batch.append(popleft())
-    return batch
+        taken.append(popleft())
+    return taken
 
 
 def gathered(batch not None):

@@ -7,16 +7,19 @@ import atexit
 import concurrent.futures
 import contextlib
 import logging
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from ordermq.closing import warn_of_forgotten
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
+from ordermq.remoting.thread_event import NativeEvent
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
@@ -138,22 +141,18 @@ class Runtime(ProcessBound):
 
         Raises:
             StateError: called on the I/O thread itself, where waiting would hang for ever.
-            TimeoutError: not done in `timeout_s` seconds; `work` is cancelled.
+            NotDoneInTime: not done in `timeout_s` seconds; `work` is cancelled.
         """
         if self.is_io_thread:
             work.close()
             raise StateError(
                 "blocking call on the I/O thread: use the async form of this method in callbacks"
             )
-        future = self.submit(work)
-        try:
-            return future.result(timeout_s)
-        except BaseException:
-            # Not only a time-out: after Ctrl-C nobody waits, either. `work` may itself have raised
-            # the error: then there is nothing to cancel.
-            if not future.done():
-                future.cancel()
-            raise
+        return _Call(self, work).result(timeout_s)
+
+    def complete(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """`call` of work that is done to its end, also after an exception in the caller."""
+        return _Call(self, work, is_completed=True).result(None)
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         """Start `work` on the I/O thread, from any thread.
@@ -175,7 +174,15 @@ class Runtime(ProcessBound):
 
     def post(self, action: Callable[..., object], *arguments: object) -> None:
         """Call `action` on the I/O thread soon, from any thread."""
-        self.loop.call_soon_threadsafe(action, *arguments)
+        try:
+            self.loop.call_soon_threadsafe(action, *arguments)
+        except RuntimeError:  # the loop is closed
+            raise
+        except BaseException:
+            # A signal handler's, perhaps after asyncio has added the call and before it has woken
+            # the loop. Others rely on a call that was added.
+            self.loop.call_soon_threadsafe(_nothing)
+            raise
 
     def post_after(self, delay_s: float, action: Callable[[], object]) -> None:
         """Call `action` on the I/O thread `delay_s` seconds of real time later, from any thread."""
@@ -230,6 +237,75 @@ class Runtime(ProcessBound):
         if remaining:
             self.loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+
+
+def _nothing() -> None: ...
+
+
+class NotDoneInTime(TimeoutError):
+    """The time of `Runtime.call` is over; a TimeoutError may also be a signal handler's."""
+
+
+class _Call(Generic[_T]):
+    """Work on the I/O thread that another thread waits for.
+
+    Not a `concurrent.futures.Future`: its lock is held by whoever waits while a signal handler runs
+    on top of it, and the I/O thread would wait for that.
+    """
+
+    def __init__(
+        self, runtime: Runtime, work: Coroutine[Any, Any, _T], *, is_completed: bool = False
+    ) -> None:
+        self._runtime = runtime
+        self._work = work
+        self._is_completed = is_completed  # also if nobody waits any more
+        self._task: asyncio.Task[_T] | None = None  # once the I/O thread has begun it
+        self._is_given_up = False
+        self._is_done = False
+        self._done = NativeEvent()
+
+    def result(self, timeout_s: float | None) -> _T:
+        """Begin and wait; as `Runtime.call`."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            try:
+                self._runtime.post(self._begin)
+            except RuntimeError:
+                raise StateError(_ENDED) from None
+            while not self._is_done:
+                left_s = SIGNAL_CHECK_S if end is None else end - time.monotonic()
+                if left_s <= 0:
+                    raise NotDoneInTime
+                self._done.wait(min(left_s, SIGNAL_CHECK_S))
+        except BaseException:
+            # Not only a time-out: after Ctrl-C nobody waits, either.
+            with contextlib.suppress(RuntimeError):
+                self._runtime.post(self._begin if self._is_completed else self._give_up)
+            raise
+        assert self._task is not None
+        if self._task.cancelled():
+            raise concurrent.futures.CancelledError
+        return self._task.result()
+
+    # On the I/O thread.
+
+    def _begin(self) -> None:
+        if self._task is None and not self._is_given_up:
+            self._task = self._runtime.loop.create_task(self._work)
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[_T]) -> None:
+        if not task.cancelled():
+            task.exception()  # seen: nobody may be left to raise it to
+        self._is_done = True
+        self._done.set()
+
+    def _give_up(self) -> None:
+        self._is_given_up = True
+        if self._task is None:
+            self._work.close()  # else Python warns that it was never awaited
+        else:
+            self._task.cancel()
 
 
 def _refuse(*ignored: object, **also_ignored: object) -> NoReturn:
@@ -307,7 +383,8 @@ class Shutdown:
         self._is_hurried_by_second = is_hurried_by_second
         self._is_asked_for = False
         self._task: asyncio.Task[bool] | None = None  # of the I/O thread
-        self._outcome: concurrent.futures.Future[bool] = concurrent.futures.Future()
+        self._is_over = False
+        self._waiters: list[NativeEvent] = []  # of the threads that wait for the end
         self._asking = threading.RLock()  # reentrant: a signal handler may close, too
         self._hurried = asyncio.Event()
 
@@ -325,16 +402,23 @@ class Shutdown:
         self._ask_for(timeout_s)
         if is_second and self._is_hurried_by_second:
             self._hurry()
-        while not self._outcome.done():
-            with contextlib.suppress(TimeoutError):
-                return self._outcome.result(SIGNAL_CHECK_S)
-        return self._outcome.result()
+        self._wait_for_end(math.inf)
+        if self._task is None:
+            return False  # the I/O thread had ended before this began
+        if self._task.cancelled():
+            raise concurrent.futures.CancelledError
+        return self._task.result()
 
     def wait_hurried(self) -> None:
         """Hurry the end and wait for it: after an exception, which the caller raises again."""
         self.hurry()
-        with contextlib.suppress(Exception):
-            self._outcome.result(_HURRIED_S)
+        self._wait_for_end(_HURRIED_S)
+
+    def _wait_for_end(self, timeout_s: float) -> None:
+        end, waiter = time.monotonic() + timeout_s, NativeEvent()
+        self._waiters.append(waiter)
+        while not self._is_over and (left_s := end - time.monotonic()) > 0:
+            waiter.wait(min(left_s, SIGNAL_CHECK_S))
 
     def hurry(self) -> None:
         """End the wait of the end; any thread.
@@ -371,8 +455,7 @@ class Shutdown:
             try:
                 self._runtime.post(self._begin, timeout_s)
             except RuntimeError:  # the thread has ended: an exception came before this began
-                if not self._outcome.done():
-                    self._outcome.set_result(False)
+                self._is_over = True
 
     def _begin(self, timeout_s: float) -> None:
         if self._task is None:
@@ -380,15 +463,14 @@ class Shutdown:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
-        if task.cancelled():
-            self._outcome.cancel()
-        elif (error := task.exception()) is not None:
-            self._outcome.set_exception(error)
-        else:
-            self._outcome.set_result(task.result())
+        if not task.cancelled():
+            task.exception()  # seen: nobody may be left to raise it to
+        self._is_over = True
+        for waiter in self._waiters:
+            waiter.set()
 
     def _hurry(self) -> None:
-        if not self._outcome.done():
+        if not self._is_over:
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 self._runtime.post(self._hurried.set)
 

@@ -17,7 +17,7 @@ from ordermq.client.heartbeats import Heartbeats
 from ordermq.client.name_server_api import NameServerApi, parse_name_servers
 from ordermq.client.pull_connections import PullConnections
 from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
-from ordermq.client.runtime import Runtime, cancelled
+from ordermq.client.runtime import NotDoneInTime, Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import split_address
@@ -175,7 +175,7 @@ class ClientSession(ProcessBound):
                         self.client_id,
                     )
                     return
-                self.runtime.submit(self.end()).result()
+                self.runtime.complete(self.end())
         self.runtime.join()
 
     @property
@@ -210,7 +210,7 @@ class ClientSession(ProcessBound):
 
         try:
             return self.call(work(), ANSWER_TIMEOUT_S)
-        except TimeoutError:
+        except NotDoneInTime:
             reason = (
                 f"the I/O thread has not answered for {ANSWER_TIMEOUT_S:.0f} s: something blocks "
                 "it, or this machine has no time for it"

@@ -416,8 +416,8 @@ class Outbox(Protocol):
 
     def __init__(self, socket: int) -> None: ...
 
-    def append(self, data: bytes) -> bool:
-        """Add a frame; False if nothing was done."""
+    def append(self, data: bytes, request: Any) -> bool:
+        """Add the frame of a request and set its `is_asked`; False if nothing was done."""
 
     def flush(self) -> bool:
         """Write what waits, without the interpreter lock; False if the owner must take a rest.
@@ -2072,15 +2072,18 @@ class PlainSends(Protocol):
 class TakeBatch(Protocol):
     """Type of `ordermq.core.take_batch`."""
 
-    def __call__(self, waiting: deque[Any], max_bytes: int) -> list[Any]:
-        """Remove the next messages that may share a request, in order; at least one.
+    def __call__(self, waiting: deque[Any], max_bytes: int, taken: list[Any]) -> list[Any]:
+        """Move the next messages that may share a request to `taken`, in order; at least one.
 
-        O(messages taken). The caller keeps other threads from `waiting`.
+        O(messages taken). The caller keeps other threads from taking. After an exception that a
+        signal handler raised, the last one in `taken` may still be the first one that waits.
 
         Args:
             waiting: PendingFields, at least one.
             max_bytes: the most bytes of bodies and properties, except of a first message that is
                 too big by itself: then the broker refuses it, with a reason.
+            taken: empty; an argument, because an exception may come before a result is stored.
+        Returns: `taken`.
         Raises: IndexError: nothing waits.
         """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ordermq.callables import require_plain_result
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.identifiers import unique_message_id, unique_message_ids
 from ordermq.model.message import (
     Message,
@@ -23,8 +23,11 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import QueueRouting, ShardingKey
-from ordermq.producer.queue_sender import QueueSender
-from ordermq.remoting.reading import AnswerWaiter, CallersAnswer, wait_for_event
+from ordermq.producer.queue_sender import InFlightBatch, QueueSender
+from ordermq.remoting.reading import AnswerWaiter, wait_for_event
+
+# Also a selector's sys.exit(), which would end the I/O thread's loop.
+_ALL_REFUSALS: tuple[type[BaseException], ...] = (Exception, SystemExit)
 
 
 class MessagePreparation:
@@ -182,14 +185,15 @@ class SendRequest:
     sender: QueueSender | None = None  # of the chosen queue
     # Its thread waits next, by `wait`, and may read answers: its messages only wake threads.
     is_read_by_caller: bool = False
-    answer: CallersAnswer | None = None  # what it waits by then, if it sends the request itself
+    begun: InFlightBatch | None = None  # the batch that its thread has begun to send, if any
 
     def wait(self, waiter: AnswerWaiter) -> None:
         """Return once the waiter is done, on its thread; it may read answers meanwhile."""
-        if self.answer is None:
+        begun = self.begun
+        if begun is None or begun.callers is None:
             wait_for_event(waiter)
         else:
-            self.answer.wait(waiter)
+            begun.callers.wait(waiter)
 
     def fail(self, error: BaseException) -> None:
         self.sender = None
@@ -202,6 +206,9 @@ class Accumulator:
 
     A message whose topic's route is unknown holds up all that came after it: no later one may
     overtake it. A message that finds the producer idle is sent by its caller's thread.
+
+    Callers and the I/O thread share no lock: a request leaves `_handed_in` only when its sender has
+    it, so a caller that finds nothing there overtakes nothing.
     """
 
     def __init__(
@@ -216,9 +223,8 @@ class Accumulator:
         self._routing = routing
         self._sender_of = sender_of
         self._senders_in_flight = in_flight  # kept up to date by the senders themselves
-        # Held by the thread that hands messages to a sender; no caller waits for it, and no
-        # user code runs under it.
-        self._lock = threading.Lock()
+        # Without user code, all others in a caller's thread are of a signal handler.
+        self._refusals = _ALL_REFUSALS if routing.runs_user_code else (OrderMQError,)
         self._handed_in: deque[SendRequest] = deque()
         self._to_begin: set[QueueSender] = set()  # senders with new messages
         self._is_woken = False  # the I/O thread will look at `_handed_in`
@@ -233,16 +239,30 @@ class Accumulator:
                 them itself, which spares waking the I/O thread, unless that is busy anyway:
                 then messages that gather leave in one write, and those of a queue in one
                 request. A `send_batch` is a request of its own in any case.
+
+        After an exception, as of a signal handler, either nothing was handed in or it is sent.
         """
+        try:
+            self._hand_in(request, is_awaited=is_awaited)
+        except BaseException:
+            self.recover(request)
+            raise
+
+    def recover(self, request: SendRequest) -> None:
+        """Let the I/O thread finish what an exception has left of a request; any thread."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed: nothing is sent any more
+            self._client.runtime.post(self._recover, request)
+
+    def _hand_in(self, request: SendRequest, *, is_awaited: bool) -> None:
         self._routing.check_not_selecting(request.topic)
         if self._routes.is_known(request.topic):
-            # Here, before any lock: the selector may be the user's, and slow.
-            self._choose(request)
+            # Here, and not on the I/O thread: the selector may be the user's, and slow.
+            self._choose(request, self._refusals)
             if request.sender is None or (is_awaited and self._is_sent(request)):
                 return  # it failed, or is sent
         self._handed_in.append(request)
         if self._refusal is not None:  # closed since the caller checked: nothing would be sent
-            self._turn_away(self._refusal)
+            request.fail(self._refusal)
             return
         # The I/O thread is woken once for all that gathers until it runs.
         if not self._is_woken:
@@ -253,28 +273,21 @@ class Accumulator:
         # What several threads write leaves in one request per queue and few writes by itself.
         is_single = len(request.pending[0]) == 1 and not request.is_read_by_caller
         joins_others = is_single and self._senders_in_flight
-        # Never wait for the lock: its holder may be the I/O thread, which is about to send anyway.
-        if joins_others or not self._lock.acquire(blocking=False):
+        if joins_others or self._handed_in or self._refusal:  # earlier messages first
             return False
-        try:
-            if self._handed_in or self._refusal:  # earlier messages first
-                return False
-            assert request.sender is not None
-            request.answer = request.sender.send(
-                request.pending, is_awaited=request.is_read_by_caller
-            )
-            return True
-        finally:
-            self._lock.release()
+        assert request.sender is not None
+        request.sender.send(request)
+        return True
 
-    def _choose(self, request: SendRequest) -> None:
+    def _choose(
+        self, request: SendRequest, refusals: tuple[type[BaseException], ...] = _ALL_REFUSALS
+    ) -> None:
         if request.sender is not None:
             return
         try:
             queue = self._routing.choose(self._routes, request.message, request.key, request.queue)
             request.sender = self._sender_of(queue)
-        # Also a selector's sys.exit(), which would end the I/O thread's loop.
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised where the receipt is read
+        except refusals as error:  # raised where the receipt is read
             request.fail(error)
 
     # On the I/O thread.
@@ -286,22 +299,27 @@ class Accumulator:
 
     def close(self, error: BaseException) -> None:
         """Fail the messages that have not reached their sender."""
-        with self._lock:  # what a caller sends itself has reached its sender by now
-            self._refusal = error
+        self._refusal = error
         if self._resolving is not None:
             self._resolving.cancel()
         self._turn_away(error)
 
     def _turn_away(self, error: BaseException) -> None:
-        with self._lock:
-            refused = list(self._handed_in)
-            self._handed_in.clear()
-        for request in refused:
-            request.fail(error)
+        while self._handed_in:
+            self._handed_in.popleft().fail(error)
+
+    def _recover(self, request: SendRequest) -> None:
+        self._drain()
+        if request.sender is not None:
+            request.sender.begin()
+        if request.begun is not None and request.begun.callers is not None:
+            request.begun.callers.take_again()
 
     def _drain(self) -> None:
         # Cleared first: what is handed in meanwhile is seen below or wakes this thread again.
         self._is_woken = False
+        if self._refusal is not None:
+            self._turn_away(self._refusal)
         while self._resolving is None:
             request = self._enter_chosen()
             if request is None:
@@ -337,24 +355,21 @@ class Accumulator:
 
     def _enter_chosen(self) -> SendRequest | None:
         """Hand over the first messages, as far as queue and route are known; return the next."""
-        handed_in, to_begin, is_known = self._handed_in, self._to_begin, self._routes.is_known
-        # Under the lock, or a caller's next message could overtake them.
-        with self._lock:
-            while handed_in:
-                request = handed_in[0]
-                # A reply names its queue, of a topic whose route nobody may have asked for.
-                if request.sender is None or not is_known(request.topic):
-                    return request
-                handed_in.popleft()
-                request.sender.put(request.pending)
-                to_begin.add(request.sender)
-            return None
+        handed_in, is_known = self._handed_in, self._routes.is_known
+        while handed_in:
+            request = handed_in[0]
+            # A reply names its queue, of a topic whose route nobody may have asked for.
+            if request.sender is None or not is_known(request.topic):
+                return request
+            self._enter_first()
+        return None
 
     def _enter_first(self) -> None:
-        with self._lock:
-            if not self._handed_in:  # closed meanwhile
-                return
-            request = self._handed_in.popleft()
-            if request.sender is not None:  # else it failed
-                request.sender.put(request.pending)
-                self._to_begin.add(request.sender)
+        if not self._handed_in:  # closed meanwhile
+            return
+        request = self._handed_in[0]
+        if request.sender is not None:  # else it failed
+            request.sender.put(request.pending)
+            self._to_begin.add(request.sender)
+        # Only now, or a caller's next message could overtake it.
+        self._handed_in.popleft()

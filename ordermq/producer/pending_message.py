@@ -14,10 +14,11 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ordermq import core
+from ordermq.client.runtime import SIGNAL_CHECK_S
 from ordermq.model.receipts import SendReceipt
 from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.reading import wait_for_event
-from ordermq.remoting.thread_event import ThreadEvent
+from ordermq.remoting.thread_event import NativeEvent, ThreadEvent
 
 _log = logging.getLogger("ordermq.producer")
 
@@ -63,6 +64,8 @@ class PendingMessage(_Fields):
             self.on_done(self)
 
     def not_notified(self) -> None:
+        if self.wakes_only:  # no user code ran: a signal handler has raised it
+            raise
         receipts = self.receipts
         name, where = self.unique_ids[0], receipts[0].message_queue if receipts else self.error
         _log.exception("message %s (%s): notifying its caller failed", name, where)
@@ -83,14 +86,14 @@ def batch_body(batch: Sequence[PendingMessage]) -> bytes:
 class SendWindow:
     """Lets `send_many` and `send_stream` wait for their oldest message in flight.
 
-    With a `threading.Event` instead of a `ThreadEvent`: whoever takes many receipts should find
-    the next messages done, too. Woken in the middle of the answers of one read, it handed in one
+    With a `NativeEvent` instead of a `ThreadEvent`: whoever takes many receipts should find the
+    next messages done, too. Woken in the middle of the answers of one read, it handed in one
     message at a time, at a third of the rate.
     """
 
     def __init__(self) -> None:
         self._awaited: PendingMessage | None = None
-        self._woken = threading.Event()
+        self._woken = NativeEvent()
 
     def on_done(self, message: PendingMessage) -> None:
         """Wake the caller if it waits for this very message."""
@@ -101,8 +104,7 @@ class SendWindow:
         """Wait for `message`, on the caller's thread."""
         self._awaited = message
         while not message.is_done:  # a wake-up may belong to the message before
-            self._woken.wait()
-            self._woken.clear()
+            self._woken.wait(SIGNAL_CHECK_S)
         return message.receipt()
 
 

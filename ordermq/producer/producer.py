@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.runtime import Shutdown
+from ordermq.client.runtime import NotDoneInTime, Shutdown
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running, note_closed, note_open
@@ -466,7 +466,7 @@ class Producer(Starting):
         client = self._live_for_blocking()
         try:
             client.runtime.call(self._flush(), timeout_s)
-        except TimeoutError:
+        except NotDoneInTime:
             raise self._not_flushed(timeout_s) from None
 
     async def aflush(self, timeout_s: float = 30.0) -> None:
@@ -542,7 +542,13 @@ class Producer(Starting):
         for pending in made:
             pending.wakes_only = wakes_only
         is_read = wakes_only and self._are_reads_shared
-        self._hand_in(message, key, queue, made, is_read_by_caller=is_read).wait(waiter)
+        request = self._hand_in(message, key, queue, made, is_read_by_caller=is_read)
+        try:
+            request.wait(waiter)
+        except BaseException:
+            assert self._accumulator is not None
+            self._accumulator.recover(request)
+            raise
 
     def _hand_in(
         self,

@@ -187,7 +187,6 @@ class QueueRouting:
         # The queues of a topic must not change under its keys
         # (docs/internals/semantics.md#ordered-sends).
         self._pinned: dict[str, tuple[MessageQueue, ...]] = {}
-        self._pinning = threading.Lock()
         # The queues made of a topic's latest route; a route that changed is another object.
         self._latest: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
         self._turns = itertools.count()  # `next` of it is atomic
@@ -282,16 +281,14 @@ class QueueRouting:
             queues = self._latest_of(routes, topic)
         if queues is self._pinned.get(topic):
             return queues
-        # Only here, after a change: two threads that meet it together must not pin two sets.
-        with self._pinning:
-            return self._pin(topic, queues)
+        return self._pin(topic, queues)
 
     def _pin(self, topic: str, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
         pinned = self._pinned.get(topic)
         if pinned is None:
             self._require_some(topic, queues)
-            self._pinned[topic] = queues
-            return queues
+            # One step: two threads that come here together must not pin two sets.
+            pinned = self._pinned.setdefault(topic, queues)
         if not queues:  # there is no queue to move to
             return pinned
         if pinned != queues and not self._config.allow_queue_change:

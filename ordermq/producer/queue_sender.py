@@ -9,10 +9,12 @@ costs little: under load the batches grow, like the group commits of a database.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
@@ -32,10 +34,14 @@ from ordermq.producer.retry_policy import (
 from ordermq.producer.send_protocol import SendProtocol, compressed, needs_compression
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.reading import CallersAnswer
 from ordermq.remoting.response_futures import ResponseFuture
 
+if TYPE_CHECKING:
+    from ordermq.producer.accumulator import SendRequest
+
 _log = logging.getLogger("ordermq.producer")
+_TURN_S = 0.005  # how long the I/O thread waits for a turn: a thread that has it may need the GIL
+_TURNS_BEFORE_STOP = 200
 
 
 class FailedKeys:
@@ -79,7 +85,14 @@ def _no_fallback(queue: MessageQueue, message: PendingMessage) -> bool:
 
 
 class QueueSender:
-    """Sends the messages of one queue in the order they come; on the I/O thread, except `send`."""
+    """Sends the messages of one queue in the order they come; on the I/O thread, except `send`.
+
+    Whoever begins a request holds the sender's turn. A thread that sends may be suspended in it, by
+    a signal handler that runs on top of it, or leave it by an exception that the handler raises.
+    So the I/O thread waits for the turn for a moment only and looks again later, and each step
+    leaves what the next holder of the turn needs to go on
+    (docs/internals/semantics.md#asynchronous-exceptions).
+    """
 
     def __init__(
         self,
@@ -96,13 +109,11 @@ class QueueSender:
         self._failed_keys = failed_keys  # of the producer
         self._fallback = fallback  # hands a message to another broker's sender; False if none
         self._senders_in_flight = set() if in_flight is None else in_flight  # of the producer
-        # Guards what follows; a caller that sends itself holds it while it writes the request.
-        # Reentrant: a request may fail while it starts; its end then starts the next request on the
-        # same thread.
-        self._lock = threading.RLock()
+        self._turn = threading.Lock()  # of the thread that begins a request
         self._waiting: deque[PendingMessage] = deque()
+        self._taken: list[PendingMessage] = []  # from `_waiting`, for the request that begins
         self._in_flight: InFlightBatch | None = None
-        self._is_beginning = False
+        self._is_beginning = False  # the I/O thread, in `begin`
         self._is_stopped = False
 
     @property
@@ -111,108 +122,139 @@ class QueueSender:
 
     @property
     def is_idle(self) -> bool:
-        return self._in_flight is None and not self._waiting
+        return self._in_flight is None and not self._waiting and not self._taken
 
     def put(self, messages: Sequence[PendingMessage]) -> None:
         """Queue messages; `begin` sends them."""
-        with self._lock:
-            self._waiting.extend(messages)
+        self._waiting.extend(messages)
 
     def begin(self) -> None:
-        """Send what waits, unless a request is in flight: its answer begins the next one."""
-        with self._lock:
-            if self._is_beginning:  # called from the loop below: a request failed at once
-                return
-            self._is_beginning = True
-            try:
-                # A loop, because a request may end in `start`: no route, or a one-way send.
-                while self._waiting and self._in_flight is None:
-                    self._begin_next(InFlightBatch.start)
-            finally:
-                self._is_beginning = False
+        """Send what waits, unless a request is in flight: its answer begins the next one.
 
-    def send(
-        self, messages: Sequence[PendingMessage], *, is_awaited: bool = False
-    ) -> CallersAnswer | None:
+        Also begins again what an exception in `send` has left.
+        """
+        if self._is_beginning:  # called from the loop below: a request failed at once
+            return
+        if not self._turn.acquire(timeout=_TURN_S):
+            self._client.runtime.loop.call_later(_TURN_S, self.begin)
+            return
+        self._is_beginning = True
+        try:
+            if self._in_flight is not None and not self._in_flight.is_begun:
+                self._in_flight.start()
+            # A loop, because a request may end in `start`: no route, or a one-way send.
+            while (self._waiting or self._taken) and self._in_flight is None:
+                self._begin_or_fail()
+        finally:
+            self._is_beginning = False
+            self._turn.release()
+
+    def send(self, request: SendRequest) -> None:
         """Queue and send messages from another thread, which writes the request if it can.
 
-        Args:
-            is_awaited: this thread waits for their receipts next.
-        Returns: what it waits by, which writes the request; None if it is left to others.
+        The request's `begun` is set if it is this thread that has begun one. After an exception the
+        caller has `begin` called.
         """
-        with self._lock:
-            self._waiting.extend(messages)
-            if self._in_flight is not None:  # it is sent after that request's answer
-                return None
-            self._begin_outside(InFlightBatch.start_awaited if is_awaited else _FROM_CALLER)
-            # Another one may be in flight by now, whose answer is for the I/O thread.
-            return None if self._in_flight is None else self._in_flight.callers
+        self._waiting.extend(request.pending)
+        with self._turn:
+            self._begin_outside(request)
 
-    def _begin_outside(self, start: Callable[[InFlightBatch], None]) -> None:
-        if self._is_stopped:  # what waits is about to fail
+    def _begin_outside(self, request: SendRequest | None) -> None:
+        if self._in_flight is not None:  # what waits is sent after that request's answer
             return
-        if self._failed_keys:  # messages are refused on the I/O thread, like all that fail
+        if self._is_stopped:
+            if request is not None:
+                request.fail(stopped_error(self.queue, "it was not sent"))
+            self._client.runtime.post(self._fail_waiting)
+        elif self._failed_keys:  # messages are refused on the I/O thread, like all that fail
             self._client.runtime.post(self.begin)
-        else:
-            self._begin_next(start)
+        elif self._waiting:
+            in_flight = self._begin_next()
+            assert in_flight is not None
+            if request is not None:
+                request.begun = in_flight
+                in_flight.is_awaited = request.is_read_by_caller
+            in_flight.start_from_caller()
 
-    def _begin_next(self, start: Callable[[InFlightBatch], None]) -> None:
-        batch: Sequence[PendingMessage] = ()  # whom to notify if no request can be made of it
+    def _begin_or_fail(self) -> None:
         try:
-            batch = take_batch(self._waiting, self._config.max_batch_bytes)
-            sendable = self._without_failed_keys(batch) if self._failed_keys else batch
-            if sendable:
-                self._in_flight = in_flight = InFlightBatch(self, sendable)
-                self._senders_in_flight.add(self)
-                start(in_flight)  # raises nothing: the batch handles its own errors
+            in_flight = self._begin_next()
+            if in_flight is not None:
+                in_flight.start()  # raises nothing: the batch handles its own errors
         except Exception:  # noqa: BLE001 - a defect: callers must not wait for ever
             _log.exception("%s: internal error (please report), messages fail", self.queue)
             self._in_flight = None
             self._senders_in_flight.discard(self)
-            for message in batch:
-                message.finish(None, stopped_error(self.queue, "it was not sent"))
             self._fail_waiting()
+
+    def _begin_next(self) -> InFlightBatch | None:
+        """Make a batch of what waits; with the turn, and nothing in flight."""
+        self._senders_in_flight.add(self)  # first: the producer must not look idle meanwhile
+        taken = self._taken
+        if not taken:
+            take_batch(self._waiting, self._config.max_batch_bytes, taken)
+        elif self._waiting and self._waiting[0] is taken[-1]:  # an exception came in `take_batch`
+            self._waiting.popleft()
+        sendable = self._without_failed_keys(taken) if self._failed_keys else taken
+        in_flight = InFlightBatch(self, sendable) if sendable else None
+        rest: list[PendingMessage] = []
+        # No call, and so no exception, comes between these two.
+        self._in_flight = in_flight
+        self._taken = rest
+        if in_flight is None:
+            self._senders_in_flight.discard(self)
+        return in_flight
 
     async def stop(self) -> None:
         """End the request in flight; callers that wait for it get an error."""
-        with self._lock:
-            self._is_stopped = True
-            in_flight = self._in_flight  # a caller that reads its answer may end it meanwhile
+        self._is_stopped = True
+        # Whoever has the turn may have looked before; it has it for a moment, unless a signal
+        # handler runs on top of it, which may be waiting for this very end.
+        for _ in range(_TURNS_BEFORE_STOP):
+            if self._turn.acquire(blocking=False):
+                self._turn.release()
+                break
+            await asyncio.sleep(_TURN_S)
+        in_flight = self._in_flight  # a caller that reads its answer may end it meanwhile
         if in_flight is not None:
             await in_flight.stop()
         self._fail_waiting()
 
     def _ended(self, may_continue: bool) -> None:
-        with self._lock:
-            self._in_flight = None
-            self._senders_in_flight.discard(self)
-            if not self._waiting:
-                return
-            if may_continue:
-                self.begin()
-            else:  # after a defect, or `stop`: nothing may be sent behind an abandoned batch
-                self._fail_waiting()
+        self._leave()
+        if may_continue:
+            self.begin()
+        else:  # after a defect, or `stop`: nothing may be sent behind an abandoned batch
+            self._fail_waiting()
 
     def _ended_outside(self) -> None:
         """Go on behind a batch that another thread has found to be stored."""
-        with self._lock:
-            self._in_flight = None
-            self._senders_in_flight.discard(self)
-            if self._waiting:
-                self._begin_outside(_FROM_CALLER)
+        self._leave()
+        try:
+            with self._turn:
+                self._begin_outside(None)
+        except BaseException:
+            self._client.runtime.post(self.begin)
+            raise
 
     def _end_again(self, batch: InFlightBatch) -> None:
         """Go on as after `_ended_outside`, whatever of it was done; on the I/O thread."""
-        with self._lock:
-            if self._in_flight is batch:
-                self._in_flight = None
-                self._senders_in_flight.discard(self)
-            self.begin()
+        if self._in_flight is batch:
+            self._leave()
+        self.begin()
+
+    def _leave(self) -> None:
+        # The set first: the next request of this queue, of another thread, adds it again.
+        self._senders_in_flight.discard(self)
+        self._in_flight = None
 
     def _fail_waiting(self) -> None:
-        with self._lock:
+        left, self._taken = self._taken, []
+        with contextlib.suppress(IndexError):  # another thread may take the last ones
             while self._waiting:
-                self._waiting.popleft().finish(None, stopped_error(self.queue, "it was not sent"))
+                left.append(self._waiting.popleft())
+        for message in left:
+            message.finish(None, stopped_error(self.queue, "it was not sent"))
 
     def _without_failed_keys(self, batch: Sequence[PendingMessage]) -> list[PendingMessage]:
         # Checked when a batch leaves, not when its messages come: a key may fail meanwhile.
@@ -240,9 +282,9 @@ class InFlightBatch(ResponseFuture):
         "_body",
         "_client",
         "_config",
+        "_ending",
         "_is_oneway",
         "_is_outcome_unknown",
-        "_is_over",
         "_protocol",
         "_sender",
         "_sys_flag",
@@ -262,30 +304,35 @@ class InFlightBatch(ResponseFuture):
         self._sys_flag = 0
         self._attempts = 0
         self._is_outcome_unknown = False  # an earlier attempt may have been stored
-        self._is_over = False
+        # Taken by the thread that ends it: a list, because its `pop` is one step for all threads.
+        self._ending = [True]
         self._task: asyncio.Task[None] | None = None
         self.is_awaited = False
+        self.is_asked = False
         self.callers = None
 
+    @property
+    def is_begun(self) -> bool:
+        """True unless it is still to be started."""
+        return self.is_asked or self._task is not None or not self._ending
+
     def start(self) -> None:
-        """Send, now if nothing has to be awaited before."""
-        if not self._is_over:
+        """Send, now if nothing has to be awaited before; a second call does nothing."""
+        if not self.is_begun:
             self._guarded(self._start)
 
     def start_from_caller(self) -> None:
-        """Send from another thread if that is possible at once; else the I/O thread starts."""
+        """Send from another thread if that is possible at once; else the I/O thread starts.
+
+        With `is_awaited` that thread waits for the answer next, by `callers` if that is set.
+        """
         try:
             # Only the I/O thread writes one-way requests: there is no answer to order them by.
             is_sent = not self._is_oneway and self._is_body_made() and self._send()
-        except Exception:  # noqa: BLE001 - the I/O thread meets it again and handles it
+        except OrderMQError:  # the I/O thread meets it again and handles it
             is_sent = False
         if not is_sent:
             self._client.runtime.post(self.start)
-
-    def start_awaited(self) -> None:
-        """`start_from_caller`, on a thread that waits for the answer next, by `callers` if set."""
-        self.is_awaited = True
-        self.start_from_caller()
 
     async def stop(self) -> None:
         """Give up now; whether the batch was stored is unknown."""
@@ -348,10 +395,10 @@ class InFlightBatch(ResponseFuture):
 
     @property
     def is_over(self) -> bool:
-        return self._is_over
+        return not self._ending
 
     def answered(self, command: Command) -> None:
-        if self._is_over:
+        if not self._ending:
             self._finish_again(command)
         else:
             self._guarded(lambda: self._read(command))
@@ -376,7 +423,7 @@ class InFlightBatch(ResponseFuture):
                 return False
         try:
             receipts = receipts_of()
-        except Exception:  # noqa: BLE001 - the I/O thread meets it again and handles it
+        except OrderMQError:  # the I/O thread meets it again and handles it
             return False
         if self._may_end():
             try:
@@ -388,9 +435,10 @@ class InFlightBatch(ResponseFuture):
 
     def _may_end(self) -> bool:
         """Return True to one of the threads that would end this batch."""
-        with self._sender._lock:
-            is_first, self._is_over = not self._is_over, True
-        return is_first
+        try:
+            return self._ending.pop()
+        except IndexError:
+            return False
 
     def _finish_again(self, command: Command) -> None:
         # An exception ended `answered_outside` somewhere; or the answer is to a batch that `stop`
@@ -408,7 +456,7 @@ class InFlightBatch(ResponseFuture):
             message.finish(its_receipts, None)
 
     def failed(self, error: Exception) -> None:
-        if not self._is_over:
+        if self._ending:
             self._guarded(lambda: self._after_failure(error))
 
     def _read(self, answer: Command) -> None:
@@ -451,7 +499,7 @@ class InFlightBatch(ResponseFuture):
         if len(staying) < len(self._batch):  # the body holds messages that left
             self._batch, self._body = staying, None
         if not staying:
-            self._is_over = True
+            self._ending.clear()
             self._sender._ended(True)
             return
         # Decided before this failure counts as one with an unknown outcome: `decide` looks at it
@@ -481,7 +529,7 @@ class InFlightBatch(ResponseFuture):
         return staying
 
     def _give_up(self, error: OrderMQError, step: AfterFailure) -> None:
-        self._is_over = True
+        self._ending.clear()
         # The keys first: a caller that is told and sends the key's next message must be refused.
         if step is AfterFailure.UNKNOWN:
             topic = self._protocol.queue.topic
@@ -497,9 +545,6 @@ class InFlightBatch(ResponseFuture):
         outcome = f"whether it was stored is unknown ({why})"
         self._give_up(stopped_error(self._protocol.queue, outcome), AfterFailure.UNKNOWN)
         self._sender._ended(False)
-
-
-_FROM_CALLER = InFlightBatch.start_from_caller
 
 
 def stopped_error(queue: MessageQueue, outcome: str) -> StateError:

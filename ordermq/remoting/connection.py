@@ -233,6 +233,7 @@ class Connection(asyncio.Protocol):
         waiting.heard_bytes = self._heard()[0]
         if threading.get_ident() != self._loop_thread:
             return self._ask_from_outside(opaque, frame, waiting)
+        waiting.is_asked = True
         if not self.is_open:
             if self._is_closing or self._ended.is_set():
                 waiting.failed(self._closed_error(ConnectFailed))
@@ -247,6 +248,22 @@ class Connection(asyncio.Protocol):
         shared, reading = self._socket, self._reading
         if shared is None or reading is None:
             return False
+        try:
+            return self._write_from_outside(opaque, frame, waiting, shared, reading)
+        except BaseException:
+            if not waiting.is_asked:  # nor will be: the loop's thread begins it again
+                self._pending.pop(opaque)
+            shared.interrupted()
+            raise
+
+    def _write_from_outside(
+        self,
+        opaque: int,
+        frame: bytes,
+        waiting: ResponseFuture,
+        shared: SharedSocket,
+        reading: Reading,
+    ) -> bool:
         # The lock keeps the connection from ending, and the time-out check from going to sleep,
         # between the test and the write. If no check runs, the loop's thread must send: only it
         # can start one.
@@ -256,7 +273,7 @@ class Connection(asyncio.Protocol):
             # Before the write: the response may arrive before `append` returns.
             self._pending.add_from_outside(opaque, waiting)
             try:
-                if not shared.append(frame):
+                if not shared.append(frame, waiting):
                     self._pending.pop(opaque)
                     return False
             except OSError as error:
@@ -437,19 +454,22 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._error = self._error or self._explained(error)
         self._writable.set()
-        if self._socket is not None:
-            self._socket.close()
         if self._reading is not None:
             self._heard_bytes += self._reading.counts_outside[0]
             self._reading.end()
             self._reading = None
         # Before `on_closed`: its owner may reconnect and retry, and must not meet old requests.
-        for waiting in self._pending.end():
-            self._fail(waiting, self._closed_error(ConnectionLost))
+        self._fail_pending()
+        if self._socket is not None:
+            self._socket.close(self._fail_pending)  # those added until the end, too
         for waiting in self._refused:
             self._fail(waiting, self._closed_error(ConnectFailed))
         self._ended.set()
         self._events.on_closed(self, self._error)
+
+    def _fail_pending(self) -> None:
+        for waiting in self._pending.end():
+            self._fail(waiting, self._closed_error(ConnectionLost))
 
     def _complete(self, command: Command) -> None:
         waiting = self._pending.pop(command.opaque)

@@ -27,12 +27,13 @@ class ResponseFuture:
     A base class and not an asyncio future: threads wait for theirs without a loop.
     """
 
-    __slots__ = ("callers", "code", "deadline_ms", "heard_bytes")
+    __slots__ = ("callers", "code", "deadline_ms", "heard_bytes", "is_asked")
 
     code: int  # of the request
     deadline_ms: int
     heard_bytes: int  # received on the connection when the request was sent
     is_awaited: bool = False  # the thread that asks waits next
+    is_asked: bool  # set by `ask` in one step with the write: an answer or an error will follow
     callers: CallersAnswer | None  # set by `ask`: what that thread waits by; None if by an event
 
     @property
@@ -133,8 +134,12 @@ class ResponseFutures:
         # Under the lock: another thread may have tested `is_ticking` and be about to add its
         # request, which would then have no deadline. A request added and answered between two
         # checks keeps the task for one more round: sends in a row do not restart it each time.
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return True
+        try:
             if not self._waiting and not self._was_added:
                 self._ticking = None
             self._was_added = False
             return self._ticking is not None
+        finally:
+            self._lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable
@@ -14,11 +15,25 @@ from ordermq import forking
 _FLAGS = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
+# How long the loop's thread waits for the lock of a connection. A thread that holds it may need the
+# interpreter lock first, or be suspended by a signal handler that runs on top of it.
+_LOCK_S = 0.005
+
+
+class Asked(Protocol):
+    """A request, as an outbox sees it."""
+
+    is_asked: bool
+
+
 class Outbox(Protocol):
     """Frames that threads other than the loop's write to a socket, whole and in turn."""
 
-    def append(self, data: bytes) -> bool:
+    def append(self, data: bytes, request: Asked) -> bool:
         """Add a frame, with the connection's lock held; `flush` writes it, if it is not written.
+
+        Sets `request.is_asked` in the same step, so that an exception in the caller cannot come
+        between the two.
 
         Returns: False if nothing was done: it is closed, or there is no memory.
         Raises: OSError: the connection broke.
@@ -41,23 +56,29 @@ class Outbox(Protocol):
 class DirectOutbox:
     """Writes each frame where it is added; used with the connection's lock held."""
 
-    __slots__ = ("_rest", "_socket")
+    __slots__ = ("_is_torn", "_rest", "_socket")
 
     def __init__(self, shared: socket.socket) -> None:
         self._socket = shared
         self._rest = b""  # of a partly written frame: must be sent before anything else
+        self._is_torn = False  # an exception came between a write and its result
 
-    def append(self, data: bytes) -> bool:
+    def append(self, data: bytes, request: Asked) -> bool:
+        request.is_asked = True
         if not self._rest:
+            self._is_torn = True
             try:
                 sent = self._socket.send(data, _FLAGS)
             except BlockingIOError:
                 sent = 0
+            self._is_torn = False
             data = data[sent:]
         self._rest += data
         return True
 
     def flush(self) -> bool:
+        if self._is_torn:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "a write was interrupted")
         return not self._rest
 
     def take(self) -> bytes:
@@ -83,6 +104,7 @@ class SharedSocket:
 
     __slots__ = (
         "_is_open",
+        "_late",
         "_lock",
         "_number",
         "_on_broken",
@@ -114,25 +136,40 @@ class SharedSocket:
         if described is not None:
             forking.keep_from_children(self._number)
         self._is_open = transport.get_extra_info("ssl_object") is None
+        self._late: list[bytes] = []  # what the loop's thread could not write yet
 
     # On the loop's thread.
 
     def write(self, data: bytes) -> None:
         """Write through the transport."""
-        with self._lock:
-            self._write_rest()
-            self._transport.write(data)
+        self._late.append(data)
+        self.flush()
 
     def flush(self) -> None:
         """Pass to the transport what other threads have not written, or an exception kept one
-        from writing."""
-        with self._lock:
+        from writing, and what this one writes."""
+        if not self._lock.acquire(timeout=_LOCK_S):
+            self.loop.call_later(_LOCK_S, self.flush)
+            return
+        try:
+            late, self._late = self._late, []
             self._write_rest()
+            for data in late:
+                if not self._transport.is_closing():
+                    self._transport.write(data)
+        finally:
+            self._lock.release()
 
-    def close(self) -> None:
-        """Refuse writes of other threads; called when the transport has ended."""
-        with self._lock:
-            self._is_open = False
+    def close(self, on_closed: Callable[[], object]) -> None:
+        """Refuse writes of other threads; called when the transport has ended.
+
+        Args: on_closed: called once no thread writes any more.
+        """
+        self._is_open = False
+        if not self._lock.acquire(timeout=_LOCK_S):
+            self.loop.call_later(_LOCK_S, self.close, on_closed)
+            return
+        try:
             forking.closes(self._number)  # before the transport closes it
             if self._outbox is not None:
                 self._outbox.close()
@@ -140,6 +177,9 @@ class SharedSocket:
                 forking.closes(self._own.fileno())
                 self._own.close()
                 self._own = None
+        finally:
+            self._lock.release()
+        on_closed()
 
     def _write_rest(self) -> None:
         rest = b"" if self._outbox is None else self._outbox.take()
@@ -153,6 +193,7 @@ class SharedSocket:
         """True if `append` may be called: open, and the transport has nothing to write."""
         return (
             self._is_open
+            and not self._late
             and not self._transport.is_closing()
             and not self._transport.get_write_buffer_size()
         )
@@ -163,7 +204,7 @@ class SharedSocket:
         assert self._outbox is not None
         return self._outbox
 
-    def append(self, data: bytes) -> bool:
+    def append(self, data: bytes, request: Asked) -> bool:
         """Add a frame, with the lock held; `send` writes it, or whoever has its outbox.
 
         Returns: False if nothing was done.
@@ -174,7 +215,7 @@ class SharedSocket:
             own = self._own = socket.fromfd(shared.fileno(), shared.family, shared.type)
             forking.keep_from_children(own.fileno())
             self._outbox = self._outbox_of(own)
-        return self._outbox.append(data)
+        return self._outbox.append(data, request)
 
     def send(self) -> None:
         """Write now what was added; the transport writes what the kernel's buffer cannot take."""
@@ -187,5 +228,23 @@ class SharedSocket:
                 self.loop.call_soon_threadsafe(self.flush)
 
     def failed(self, error: OSError) -> None:
-        """End the connection because a write has failed."""
+        """End the connection because a write has failed.
+
+        Raises: `error`, if it is a signal handler's: those of the system have a number.
+        """
+        if error.errno is None:
+            raise error
         self.loop.call_soon_threadsafe(self._on_broken, error)
+
+    def interrupted(self) -> None:
+        """Let the loop's thread write what an exception may have kept this one from writing."""
+        self.loop.call_soon_threadsafe(self._after_interruption)
+
+    def _after_interruption(self) -> None:
+        try:
+            if self._outbox is not None:
+                self._outbox.flush()
+        except OSError as error:
+            self._on_broken(error)
+        else:
+            self.flush()

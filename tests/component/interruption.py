@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import linecache
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import ordermq
 
 HOUSE = str(Path(ordermq.__file__).parent)
+_TESTS = str(Path(__file__).parent.parent)
 
 
 class InterruptedAt:
@@ -45,3 +47,47 @@ class InterruptedAt:
                 self.raised += 1
                 raise self._error
         return self._trace
+
+
+# Waits that a signal ends before they have done anything; other functions written in C end first.
+_INTERRUPTIBLE = frozenset({"acquire", "read", "poll", "select", "wait"})
+
+
+class InterruptedCall:
+    """Raises `error` in this thread at the `at`-th place where Python itself may, in the block.
+
+    Python calls the handlers of signals at the beginning of a function, behind a call of a function
+    written in C, and in a wait. Unlike a line, each of these places can be met by a signal.
+    """
+
+    def __init__(self, at: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self._at = at
+        self._error = error
+        self.places = 0
+        self.raised_at = ""
+
+    def __enter__(self) -> InterruptedCall:
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        # Not in the test itself; and what a finalizer raises, Python reports and drops.
+        if frame.f_code.co_filename.startswith((_TESTS, _weakrefset.__file__)):
+            return
+        if "__del__" in (frame.f_code.co_name, frame.f_back and frame.f_back.f_code.co_name):
+            return
+        is_place = event in ("call", "c_return") or (
+            event == "c_call" and getattr(argument, "__name__", "") in _INTERRUPTIBLE
+        )
+        if not is_place:
+            return
+        self.places += 1
+        if self.places == self._at:
+            sys.setprofile(None)
+            called = "" if event == "call" else f" {event} {argument!r}"
+            code = frame.f_code
+            self.raised_at = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}{called}"
+            raise self._error

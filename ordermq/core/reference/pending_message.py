@@ -154,15 +154,18 @@ class PlainSends:
         return self._kind((bytes(body),), (text,), (unique_id,), (flag,), size, key, False, on_done)
 
 
-def take_batch(waiting: deque[Any], max_bytes: int) -> list[Any]:
-    batch = [waiting.popleft()]
-    size = batch[0].size
-    while waiting and not batch[0].is_alone and not waiting[0].is_alone:
+def take_batch(waiting: deque[Any], max_bytes: int, taken: list[Any]) -> list[Any]:
+    # Added before it is removed: an exception that a signal handler raises in between loses none.
+    taken.append(waiting[0])
+    waiting.popleft()
+    size = taken[0].size
+    while waiting and not taken[0].is_alone and not waiting[0].is_alone:
         size += waiting[0].size
         if size > max_bytes:
             break
-        batch.append(waiting.popleft())
-    return batch
+        taken.append(waiting[0])
+        waiting.popleft()
+    return taken
 
 
 def gathered(batch: Sequence[Any]) -> tuple[list[bytes], list[str], list[int]]:

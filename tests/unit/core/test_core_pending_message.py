@@ -264,7 +264,7 @@ def test_requests_are_those_of_the_reference(messages, max_bytes):
     for core in (CYTHON, reference):
         waiting, batches = queue_of(core, messages), []
         while waiting:
-            batch = core.take_batch(waiting, max_bytes)
+            batch = core.take_batch(waiting, max_bytes, [])
             batches.append([len(batch), *core.gathered(batch)])
         found.append(batches)
     assert found[0] == found[1]
@@ -274,18 +274,18 @@ def test_a_request_ends_before_a_message_that_stays_alone(core):
     waiting = queue_of(core, [(1, 1, False), (1, 1, False), (1, 1, True), (1, 1, False)])
     sizes = []
     while waiting:
-        sizes.append(len(core.take_batch(waiting, 100)))
+        sizes.append(len(core.take_batch(waiting, 100, [])))
     assert sizes == [2, 1, 1]
 
 
 def test_a_first_message_that_is_too_big_goes_by_itself(core):
     waiting = queue_of(core, [(1, 101, False), (1, 1, False)])
-    assert [len(core.take_batch(waiting, 100)), len(waiting)] == [1, 1]
+    assert [len(core.take_batch(waiting, 100, [])), len(waiting)] == [1, 1]
 
 
 def test_nothing_that_waits_is_no_request(core):
     with pytest.raises(IndexError):
-        core.take_batch(deque(), 100)
+        core.take_batch(deque(), 100, [])
 
 
 def test_messages_are_gathered_in_their_order(core):

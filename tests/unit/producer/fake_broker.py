@@ -139,6 +139,7 @@ class FakeBroker:
         self.headers.append(header)
         self.bodies.append(body)
         self.in_flight += 1
+        waiting.is_asked = True
         assert self.in_flight == 1, "two requests of one queue under way"
         serving = asyncio.get_running_loop().create_task(self._serve(ids, header, waiting))
         self._serving.add(serving)

@@ -96,7 +96,7 @@ def test_they_are_cut_where_a_request_would_end_and_nowhere_else(
     waiting = deque(singly.one(message, None, lambda pending: None) for message in messages)
     requests = []
     while waiting:
-        requests.append([pending.bodies[0] for pending in take_batch(waiting, max_batch_bytes)])
+        requests.append([pending.bodies[0] for pending in take_batch(waiting, max_batch_bytes, [])])
     assert [list(pending.bodies) for pending in made] == requests
     assert [pending.is_alone for pending in made if len(pending) > 1] == [False] * sum(
         len(request) > 1 for request in requests

@@ -152,9 +152,9 @@ def test_a_batch_body_is_written_byte_for_byte_as_java_does(
 def test_a_batch_ends_before_the_message_that_would_make_it_too_big() -> None:
     size = 100 + len("UNIQ_KEY\x011\x02")
     waiting = deque(pending(str(n), body=b"x" * 100) for n in range(5))
-    assert names_of(take_batch(waiting, 2 * size)) == ["0", "1"]
-    assert names_of(take_batch(waiting, 2 * size - 1)) == ["2"]
-    assert names_of(take_batch(waiting, 1)) == ["3"]
+    assert names_of(take_batch(waiting, 2 * size, [])) == ["0", "1"]
+    assert names_of(take_batch(waiting, 2 * size - 1, [])) == ["2"]
+    assert names_of(take_batch(waiting, 1, [])) == ["3"]
     assert len(waiting) == 1
 
 
@@ -164,7 +164,7 @@ def test_a_message_that_must_be_alone_is_alone_and_keeps_its_place() -> None:
     )
     batches = []
     while waiting:
-        batches.append(names_of(take_batch(waiting, 1_000)))
+        batches.append(names_of(take_batch(waiting, 1_000, [])))
     assert batches == [["1", "2"], ["3"], ["4", "5"]]
 
 
@@ -177,7 +177,7 @@ def test_batches_in_a_row_are_the_messages_in_order(
     ]
     waiting, taken = deque(messages), []
     while waiting:
-        batch = take_batch(waiting, limit)
+        batch = take_batch(waiting, limit, [])
         assert len(batch) == 1 or not any(one.is_alone for one in batch)
         taken += batch
     assert taken == messages

@@ -34,6 +34,10 @@ _STEPS = st.lists(
 )
 
 
+class Request:
+    is_asked = False
+
+
 class Wire:
     """A small socket with an outbox at one end, beside the loop's transport, and a reader."""
 
@@ -86,7 +90,7 @@ def test_what_is_added_arrives_whole_and_in_order_whoever_writes_it(
         for number, (step, size) in enumerate(steps):
             if step == "append" and not wire.transport:  # as `SharedSocket.is_free` asks
                 data = bytes([number]) * size
-                assert wire.outbox.append(data)
+                assert wire.outbox.append(data, Request())
                 added += data
             elif step == "flush":
                 wire.flush()
@@ -108,7 +112,7 @@ def test_a_broken_connection_is_an_error_of_the_write(outbox_of: OutboxOf) -> No
     with contextlib.closing(wire):
         wire.theirs.close()
         with pytest.raises(OSError, match="roken pipe"):
-            wire.outbox.append(b"x")
+            wire.outbox.append(b"x", Request())
             wire.outbox.flush()
 
 
@@ -117,7 +121,7 @@ def test_a_closed_outbox_uses_its_socket_no_more(outbox_of: OutboxOf) -> None:
     wire = Wire(outbox_of)
     with contextlib.closing(wire):
         while not wire.is_told:
-            assert wire.outbox.append(b"x" * 100_000)
+            assert wire.outbox.append(b"x" * 100_000, Request())
             wire.flush()
         wire.outbox.close()
         while wire.read(1 << 20):
@@ -126,4 +130,4 @@ def test_a_closed_outbox_uses_its_socket_no_more(outbox_of: OutboxOf) -> None:
         wire.outbox.flush()
         assert wire.read(1 << 20) == 0
         assert len(wire.received) == received
-        assert outbox_of is DirectOutbox or not wire.outbox.append(b"x")
+        assert outbox_of is DirectOutbox or not wire.outbox.append(b"x", Request())
