@@ -37,7 +37,7 @@ from libc.stdint cimport (
     uint32_t, uint64_t,
 )
 from libc.stdlib cimport free
-from libc.string cimport memcpy, strchr
+from libc.string cimport memcmp, memcpy, strchr
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport clockid_t
 

@@ -256,6 +256,38 @@ cdef bint has_blanks(str text) except -1:
     return found
 
 
+cdef enum:
+    NAME_SLOTS = 256
+    LONGEST_KEPT_NAME = 64
+
+
+# Names of properties that were read lately: they are the same in message after message, and one that
+# is made anew costs its memory and its hash. The GIL guards it.
+cdef list _names = [None] * NAME_SLOTS
+
+
+cdef object property_name(const omq.omq_text *name):
+    """Return the name of a property as a str."""
+    cdef const uint8_t *bytes_ = name.bytes
+    cdef size_t size = name.size
+    cdef const char *text = <const char *>bytes_
+    if IS_FREE_THREADED or size > LONGEST_KEPT_NAME:
+        return PyUnicode_DecodeUTF8(text, size, NULL)
+    cdef size_t slot = (
+        size + 31 * bytes_[0] + 7 * bytes_[size // 2] + 13 * bytes_[size - 1]
+    ) % NAME_SLOTS
+    cdef object known = _names[slot]
+    cdef Py_ssize_t known_size
+    cdef const char *known_text
+    if known is not None:
+        known_text = PyUnicode_AsUTF8AndSize(known, &known_size)
+        if <size_t>known_size == size and memcmp(known_text, text, size) == 0:
+            return known
+    known = PyUnicode_DecodeUTF8(text, size, NULL)
+    _names[slot] = known
+    return known
+
+
 @cython.no_gc
 cdef class MessageView:
     """One message of an index; see core/interface.py."""
@@ -353,9 +385,9 @@ cdef class MessageView:
             text = self._text(&parts)
             properties = {}
             while omq.omq_property_next(text, parts.property_size, &at, &found):
-                properties[
-                    PyUnicode_DecodeUTF8(<const char *>found.name.bytes, found.name.size, NULL)
-                ] = PyUnicode_DecodeUTF8(<const char *>found.value.bytes, found.value.size, NULL)
+                properties[property_name(&found.name)] = PyUnicode_DecodeUTF8(
+                    <const char *>found.value.bytes, found.value.size, NULL
+                )
             self._properties = properties
         return self._properties
 
