@@ -1,8 +1,10 @@
-/* The id window of ordermq.h: a ring of the newest ids, and chains of it by hash. */
+/* The id window of ordermq.h: a ring of the newest ids, each with its body's size and checksum, and
+ * chains of it by hash. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
+#include "crc32.h"
 #include "key_lanes.h"
 #include "ordermq.h"
 
@@ -11,7 +13,13 @@ enum {
     INLINE_ID = 32 /* the ids of IPv4 producers; the 56 characters of IPv6 ones lie elsewhere */
 };
 
-/* One id. Of equal ids only the newest is in a chain: else a producer that gives all its messages
+/* What is compared of a message besides its id: a producer may give one id to other bodies. */
+typedef struct {
+    uint32_t size;
+    uint32_t crc;
+} omq_window_body;
+
+/* One id. Of equal messages only the newest is in a chain: else a producer that gives all its messages
  * one id would make one long chain. */
 typedef struct {
     int64_t offset;
@@ -19,6 +27,7 @@ typedef struct {
         uint8_t here[INLINE_ID];
         uint8_t *elsewhere;
     } id;
+    omq_window_body body;
     uint32_t hash;
     uint32_t next; /* in the chain: index + 1 in the ring, 0 at its end */
     uint16_t size;
@@ -82,6 +91,12 @@ size_t omq_id_window_count(const omq_id_window *window) { return window->count; 
 
 /* ---- chains ---- */
 
+static uint32_t hash_of(const omq_id_window *window, const uint8_t *bytes, size_t size,
+                        omq_window_body body) {
+    /* With the body: else messages of one id would make one long chain. */
+    return (uint32_t)omq_key_hash(bytes, size, window->seed ^ body.crc ^ body.size);
+}
+
 static void enchain(omq_id_window *window, omq_window_id *id) {
     uint32_t *chain = window->chains + (id->hash & (window->chain_count - 1));
     id->next = *chain;
@@ -95,13 +110,15 @@ static void unchain(omq_window_id *id, uint32_t *place) {
     id->is_chained = false;
 }
 
-/* Return the place in a chain that names this id, or the chain's end, which holds 0. */
-static uint32_t *find(const omq_id_window *window, const omq_text *text, uint32_t hash) {
+/* Return the place in a chain that names this message, or the chain's end, which holds 0. */
+static uint32_t *find(const omq_id_window *window, const omq_text *text, omq_window_body body,
+                      uint32_t hash) {
     uint32_t *place = window->chains + (hash & (window->chain_count - 1));
     while (*place != 0) {
         omq_window_id *id = window->ring + (*place - 1);
         /* Equal hashes are not enough: a message that is no copy would be lost. */
-        if (id->hash == hash && id->size == text->size &&
+        if (id->hash == hash && id->size == text->size && id->body.size == body.size &&
+            id->body.crc == body.crc &&
             memcmp(bytes_of(id), text->bytes, text->size) == 0) {
             break;
         }
@@ -164,13 +181,12 @@ static omq_status grow(omq_id_window *window) {
 
 /* ---- copies ---- */
 
-/* Note the id of the message at an offset above all noted ones. Writes whether it is a copy.
- * NO_MEMORY. */
+/* Note the message at an offset above all noted ones. Writes whether it is a copy. NO_MEMORY. */
 static omq_status note(omq_id_window *window, int64_t offset, const omq_text *text,
-                       bool *is_copy) {
-    uint32_t hash = (uint32_t)omq_key_hash(text->bytes, text->size, window->seed);
+                       omq_window_body body, bool *is_copy) {
+    uint32_t hash = hash_of(window, text->bytes, text->size, body);
     if (window->count > 0) {
-        uint32_t *place = find(window, text, hash);
+        uint32_t *place = find(window, text, body, hash);
         if (*place != 0) {
             omq_window_id *same = window->ring + (*place - 1);
             *is_copy = offset - same->offset <= (int64_t)window->size;
@@ -186,7 +202,8 @@ static omq_status note(omq_id_window *window, int64_t offset, const omq_text *te
         return OMQ_NO_MEMORY;
     }
     omq_window_id *id = at_age(window, window->count);
-    *id = (omq_window_id){.offset = offset, .hash = hash, .size = (uint16_t)text->size};
+    *id = (omq_window_id){
+        .offset = offset, .body = body, .hash = hash, .size = (uint16_t)text->size};
     uint8_t *bytes = id->id.here;
     if (text->size > INLINE_ID) {
         bytes = id->id.elsewhere = malloc(text->size);
@@ -214,7 +231,8 @@ static omq_status note_row(omq_id_window *window, const uint8_t *body,
     if (!omq_property_find(body + parts.property_at, parts.property_size, &name, &id)) {
         return OMQ_OK;
     }
-    return note(window, offset, &id, is_copy);
+    omq_window_body stored = {parts.body_size, omq_crc32(body + parts.body_at, parts.body_size)};
+    return note(window, offset, &id, stored, is_copy);
 }
 
 static void move_row(omq_message_rows *rows, size_t to, size_t from) {
@@ -269,7 +287,7 @@ const char *omq_id_window_check(const omq_id_window *window) {
         chained += id->is_chained;
         REQUIRE(id->offset <= window->newest, "an id past the newest offset");
         REQUIRE(i == 0 || at_age(window, i - 1)->offset < id->offset, "ids out of order");
-        REQUIRE(id->hash == (uint32_t)omq_key_hash(bytes_of(id), id->size, window->seed),
+        REQUIRE(id->hash == hash_of(window, bytes_of(id), id->size, id->body),
                 "an id with another hash");
     }
     for (uint32_t chain = 0; chain < window->chain_count; chain++) {

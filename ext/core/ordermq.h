@@ -591,12 +591,13 @@ void omq_id_window_clear(omq_id_window *window);
 size_t omq_id_window_count(const omq_id_window *window);
 
 /* Note the rows of an index in order of their offsets, and leave those out of it whose property
- * UNIQ_KEY is that of a message noted at most `size` offsets before. Rows at or before the newest
+ * UNIQ_KEY is that of a message noted at most `size` offsets before, with a stored body of the same
+ * size and CRC-32. Rows at or before the newest
  * offset noted, rows from offset `end` on, and rows without the property, are kept and not noted.
  * Writes how many were left out. body and rows: as omq_message_locate; nobody else may be reading
  * the rows.
  * NO_MEMORY: the window is empty again, and the rows are those that were kept so far, and all
- * behind. O(property bytes). */
+ * behind. O(bytes). */
 omq_status omq_id_window_drop_copies(omq_id_window *window, const uint8_t *body, int64_t end,
                                      omq_message_rows *rows, size_t *dropped);
 

@@ -1695,13 +1695,14 @@ class IdWindow(Protocol):
     sent again (docs/internals/semantics.md#de-duplication).
 
     A copy is a message with the id of one that lies at most `size` offsets before it, noted by
-    this window. Ids are compared, not only their hashes. One thread at a time.
+    this window, and with a stored body of the same size and CRC-32. Ids are compared, not only
+    their hashes. One thread at a time.
     """
 
     def __init__(self, size: int) -> None:
         """Make an empty window.
 
-        Args: size: offsets, 1 .. 2**31 - 1; memory is taken as ids come, some 60 bytes each.
+        Args: size: offsets, 1 .. 2**31 - 1; memory is taken as ids come, some 70 bytes each.
         Raises: ValueError: the size is out of range.
         """
 
@@ -1710,7 +1711,7 @@ class IdWindow(Protocol):
 
         The one change that is made to an index: before anything else has seen it, for its rows
         move. Messages at or before the newest offset noted, and messages without an id, are kept
-        and not noted. O(property bytes).
+        and not noted. O(bytes).
 
         Args: end: messages from this offset on are kept and not noted.
         Raises: MemoryError: the window is empty again, and the index has the messages that were

@@ -321,3 +321,26 @@ def test_a_window_out_of_range_is_refused(size: int) -> None:
 def test_a_consumer_that_pulls_offset_by_offset_cannot_deduplicate() -> None:
     with pytest.raises(ConfigError, match="deduplicate"):
         PullConsumer("g", name_servers="127.0.0.1:1", deduplicate=10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_bodies_under_one_id_are_no_copies(
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    """Java keeps the id of a Message object that is sent again with another body."""
+    with WireClient(broker.port) as client:
+        about = {"UNIQ_KEY": "one", "__SHARDINGKEY": "k"}
+        for body in ("A", "B", "C", "A", "B"):
+            assert client.send("orders", body.encode(), properties=about).code == 0
+    own = {"local_offset_store_dir": str(tmp_path)} | KINDS[kind]
+    with make_consumer(seen.take, deduplicate=100, **own) as consumer:
+        seen.wait_for_count(3)
+        eventually(lambda: consumer.statistics["copies_dropped"] == 2, "true copies are dropped")
+    assert "".join(sorted(bodies(seen))) == "ABC"
+    told = [record for record in caplog.records if "copies that were sent again" in record.message]
+    assert [record.levelname for record in told if record.levelname == "WARNING"] == ["WARNING"]

@@ -435,11 +435,20 @@ class LockTableMachine(RuleBasedStateMachine):
             assert outcome(self.table.name_of, number) is ValueError
 
 
-unique_ids = st.sampled_from([None, *(b"%d" % number * 8 for number in range(30)), b"long" * 20])
+unique_ids = st.one_of(
+    st.none(),
+    st.tuples(
+        st.sampled_from([*(b"%d" % number * 8 for number in range(30)), b"long" * 20]),
+        st.sampled_from([b"", b"x", b"y"]),
+    ),
+)
 
 
 class IdWindowMachine(RuleBasedStateMachine):
-    """A message is a copy if one of the window's last `size` offsets has its id; by a list."""
+    """A message is a copy if one of the window's last `size` offsets has its id and body: a list.
+
+    Ids come with a body: the same id may have another one.
+    """
 
     module = "ordermq.core._cython"
 
@@ -467,7 +476,7 @@ class IdWindowMachine(RuleBasedStateMachine):
     @rule(count=counts)
     def pull_new(self, count):
         start = self.log[-1][0] + 1 if self.log else 0
-        self.note([(offset, b"new%d" % offset) for offset in range(start, start + count)])
+        self.note([(offset, (b"new%d" % offset, b"")) for offset in range(start, start + count)])
 
     @precondition(lambda self: self.log)
     @rule(back=st.integers(0, 40))
@@ -495,10 +504,10 @@ class IdWindowMachine(RuleBasedStateMachine):
     def drop(self, messages, end=2**63 - 1):
         index = self.core.MessageIndex(
             b"".join(
-                record(offset=offset, properties=b"UNIQ_KEY\x01%s\x02" % unique_id)
-                if unique_id
+                record(offset=offset, properties=b"UNIQ_KEY\x01%s\x02" % named[0], body=named[1])
+                if named
                 else record(offset=offset)
-                for offset, unique_id in messages
+                for offset, named in messages
             )
         )
         dropped = self.window.drop_copies(index, end)

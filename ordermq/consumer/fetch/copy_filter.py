@@ -1,8 +1,9 @@
 """Filters of copies: messages that a producer sent again because no answer had come
 (docs/internals/semantics.md#de-duplication).
 
-A copy has the producer's id (`UNIQ_KEY`) of a message at most N offsets before it. The queue's log
-alone decides it, so that all members, before and after any take-over, drop the same messages.
+A copy has the producer's id (`UNIQ_KEY`), and the body, of a message at most N offsets before it.
+The queue's log alone decides it, so that all members, before and after any take-over, drop the same
+messages.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class WindowFilter:
         self._recorder = recorder
         self._statistics = statistics
         self._filled = -1  # the generation for which the window is right
+        self._is_told = False
         self.accept: Accept = self._accept
 
     async def prepare(
@@ -155,7 +157,17 @@ class WindowFilter:
         if generation != assigned.generation:
             return  # this answer does not count; its messages are pulled again
         self._statistics.add("copies_dropped", dropped)
-        _log.debug("%s: dropped %d copies that were sent again", assigned.queue, dropped)
+        # Once: a network that holds requests back makes copies of many.
+        _log.log(
+            logging.DEBUG if self._is_told else logging.WARNING,
+            "%s: dropped %d copies that were sent again, from offset %d on (deduplicate=%d); "
+            "further ones are counted in copies_dropped",
+            assigned.queue,
+            dropped,
+            assigned.next_pull_offset,
+            self._window.size,
+        )
+        self._is_told = True
         lease = assigned.lease
         if self._recorder.enabled and lease is not None:
             self._recorder.record(EventType.DROP, assigned.queue, lease.epoch, offs=offsets)

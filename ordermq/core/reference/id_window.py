@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import final
+from zlib import crc32
 
 from ordermq.core import interface
 from ordermq.core.reference.arguments import MAX_SIZE, out_of_range
@@ -21,7 +22,8 @@ class IdWindow:
         self.clear()
 
     def clear(self) -> None:
-        self._ids: dict[int, bytes] = {}  # by offset, ascending
+        # By offset, ascending: id, size and CRC-32 of the stored body.
+        self._ids: dict[int, tuple[bytes, int, int]] = {}
         self._newest = -1
 
     @property
@@ -35,25 +37,26 @@ class IdWindow:
         if not isinstance(index, MessageIndex):
             raise TypeError(f"drop_copies: expected a MessageIndex, got {type(index).__name__}")
         return index._drop_rows(
-            lambda offset, unique_id: offset < end and self._is_copy(offset, unique_id)
+            lambda offset, unique_id, body: offset < end and self._is_copy(offset, unique_id, body)
         )
 
-    def _is_copy(self, offset: int, unique_id: bytes) -> bool:
+    def _is_copy(self, offset: int, unique_id: bytes, body: bytes) -> bool:
         if offset <= self._newest:
             return False
         self._newest = offset
         if not unique_id:
             return False
+        message = unique_id, len(body), crc32(body)
         is_copy = any(
-            held == unique_id and offset - at <= self._size for at, held in self._ids.items()
+            held == message and offset - at <= self._size for at, held in self._ids.items()
         )
         near = {at: held for at, held in self._ids.items() if offset - at < self._size}
-        self._ids = near | {offset: unique_id}
+        self._ids = near | {offset: message}
         return is_copy
 
     def _check(self) -> None:
         offsets = list(self._ids)
         assert offsets == sorted(offsets), offsets
-        assert all(self._ids.values()), self._ids
+        assert all(unique_id for unique_id, _, _ in self._ids.values()), self._ids
         assert not offsets or offsets[-1] - offsets[0] < self._size, offsets
         assert not offsets or offsets[-1] <= self._newest, (offsets, self._newest)

@@ -131,13 +131,17 @@ class MessageIndex:
     def _text(self, row: _Row) -> bytes:
         return self.body[row.property_position :][: row.property_size]
 
-    def _drop_rows(self, is_copy: Callable[[int, bytes], bool]) -> int:
-        """Drop the rows of copies, told by offset and UNIQ_KEY; return how many."""
+    def _drop_rows(self, is_copy: Callable[[int, bytes, bytes], bool]) -> int:
+        """Drop the rows of copies, told by offset, UNIQ_KEY and stored body; return how many."""
         rows = self._rows
         self._rows = [
             row
             for row in rows
-            if not is_copy(row.queue_offset, _properties(self._text(row)).get(b"UNIQ_KEY", b""))
+            if not is_copy(
+                row.queue_offset,
+                _properties(self._text(row)).get(b"UNIQ_KEY", b""),
+                self.body[row.body_position :][: row.body_size],
+            )
         ]
         return len(rows) - len(self._rows)
 

@@ -4,11 +4,13 @@ from stored_records import INNER_BATCH, columns, entry, record
 JAVA_IPV6_ID = b"20010DB8" * 7  # 56 characters
 
 
-def stored(offset, unique_id):
-    """A record with this id, between two other properties; None: without one."""
+def stored(offset, unique_id, body=None):
+    """A record with this id, between two other properties; None: without one. Without a body of its
+    own, its body is the id's."""
     named = b"" if unique_id is None else b"UNIQ_KEY\x01" + unique_id + b"\x02"
     properties = b"TAGS\x01a\x02" + named + b"WAIT\x01true\x02"
-    return record(offset=offset, body=b"%d" % offset, properties=properties)
+    body = unique_id or b"none" if body is None else body
+    return record(offset=offset, body=body, properties=properties)
 
 
 def index_of(core, *messages):
@@ -32,7 +34,7 @@ def test_a_copy_is_left_out_and_what_is_left_reads_as_before(core):
     alone = core.MessageIndex(b"".join(stored(*messages[i]) for i in (0, 1, 3, 4)))
     assert columns(index)[0] == [10, 11, 13, 14] == columns(alone)[0]
     views = list(index.views(core.MessageView, 0, 4))
-    assert [bytes(view.body) for view in views] == [b"10", b"11", b"13", b"14"]
+    assert [bytes(view.body) for view in views] == [b"A", b"B", b"none", b"C"]
     assert [view.get_property("UNIQ_KEY") for view in views] == ["A", "B", None, "C"]
     assert [index.offset_at(row) for row in range(4)] == [10, 11, 13, 14]
     assert index.body_sizes.tolist() == alone.body_sizes.tolist()
@@ -40,7 +42,7 @@ def test_a_copy_is_left_out_and_what_is_left_reads_as_before(core):
         index.offset_at(4)
     queue = core.ProcessQueue()
     assert queue.put_batch(index)
-    assert (queue.message_count, queue.size_bytes) == (4, 8)
+    assert (queue.message_count, queue.size_bytes) == (4, 7)
     assert [(first, count) for _, first, count in queue.take_segments(9)] == [(0, 4)]
 
 
@@ -103,6 +105,25 @@ def test_ids_are_told_apart_to_the_byte(core):
     assert len(window) == 2 * len(names)
 
 
+def test_one_id_of_other_bodies_is_no_copy(core):
+    """Java keeps the id of a Message object that is sent again with another body."""
+    window = core.IdWindow(100)
+    bodies = [b"order 0", b"order 1", b"order 11", b"", b"order 1", b"order 0", b""]
+    index = core.MessageIndex(b"".join(stored(at, b"same", body) for at, body in enumerate(bodies)))
+    assert window.drop_copies(index) == 3
+    window._check()
+    assert index.columns("offsets")["offsets"].tolist() == [0, 1, 2, 3]
+    assert len(window) == 7
+
+
+def test_one_id_of_many_bodies_takes_no_longer_than_many_ids(native_core):
+    window = native_core.IdWindow(200_000)
+    for start in range(0, 100_000, 10_000):
+        records = [stored(at, b"same", b"%d" % at) for at in range(start, start + 10_000)]
+        assert window.drop_copies(native_core.MessageIndex(b"".join(records))) == 0
+    window._check()
+
+
 def test_one_id_for_every_message(core):
     window = core.IdWindow(50)
     assert kept(core, window, *[(offset, b"same") for offset in range(300)]) == [0]
@@ -120,7 +141,7 @@ def test_a_window_slides_and_grows(native_core):
 
 
 def test_messages_of_an_inner_batch_have_ids_of_their_own(core):
-    entries = [entry(b"%d" % at, b"UNIQ_KEY\x01%d\x02" % (at % 3)) for at in range(5)]
+    entries = [entry(b"%d" % (at % 3), b"UNIQ_KEY\x01%d\x02" % (at % 3)) for at in range(5)]
     body = record(offset=20, body=b"".join(entries), sys_flag=INNER_BATCH)
     index = core.MessageIndex(stored(19, b"1") + body + stored(30, b"9"))
     window = core.IdWindow(100)
@@ -128,11 +149,11 @@ def test_messages_of_an_inner_batch_have_ids_of_their_own(core):
     window._check()
     views = list(index.views(core.MessageView, 0, len(index)))
     assert [view.queue_offset for view in views] == [19, 20, 22, 30]
-    assert [bytes(view.body) for view in views] == [b"19", b"0", b"2", b"30"]
+    assert [bytes(view.body) for view in views] == [b"1", b"0", b"2", b"9"]
 
 
 def test_the_last_of_two_ids_counts_and_one_without_a_value_is_none(core):
-    twice = record(offset=1, properties=b"UNIQ_KEY\x01A\x02UNIQ_KEY\x01B\x02")
+    twice = record(offset=1, body=b"B", properties=b"UNIQ_KEY\x01A\x02UNIQ_KEY\x01B\x02")
     empty = record(offset=2, properties=b"UNIQ_KEY\x01\x02")
     bodies = [stored(0, b"B"), twice, empty, record(offset=3, properties=b"UNIQ_KEY\x01\x02")]
     index = core.MessageIndex(b"".join(bodies))
