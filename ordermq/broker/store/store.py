@@ -46,6 +46,12 @@ _LEAST_GAP = 65_536
 # Their offsets are not seen by consumers, and the broker counts on their having no gap.
 WAITING_TOPICS = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 SCHEMA_TABLES = frozenset({"meta", "topics", "groups", "queues", "offsets", "locks"})
+_DISK_ERRORS = frozenset(
+    {
+        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
+    }
+)  # fmt: skip
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 # Each queue has a table of its own, `log_<queues.id>`, because each then grows at its right
 # edge: with eight queues twice as fast as one table keyed by queue and offset.
@@ -542,6 +548,16 @@ def loading(path: Path | None) -> Iterator[None]:
         yield
     except (StoreError, ConfigError, OSError):
         raise
+    except sqlite3.OperationalError as error:
+        # The low byte is the kind of the error. Others, as of a missing table, are damage.
+        remedy = AFTER_DAMAGE
+        if error.sqlite_errorcode & 0xFF in _DISK_ERRORS:
+            remedy = (
+                "free space on its disk, or check the disk, and the file's owner and permissions"
+            )
+        raise StoreError(
+            f"{path} cannot be opened as the broker's database ({error}): {remedy}"
+        ) from (error)
     except Exception as error:
         # Whatever was expected of the content: a damaged page may look like any rows.
         raise StoreError(
@@ -607,6 +623,7 @@ def lock_database(path: Path) -> int:
             f"{path} is open in another broker (process {holder}): stop that one, or give "
             "another path"
         ) from error
-    os.ftruncate(held, 0)
-    os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
+    with contextlib.suppress(OSError):  # only for the text above: a full disk can still be read
+        os.ftruncate(held, 0)
+        os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
     return held

@@ -17,6 +17,7 @@ from ordermq.broker.store.database_check import check_database
 from ordermq.cli.main import main
 from ordermq.config import BrokerConfig
 from ordermq.errors import StoreError
+from tests.component.broker.broker_process import BrokerProcess
 from tests.component.broker.wire_client import WireClient
 
 STEP = 1_024  # bytes between two places of damage; a page has 4,096
@@ -163,3 +164,18 @@ def test_the_command_prints_what_is_wrong_and_ends_with_1(good: Path, tmp_path: 
     junk = CliRunner().invoke(main, ["broker", "check", str(text)])
     assert junk.exit_code == 1
     assert "file is not a database" in junk.output
+
+
+def test_what_a_damaged_log_has_cost_is_found_by_the_receipts_alone(tmp_path: Path) -> None:
+    path = tmp_path / "broker.db"
+    broker = BrokerProcess(path)
+    with WireClient(broker.port) as client:
+        receipts = [int(client.send("orders", b"x" * 500).ext["queueOffset"]) for _ in range(60)]
+    broker.kill()
+    wal = Path(f"{path}-wal")
+    content = bytearray(wal.read_bytes())
+    content[len(content) // 2] ^= 1
+    wal.write_bytes(content)
+    with EmbeddedBroker(path) as again, WireClient(again.port) as client:
+        assert client.max_offset("orders") <= receipts[-1]
+    assert check_database(path).problems == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -262,3 +265,42 @@ def test_closing_answers_what_was_written(tmp_path: Path) -> None:
             pass  # what was not read yet was not written either, or was: unknown to the client
     with EmbeddedBroker(tmp_path / "broker.db") as again, WireClient(again.port) as client:
         assert client.max_offset("orders") >= acknowledged
+
+
+def test_a_broker_starts_on_a_full_disk_and_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "broker.db"
+    with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
+        client.send("orders", b"kept")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)  # of the process id into the lock file
+    with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
+        assert [message.body for message in records(client.pull("orders", 0).body)] == [b"kept"]
+
+
+_NEW_ON_A_FULL_DISK = """
+import resource, signal, sys
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import StoreError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    EmbeddedBroker(sys.argv[1]).start()
+except StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("bytes_left", [0, 100, 5_000, 20_000])
+def test_a_new_broker_on_a_full_disk_says_so(tmp_path: Path, bytes_left: int) -> None:
+    path = tmp_path / "broker.db"
+    command = [sys.executable, "-c", _NEW_ON_A_FULL_DISK, str(path), str(bytes_left)]
+    got = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "free space on its disk" in got.stdout, got.stderr
+    # What was begun is in nobody's way.
+    with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
+        assert client.send("orders").code == 0
