@@ -289,12 +289,20 @@ class QueueRouting:
             self._require_some(topic, queues)
             # One step: two threads that come here together must not pin two sets.
             pinned = self._pinned.setdefault(topic, queues)
-        if not queues:  # there is no queue to move to
-            return pinned
-        if pinned != queues and not self._config.allow_queue_change:
-            route, _ = self._latest[topic]
-            if are_brokers_away(route, queues, pinned):  # they come back with the same queues
-                return pinned
+        if pinned == queues:
+            self._pinned[topic] = queues
+            return queues
+        route, _ = self._latest[topic]
+        may_move = self._config.allow_queue_change and queues
+        if not may_move and are_brokers_away(route, queues, pinned):
+            return pinned  # they come back with the same queues
+        if not queues:  # withdrawn, and there is no queue to move to
+            raise OrderingError(
+                f"the topic had {len(pinned)} queues when a key was first sent and has none now: "
+                f"{why_no_queue(route)}",
+                topic=topic,
+            )
+        if not may_move:
             raise OrderingError(
                 f"the topic had {len(pinned)} queues when a key was first sent and has "
                 f"{len(queues)} now: keys would move to other queues, ahead of messages before "
