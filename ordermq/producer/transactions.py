@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings
 
 _log = logging.getLogger("ordermq.producer")
+_DECISIONS_KEPT = 10_000  # brokers ask within minutes
 # A stored message's id ends with its physical offset, 16 hex digits.
 _PHYSICAL_OFFSET_AT = -16
 _FLAGS = {
@@ -126,6 +128,9 @@ class TransactionProducer(Producer):
         self._topics = tuple(topics)
         self._checks: concurrent.futures.ThreadPoolExecutor | None = None
         self._checking: set[concurrent.futures.Future[None]] = set()
+        # By these two checks of this producer's transactions are answered, by message id.
+        self._executing: set[str] = set()
+        self._decided: OrderedDict[str, TransactionState] = OrderedDict()  # the newest ones
 
     def start(self) -> Self:
         """Connect, register with the brokers of `topics`, which may then ask, and return self.
@@ -195,15 +200,20 @@ class TransactionProducer(Producer):
         client = self._live_for_blocking()
         execute = _executable(message, execute or self._execute)
         waiter = ThreadWaiter()
-        pending = self._send_half(message, sharding_key, queue, waiter.on_done)
-        waiter.wait()
-        half = pending.receipt()
-        message.transaction_id = half.message_id
-        outcome = _not_durable(half) or _state(
-            lambda: execute(message, argument), "execute", half.message_id
-        )
-        client.runtime.call(self._end(client, message, half, sharding_key, *outcome))
-        return _receipt(half, outcome[0])
+        pending = self._half(message, sharding_key, waiter.on_done)
+        state = None
+        try:
+            self._hand_in(message, sharding_key, queue, [pending], fallbacks=0)
+            waiter.wait()
+            half = pending.receipt()
+            message.transaction_id = half.message_id
+            state, remark = _not_durable(half) or _state(
+                lambda: execute(message, argument), "execute", half.message_id
+            )
+            client.runtime.call(self._end(client, message, half, sharding_key, state, remark))
+        finally:
+            self._executed(pending, state)
+        return _receipt(half, state)
 
     async def asend_in_transaction(
         self,
@@ -228,22 +238,26 @@ class TransactionProducer(Producer):
         client = self._live()
         executor = _executable(message, execute or self._execute)
         waiter = AsyncWaiter()
-        self._send_half(message, sharding_key, queue, waiter.on_done)
-        half = await waiter.receipt
-        message.transaction_id = half.message_id
-        outcome = _not_durable(half) or await _executed(
-            executor, message, argument, half.message_id
-        )
-        ending = client.runtime.submit(self._end(client, message, half, sharding_key, *outcome))
-        # Shielded: the broker is told even if the caller is cancelled now.
-        await asyncio.shield(asyncio.wrap_future(ending))
-        return _receipt(half, outcome[0])
+        pending = self._half(message, sharding_key, waiter.on_done)
+        state = None
+        try:
+            self._hand_in(message, sharding_key, queue, [pending], fallbacks=0)
+            half = await waiter.receipt
+            message.transaction_id = half.message_id
+            state, remark = _not_durable(half) or await _executed(
+                executor, message, argument, half.message_id
+            )
+            end = self._end(client, message, half, sharding_key, state, remark)
+            # Shielded: the broker is told even if the caller is cancelled now.
+            await asyncio.shield(asyncio.wrap_future(client.runtime.submit(end)))
+        finally:
+            self._executed(pending, state)
+        return _receipt(half, state)
 
-    def _send_half(
+    def _half(
         self,
         message: Message,
         key: ShardingKey | None,
-        queue: MessageQueue | None,
         on_done: Callable[[PendingMessage], None],
     ) -> PendingMessage:
         added = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
@@ -252,8 +266,17 @@ class TransactionProducer(Producer):
         # The broker must know the group before it can ask about this message. No other broker
         # is tried for it: a copy there would be a second transaction.
         pending.requirement = self._registration
-        self._hand_in(message, key, queue, [pending], fallbacks=0)
+        # Before the broker has it: it may ask from then on.
+        self._executing.add(pending.unique_ids[0])
         return pending
+
+    def _executed(self, pending: PendingMessage, state: TransactionState | None) -> None:
+        """Note how a transaction ended; `check` is asked about one whose state is not known."""
+        if state is not None and state is not TransactionState.UNKNOWN:
+            self._decided[pending.unique_ids[0]] = state
+            if len(self._decided) > _DECISIONS_KEPT:
+                self._decided.popitem(last=False)
+        self._executing.discard(pending.unique_ids[0])
 
     # On the I/O thread.
 
@@ -327,7 +350,9 @@ class TransactionProducer(Producer):
         self, address: str, header: CheckTransactionHeader, message: MessageView
     ) -> None:
         try:
-            state, remark = _state(lambda: self._check(message), "check", message.message_id)
+            state, remark = self._known_state(message) or _state(
+                lambda: self._check(message), "check", message.message_id
+            )
         except BaseException as error:  # noqa: BLE001 - a pool would swallow its sys.exit()
             state, remark = _raised(error, "check", message.message_id)
         ended = EndTransactionHeader(
@@ -350,6 +375,15 @@ class TransactionProducer(Producer):
                 "transaction %s: %s was not told the state and will ask again: %s",
                 message.message_id, address, error,
             )  # fmt: skip
+
+    def _known_state(self, message: MessageView) -> _Outcome | None:
+        # What this producer executes, or has executed, it knows better than `check`, which may look
+        # before the local transaction is visible.
+        # In this order: a transaction that ends meanwhile is found in the second one.
+        if message.message_id in self._executing:
+            return TransactionState.UNKNOWN, "its local transaction is still being executed"
+        state = self._decided.get(message.message_id)
+        return None if state is None else (state, None)
 
 
 def _executable(message: Message, execute: _T | None) -> _T:

@@ -118,6 +118,32 @@ def test_a_transaction_left_open_is_checked_until_it_is_decided(
     assert broker.statistics.transactions_rolled_back == 1
 
 
+def test_a_check_of_a_transaction_that_is_being_executed_decides_nothing(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    checks: list[str] = []
+
+    def check(message: MessageView) -> TransactionState:
+        checks.append(message.message_id)
+        return ROLLBACK  # the row is not visible yet
+
+    def execute(message: Message, argument: object) -> TransactionState:
+        sent = broker.statistics.transactions_asked
+        eventually(lambda: broker.statistics.transactions_asked > sent + 1, "it is asked twice")
+        return COMMIT
+
+    with (
+        TransactionProducer("pg", execute=execute, check=check, name_servers=broker.name_servers)
+        as producer,
+        make_consumer(seen.take),
+    ):  # fmt: skip
+        assert producer.send_in_transaction(orders(1)).state is COMMIT
+        seen.wait_for_count(1)
+        eventually(lambda: broker.statistics.half_messages == 0, "no half waits")
+    assert checks == []
+    assert broker.statistics.transactions_rolled_back == 0
+
+
 def test_a_producer_begun_again_answers_for_the_one_that_died(
     broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
 ) -> None:
