@@ -72,8 +72,9 @@ class Producer(Starting):
         name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
             or of the environment variable ORDERMQ_NAME_SERVERS.
         selector: how a sharding key chooses its queue: "java" (the classic Java client's way),
-            "go", "sip", "sha256", or a function (queues, message, key) -> queue, called on the
-            thread that sends. All producers of an ordered topic must agree.
+            "go", "grpc" (RocketMQ 5's proxy), "sip", "sha256", or a function (queues, message,
+            key) -> queue, called on the thread that sends. All producers of an ordered topic must
+            agree.
         instance_name: a part of the client id, for admin tools; the id is unique with and
             without it.
         config: all settings at once; else give them flat, as `send_timeout_ms=500`.

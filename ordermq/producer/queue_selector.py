@@ -23,7 +23,7 @@ from ordermq.client.routes import (
 from ordermq.clock import Clock
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError, OrderingError, RouteError, StateError
-from ordermq.model.hashing import key_hash
+from ordermq.model.hashing import key_hash, string_hash
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
@@ -53,16 +53,39 @@ def go_index(key: ShardingKey, count: int) -> int:
 
 
 def sha256_index(key: ShardingKey, count: int) -> int:
-    """Return the index of the 5.x Python client: SHA-256 as one big number."""
+    """Return the index that the 5.x Python client computes: SHA-256 as one big number.
+
+    RocketMQ's proxy stores its messages elsewhere (`grpc_index`).
+    """
     import hashlib  # here, for it loads OpenSSL's hashes and few choose them
 
     return int.from_bytes(hashlib.sha256(str(key).encode()).digest(), "big") % count
 
 
 def sip_index(key: ShardingKey, count: int) -> int:
-    """Return the index of the 5.x Java and Go clients: SipHash-2-4 as a signed long."""
+    """Return the index that the 5.x Java and Go clients compute: SipHash-2-4 as a signed long.
+
+    RocketMQ's proxy stores their messages elsewhere (`grpc_index`).
+    """
     value = _sip_hash_24(str(key).encode())
     return (value - (1 << 64) if value >> 63 else value) % count
+
+
+def grpc_index(key: ShardingKey, count: int) -> int:
+    """Return the index of RocketMQ 5's proxy, for the message groups of gRPC clients.
+
+    Guava's `Hashing.consistentHash` of Java's hash code of the text.
+    """
+    state, found = string_hash(str(key)) & _MASK, 0
+    while True:
+        state = (2862933555777941757 * state + 1) & _MASK
+        drawn = (state >> 33) + 1
+        if drawn == 1 << 31:  # overflows in Java, whose next candidate is negative
+            return found
+        following = int((found + 1) / (drawn / 2.0**31))
+        if following >= count:
+            return found
+        found = following
 
 
 def _sip_hash_24(data: bytes) -> int:
@@ -104,6 +127,7 @@ def _rotate(value: int, bits: int) -> int:
 _INDEXES: dict[str, Callable[[ShardingKey, int], int]] = {
     "java": java_index,
     "go": go_index,
+    "grpc": grpc_index,
     "sip": sip_index,
     "sha256": sha256_index,
 }

@@ -950,7 +950,7 @@ SINK: Final = (
     Setting(
         "selector",
         _read_selector,
-        "java, go, sip or sha256",
+        "java, go, grpc, sip or sha256",
         "java",
         "how a key chooses its queue; all producers of a topic must use the same",
     ),

@@ -23,6 +23,7 @@ from ordermq.producer.queue_selector import (
     ShardingKey,
     _sip_hash_24,
     go_index,
+    grpc_index,
     java_index,
     selector_of,
     sha256_index,
@@ -80,6 +81,33 @@ def test_the_sip_selector_takes_the_hash_for_a_signed_long() -> None:
     assert sip_index(negative, 3) == (0xA129CA6149BE45E5 - (1 << 64)) % 3
 
 
+# Of Guava 32.0.1, as in RocketMQ 5.3.3: Hashing.consistentHash(key.hashCode(), count).
+_COUNTS = (1, 2, 3, 4, 7, 8, 16, 64, 1000, 65535)
+_GUAVA = {
+    "": (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+    "a": (0, 0, 0, 0, 0, 0, 0, 29, 346, 49599),
+    "o-17": (0, 0, 0, 0, 5, 5, 12, 12, 513, 35574),
+    "user-1": (0, 1, 1, 1, 1, 1, 1, 39, 39, 5601),
+    "order-4711": (0, 0, 0, 3, 3, 3, 3, 20, 400, 11473),
+    "Aa": (0, 1, 1, 1, 5, 5, 14, 14, 234, 48121),
+    "BB": (0, 1, 1, 1, 5, 5, 14, 14, 234, 48121),
+    "polygenelubricants": (0, 1, 2, 2, 2, 2, 2, 58, 185, 39408),
+    "äöü": (0, 0, 0, 0, 4, 4, 13, 26, 64, 59923),
+    "中文": (0, 0, 0, 3, 3, 3, 3, 36, 401, 16951),
+    "😀": (0, 1, 1, 1, 4, 4, 4, 31, 748, 38160),
+    "-42": (0, 1, 1, 1, 4, 4, 15, 57, 975, 58866),
+    "9223372036854775807": (0, 0, 0, 0, 6, 6, 8, 46, 196, 17747),
+    "zzzzzzzzzzzzzzzz": (0, 1, 1, 3, 3, 3, 10, 10, 64, 33061),
+    "k0": (0, 0, 0, 0, 6, 6, 10, 57, 668, 44070),
+    "k63": (0, 0, 2, 3, 4, 7, 13, 13, 874, 62158),
+}
+
+
+@pytest.mark.parametrize("key", _GUAVA)
+def test_the_grpc_selector_takes_the_queue_of_guavas_consistent_hash(key: str) -> None:
+    assert tuple(grpc_index(key, count) for count in _COUNTS) == _GUAVA[key]
+
+
 def test_the_sha256_selector_takes_the_digest_as_one_big_number() -> None:
     digest = 0xBA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD
     assert [sha256_index("abc", count) for count in (3, 7, 16)] == [
@@ -89,7 +117,7 @@ def test_the_sha256_selector_takes_the_digest_as_one_big_number() -> None:
     ]
 
 
-@given(KEYS, st.integers(1, 64), st.sampled_from(["java", "go", "sip", "sha256"]))
+@given(KEYS, st.integers(1, 64), st.sampled_from(["java", "go", "grpc", "sip", "sha256"]))
 def test_every_selector_gives_one_of_the_queues_and_always_the_same(
     key: ShardingKey, count: int, name: str
 ) -> None:
@@ -119,7 +147,7 @@ def test_no_choice_depends_on_the_process() -> None:
 
 def test_a_function_is_taken_as_it_is_and_an_unknown_name_is_refused() -> None:
     assert selector_of(len) is len  # type: ignore[arg-type,comparison-overlap]
-    with pytest.raises(ConfigError, match=r"'rust': expected one of \['go', 'java'"):
+    with pytest.raises(ConfigError, match=r"'rust': expected one of \['go', 'grpc', 'java'"):
         selector_of("rust")
 
 

@@ -180,7 +180,7 @@ def test_an_empty_body_and_a_separator_are_refused_with_the_row() -> None:
         ({"body_column": "text"}, "no such column"),
         ({"key_column": "nothing"}, "no such column"),
         ({"order": "total"}, "key, queue or none"),
-        ({"selector": "rust"}, "java, go, sip or sha256"),
+        ({"selector": "rust"}, "java, go, grpc, sip or sha256"),
         ({"topics": "x"}, "did you mean topic"),
     ],
 )
