@@ -425,8 +425,34 @@ def processes_section(result: dict[str, Any]) -> str:
     )
 
 
+def options_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows: dict[str, dict[str, list[str]]] = {}
+    for name, row in result["rows"].items():
+        option, _, batch = name.partition(", batch ")
+        rows.setdefault(option, {})[batch] = [
+            f"{row['cpu_us_per_message']:.2f}",
+            f"{row['ratio']:.2f}x",
+        ]
+    return (
+        "## Cost of options\n\n"
+        f"CPU of a consumer of RocketMQ {work['rocketmq']} with one option at a time, in us per "
+        f"message: an orderly listener that counts, {work['messages']:,} waiting messages of "
+        f"{work['body_bytes']} bytes in {work['queues']} queues, pulls of {work['pull_size']}. The "
+        "last two thirds of them are timed. Ratios are to the nearest run without an option, one "
+        "of which comes before every third option. The broker verifies no signatures. By key: see "
+        "[Key lanes](#key-lanes-with-listeners-that-wait).\n\n"
+        + table(
+            ["option", "batch 32", "relative", "batch 1", "relative"],
+            [[option, *by_batch["32"], *by_batch["1"]] for option, by_batch in rows.items()],
+        )
+        + source_line(result)
+    )
+
+
 SECTIONS = {
     "catch_up_rocketmq": rocketmq_section,
+    "options_rocketmq": options_section,
     "send_rocketmq": send_section,
     "latency_rocketmq": latency_section,
     "catch_up_embedded": catch_up_section,
