@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import workloads
+from bench.boot_time import to_boot_time_ns
 from bench.machine import ROOT, environment
 from bench.peers.java_classes import class_path
 from ordermq import Message, Producer
-from ordermq.clock import CLOCK_ID
 
 TOPIC = "moving"
 GROUP = "movers"
@@ -32,8 +32,7 @@ def java_member(folder: Path) -> list[str]:
 
     Its clock stops while the host is suspended, so the difference to ours is passed along.
     """
-    to_boot_time_ns = time.clock_gettime_ns(CLOCK_ID) - time.monotonic_ns()
-    settings = [f"-Duser.home={folder}", f"-DtoBootTimeNs={to_boot_time_ns}"]
+    settings = [f"-Duser.home={folder}", f"-DtoBootTimeNs={to_boot_time_ns()}"]
     return ["java", "-Xmx256m", *settings, "-cp", class_path(), "Moving"]
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ordermq.clock import CLOCK_ID
 from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT
 from tests.interop.line_process import LineProcess
 
@@ -61,8 +59,3 @@ class JavaProcess(LineProcess):
             *(f"{name}={value}" for name, value in arguments.items()),
         ]  # fmt: skip
         super().__init__(command, folder, on_line=on_line)
-
-
-def to_boot_time_ns() -> int:
-    """Return the difference between Java's System.nanoTime() and the clock of the audit."""
-    return time.clock_gettime_ns(CLOCK_ID) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.boot_time import to_boot_time_ns
 from ordermq import Message, Producer, PushConsumer
 from ordermq.audit import AuditReport, audit
 from ordermq.errors import OrderMQError
@@ -27,7 +28,7 @@ from tests.interop.cluster import (
     Cluster,
     eventually,
 )
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
+from tests.interop.java_process import JavaProcess
 from tests.interop.line_process import LineProcess
 
 MEMBER_SETTINGS: dict[str, Any] = {

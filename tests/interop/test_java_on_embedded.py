@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from bench.boot_time import to_boot_time_ns
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient, queue_table
 from tests.interop.cluster import Cluster, eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
+from tests.interop.java_process import JavaProcess
 
 Line = dict[str, Any]
 StartJava = Callable[..., JavaProcess]
