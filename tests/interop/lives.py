@@ -220,7 +220,7 @@ def lives(name_servers: str, count: int) -> list[str]:
             delivered[kind],
             consume_from_where="first_offset",
             route_interval_ms=300,
-            commit_interval_ms=200,
+            **{("auto_" if kind.startswith("lite") else "") + "commit_interval_ms": 1_000},
         )
         for kind in KINDS
     ]
