@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from typing import Any, Protocol, cast
@@ -55,6 +55,33 @@ class ConsumeCall(Record):
     # Of RocketMQ 4, which group and topics leave out; "" for none. Java's hooks are told it, too.
     namespace: str = ""
 
+    # Made for each call: that of `Record` takes longer than the rest of a call without messages.
+    def __init__(
+        self,
+        group: str,
+        message_queue: MessageQueue,
+        messages: Sequence[MessageView],
+        attempt: int,
+        result: object = None,
+        exception: BaseException | None = None,
+        outcome: ConsumeReturn | None = None,
+        done: int = 0,
+        spent_ms: int = 0,
+        notes: dict[str, Any] | None = None,
+        namespace: str = "",
+    ) -> None:
+        self.group = group
+        self.message_queue = message_queue
+        self.messages = messages
+        self.attempt = attempt
+        self.result = result
+        self.exception = exception
+        self.outcome = outcome
+        self.done = done
+        self.spent_ms = spent_ms
+        self.notes = {} if notes is None else notes
+        self.namespace = namespace
+
     @property
     def is_success(self) -> bool:
         """True if every message of the batch is done."""
@@ -97,9 +124,11 @@ def wrapped(
         return await returned if inspect.isawaitable(returned) else returned
 
     def call_plain(messages: Sequence[MessageView], context: ConsumeContext) -> object:
-        kept = around.filtered(messages)
+        kept = around.filtered(messages) if filters else messages
         if not kept:
             return ConsumeResult.SUCCESS
+        if not hooks and len(kept) == len(messages):
+            return listener(kept, context)  # nothing is left to do around it
         call = around.begin(kept, context)
         try:
             call.result = listener(kept, context)
@@ -142,17 +171,18 @@ class _Around(Record):
 
     def filtered(self, messages: Sequence[MessageView]) -> Sequence[MessageView]:
         """Return the messages every filter keeps; a filter that raises fails the call."""
-        if not self.filters:
-            return messages
-        kept = [message for message in messages if all(self._keeps(message))]
+        kept: list[MessageView] = []
+        for message in messages:
+            for keep in self.filters:
+                answer: object = keep(message)
+                # A coroutine is true, whatever it would say.
+                if answer is not True and not require_plain_result("filter", keep, answer):
+                    break
+            else:
+                kept.append(message)
         if len(kept) < len(messages):
             self.statistics.add("filtered", len(messages) - len(kept))
         return kept
-
-    def _keeps(self, message: MessageView) -> Iterator[object]:
-        for keep in self.filters:
-            # A coroutine is true, whatever it would say.
-            yield require_plain_result("filter", keep, keep(message))
 
     def begin(self, messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeCall:
         call = ConsumeCall(
@@ -169,11 +199,19 @@ class _Around(Record):
 
     def end(self, call: ConsumeCall, context: ConsumeContext) -> None:
         call.spent_ms += self.clock.now_ms()
-        if call.exception is None:
+        result, size = call.result, len(call.messages)
+        if (
+            call.exception is None
+            and result is None
+            and not self.results.is_strict
+            and (context._ack_index is None)
+        ):
+            call.done = size  # what nearly every call returns
+        elif call.exception is None:
             # As the dispatcher will judge it: `ack_index` and a result that nobody understands
             # send messages back, too, and a hook must not be told of success then.
             with contextlib.suppress(ConfigError):
-                call.done = context.judge(call.result, self.results, len(call.messages)).done
+                call.done = context.judge(result, self.results, size).done
         if call.exception is not None:
             call.outcome = ConsumeReturn.EXCEPTION
         elif call.result is None and self.config.strict_results:
@@ -190,7 +228,8 @@ class _Around(Record):
     def _run(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
         try:
             returned: object = step(call)  # type: ignore[func-returns-value]
-            require_plain_result("hook", step, returned)
+            if returned is not None:
+                require_plain_result("hook", step, returned)
         # Also sys.exit(): a hook watches the call and does not decide it.
         except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self.statistics.add("hook_errors")
