@@ -21,6 +21,7 @@ from types import FunctionType
 from typing import Any, NoReturn, Self
 
 from ordermq.errors import UsedAfterFork
+from ordermq.real_threads import require_real_threads
 
 
 class ProcessBound:
@@ -34,6 +35,7 @@ class ProcessBound:
             cls.close = _unless_inherited(method)  # type: ignore[attr-defined]
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        require_real_threads(cls.__name__)
         made = super().__new__(cls)
         _bound.add(made)
         return made

@@ -25,6 +25,7 @@ RANKS = (
         "lazy_imports",
         "loggers",
         "private_files",
+        "real_threads",
         "supervisor",
         "value",
         "version",
