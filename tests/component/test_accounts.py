@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import Seen
 
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ACCOUNT = {"access_key": "shop", "secret_key": "the secret"}
 
 
@@ -290,3 +293,14 @@ def test_a_policy_with_unknown_words_is_refused(given: dict[str, Any]) -> None:
     for policies in ({"other": []}, {"shop": ["PUB"]}):
         with pytest.raises(ConfigError, match="policies"):
             BrokerConfig(accounts={"shop": "x"}, policies=policies)  # type: ignore[arg-type]
+
+
+def test_the_policies_of_the_page_are_right() -> None:
+    (example,) = [
+        each
+        for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if "AccessPolicy" in each
+    ]
+    names: dict[str, Any] = {"secret": "a", "another": "b", "a_third": "c"}
+    exec(compile(example, str(PAGE), "exec"), names)
+    assert names["config"].policies["billing"] == POLICIES["billing"]

@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
+
+import pytest
 
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.store.database_check import check_database
+from ordermq.broker.store.group_commit import _GroupChanges
+from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command, encode
 from ordermq.remoting.headers import SendHeader, UpdateOffsetHeader
@@ -102,3 +109,79 @@ def test_a_commit_of_the_old_life_is_not_stored_for_the_new_one(
     client.pull("orders", 0, group="group")
     assert client.commit("group", "orders", 2).code == 0
     assert admin.committed("group", "orders") == 2
+
+
+class Life:
+    """Topics as the answers say they are."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[bytes]] = {}
+
+    def note(self, request: Command, answer: Command) -> None:
+        topic = request.ext.get("topic") or request.ext["b"]
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            assert answer.code in (0, ResponseCode.TOPIC_NOT_EXIST), answer.remark
+        elif answer.code:
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+        elif request.code == RequestCode.DELETE_TOPIC_IN_BROKER:
+            self.topics.pop(topic, None)
+        else:
+            found = self.topics.setdefault(topic, [])
+            if request.code == RequestCode.SEND_MESSAGE_V2:
+                assert int(answer.ext["queueOffset"]) == len(found)
+                found.append(request.body)
+
+    def check(self, client: WireClient) -> None:
+        for topic in "AB":
+            ext = {"topic": topic, "queueId": "0"}
+            code = client.call(RequestCode.GET_MAX_OFFSET, ext).code
+            assert (code == 0) == (topic in self.topics)
+            assert [
+                message.body for message in records(client.pull(topic, 0, count=1_000).body)
+            ] == self.topics.get(topic, [])
+
+
+def any_request(chance: Random, number: int) -> Command:
+    topic, kind = chance.choice("AB"), chance.random()
+    if kind < 0.6:
+        return a_send(topic, b"%d" % number)
+    if kind < 0.8:
+        return deletion(topic)
+    if kind < 0.9:
+        ext = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        return Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+    return Command.request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_topics_are_what_the_answers_say_while_group_commits_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance, life, path = Random(seed), Life(), tmp_path / "broker.db"
+    flush, share = _GroupChanges.flush, 0.0
+
+    def flaky(self: _GroupChanges) -> None:
+        flush(self)
+        if chance.random() < share:
+            raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(_GroupChanges, "flush", flaky)
+    config = BrokerConfig(
+        durability="os", group_commit_max=chance.choice([1, 3, 4_096]), default_queue_count=1
+    )
+    with EmbeddedBroker(path, config=config) as broker, WireClient(broker.port) as client:
+        for burst in range(12):
+            share = chance.choice([0, 0.3, 0.7])
+            requests = [any_request(chance, burst * 100 + each) for each in range(25)]
+            data = b"".join(map(encode, requests))
+            while data:  # in pieces, which the broker stores in groups of their own
+                size = chance.randrange(1, 4_000)
+                client.socket.sendall(data[:size])
+                data = data[size:]
+            for request in requests:
+                life.note(request, client.wait(request))
+            share = 0.0
+            life.check(client)
+    with EmbeddedBroker(path, config=config) as broker, WireClient(broker.port) as client:
+        life.check(client)
+    assert check_database(path).problems == []
