@@ -189,14 +189,15 @@ class Admin(Closing):
         under the queues' locks.
 
         Args:
-            to: "first", "last", a datetime (the first message stored then or later), or an offset,
-                which is brought into the range of messages that a queue has. Live members that a
-                broker moves by time may begin some messages earlier: `after` of a queue tells.
+            to: "first", "last", a datetime (the first message stored then or later), or an offset
+                within the messages, or at the end, of each queue. Live members that a broker moves
+                by time may begin some messages earlier: `after` of a queue tells.
             queues: numbers of the queues; default all.
             wait_s: the longest time to wait for members, which hear of it with a pull.
                 `is_confirmed` of a queue tells whether its member has.
         Raises:
-            ConfigError: an argument out of its range, a queue that does not exist.
+            ConfigError: an argument out of its range, as an offset that a queue does not have; a
+                queue that does not exist. Nothing was moved.
             StateError: members are online, and brokers before RocketMQ 5.2 cannot move them so: an
                 offset, single queues, or queues without a committed offset.
             LockRefused: a member that is not online still holds a lock.

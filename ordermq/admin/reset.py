@@ -85,6 +85,7 @@ class Resets:
     ) -> list[QueueReset]:
         """Move the group, as `Admin.reset` describes."""
         queues = await self._topics.queues(topic, queue_ids)
+        await self._topics.require_range(queues, place)
         targets = {queue: await self._topics.offset_at(queue, place) for queue in queues}
         before = await self._committed(group, queues)
         by_broker: dict[str, list[MessageQueue]] = {}

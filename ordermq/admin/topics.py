@@ -208,9 +208,7 @@ class Topics:
         Args:
             place: "first", "last" (the end), a time, or an offset.
         """
-        address = self._client.routes.master_of(queue.broker_name)
-        first = max(await self._api.min_offset(address, queue), 0)
-        end = await self._api.max_offset(address, queue)
+        first, end = await self._range(queue)
         if isinstance(place, datetime):
             wanted = await offset_at_time(self._client, TOOLS_GROUP, queue, wall_ms_of(place))
         elif isinstance(place, int):
@@ -218,6 +216,30 @@ class Topics:
         else:
             wanted = {"first": first, "last": end}[place]
         return min(max(wanted, first), end)
+
+    async def require_range(self, queues: Sequence[MessageQueue], place: Place) -> None:
+        """Raise ConfigError for an offset that one of the queues does not have.
+
+        Brought into its range, a time in ms that was taken for an offset would mean its end.
+        """
+        if not isinstance(place, int):
+            return
+        ends = await asyncio.gather(*(self._range(queue) for queue in queues))
+        for queue, (first, end) in zip(queues, ends, strict=True):
+            if not first <= place <= end:
+                raise ConfigError(
+                    f"{queue}: offset {place}: expected {first} to {end}, which is what the queue "
+                    "has. For a time give a datetime, on the command line --to-time; for queues of "
+                    "other ranges name each queue",
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                )
+
+    async def _range(self, queue: MessageQueue) -> tuple[int, int]:
+        address = self._client.routes.master_of(queue.broker_name)
+        first = max(await self._api.min_offset(address, queue), 0)
+        return first, await self._api.max_offset(address, queue)
 
     async def peek(
         self, name: str, start: Place, count: int, queue_ids: Sequence[int]

@@ -11,9 +11,11 @@ import click
 
 from ordermq.admin.topics import Place
 
-PLACE_HELP = "first, last, an offset, a time (2026-11-22T09:30) or an age (15m, 2h, 1d)"
+TIME_HELP = "a time (2026-11-22T09:30) or an age (15m, 2h, 1d)"
+PLACE_HELP = f"first, last, an offset, {TIME_HELP}"
 _F = TypeVar("_F", bound=Callable[..., Any])
 _AGE = re.compile(r"(\d+)\s*([smhd])")
+_DASHED = re.compile(r"\d{4}-")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -21,14 +23,30 @@ def parse_place(text: str | Place) -> Place:
     """Return the place that an option names; ages count from now."""
     if not isinstance(text, str) or text in ("first", "last"):
         return text
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    moment = _moment(text)
+    if moment is None:
+        raise click.BadParameter(f"{text!r}: expected {PLACE_HELP}.")
+    return moment
+
+
+def parse_time(text: str | datetime) -> datetime:
+    """Return the time that an option names; ages count from now, times are this machine's."""
+    moment = _moment(text) if isinstance(text, str) else text
+    if moment is None:
+        raise click.BadParameter(f"{text!r}: expected {TIME_HELP}; a number alone has no unit.")
+    return moment
+
+
+def _moment(text: str) -> datetime | None:
     try:
-        if text.isascii() and text.isdecimal():
-            return int(text)
         if age := _AGE.fullmatch(text):
             return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        return datetime.fromisoformat(text)
+        # With dashes: digits alone may be an offset, seconds or milliseconds as well.
+        return datetime.fromisoformat(text) if _DASHED.match(text) else None
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r}: expected {PLACE_HELP}.") from None
+        return None
 
 
 from_option = click.option(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+
 import click
 
 from ordermq.admin.admin import Admin
@@ -17,7 +20,15 @@ from ordermq.cli.output import (
     print_table,
     yes_option,
 )
-from ordermq.cli.place import PLACE_HELP, parse_place, queues_option, spoken
+from ordermq.cli.place import TIME_HELP, parse_time, queues_option, spoken
+
+
+def _only(places: Sequence[Place | None]) -> Place:
+    """Return the one place that was given."""
+    given = [place for place in places if place is not None]
+    if len(given) != 1:
+        raise click.UsageError("give one of --to, --to-offset and --to-time")
+    return given[0]
 
 
 @click.command(epilog=EXIT_CODES)
@@ -25,11 +36,23 @@ from ordermq.cli.place import PLACE_HELP, parse_place, queues_option, spoken
 @click.argument("topic")
 @click.option(
     "--to",
-    "place",
-    type=parse_place,
-    metavar="PLACE",
-    required=True,
-    help=f"{PLACE_HELP}.",
+    "end",
+    type=click.Choice(["first", "last"]),
+    help="The oldest message, or the end, past all messages.",
+)
+@click.option(
+    "--to-offset",
+    "offset",
+    type=click.IntRange(0),
+    metavar="N",
+    help="An offset that each of the queues has.",
+)
+@click.option(
+    "--to-time",
+    "moment",
+    type=parse_time,
+    metavar="TIME",
+    help=f"The first message stored then or later: {TIME_HELP}.",
 )
 @queues_option
 @yes_option
@@ -38,7 +61,9 @@ from ordermq.cli.place import PLACE_HELP, parse_place, queues_option, spoken
 def reset(
     group: str,
     topic: str,
-    place: Place,
+    end: str | None,
+    offset: int | None,
+    moment: datetime | None,
     queues: tuple[int, ...],
     yes: bool,
     servers: Servers,
@@ -53,9 +78,10 @@ def reset(
 
     \b
     Example:
-      ordermq reset billing orders --to 2h
-      ordermq reset billing orders --to 1042 --queue 3 --yes
+      ordermq reset billing orders --to-time 2h
+      ordermq reset billing orders --to-offset 1042 --queue 3 --yes
     """
+    place = _only([end, offset, moment])
     with exit_on_error(), Admin(**servers.settings()) as admin:
         members = len(admin.group(group, [topic], ask_members=False).members)
         confirm(

@@ -207,7 +207,13 @@ def test_a_group_without_members_is_moved_to_an_offset_a_time_and_either_end(
     assert committed(broker) == 100
     assert str(moved[0]) == f"<QueueReset {moved[0].queue}: None to {moved[0].after}, stored>"
     assert [each.after for each in admin.reset("g", "orders", 7)] == [7, 7]
-    assert [each.after for each in admin.reset("g", "orders", 10**9, queues=[1])] == [
+    for offset in (10**9, 1_795_581_149_741, moved[1].after + 1):
+        with pytest.raises(
+            ConfigError, match=rf"offset {offset}: expected 0 to \d+, which is what"
+        ):
+            admin.reset("g", "orders", offset)
+    assert committed(broker) == 14, "nothing was moved"
+    assert [each.after for each in admin.reset("g", "orders", moved[1].after, queues=[1])] == [
         moved[1].after
     ]
     assert committed(broker) == 7 + moved[1].after

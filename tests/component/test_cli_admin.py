@@ -93,13 +93,33 @@ def test_a_group_is_reset_and_listed(cli: Cli) -> None:
     assert cli.json("groups list") == [
         {"group": "billing", "members": 0, "topics": ["orders"], "lag": 0}
     ]
-    assert "4 queues moved" in cli.shown("reset billing orders --to 2000-01-01T00:00 --yes")
+    assert "4 queues moved" in cli.shown("reset billing orders --to-time 2000-01-01T00:00 --yes")
     assert cli.json("groups list")[0]["lag"] == SENT
     assert f"{SENT} messages behind" in cli.shown("groups describe billing")
-    assert [row["queue"] for row in cli.json("reset billing orders --to 2 --queue 1 --yes")] == [
-        "orders@embedded/1"
-    ]
-    assert cli.run("reset billing orders --to 2h --yes").exit_code == 0
+    assert [
+        row["queue"] for row in cli.json("reset billing orders --to-offset 0 --queue 1 --yes")
+    ] == ["orders@embedded/1"]
+    assert cli.run("reset billing orders --to-time 2h --yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "", "--to 1795581149741", "--to 2h", "--to-time 1795581149741", "--to-time 1795581149",
+        "--to-time 20261125", "--to-time first", "--to-offset -1", "--to-offset 2h",
+        "--to first --to-offset 1",
+    ],
+)  # fmt: skip
+def test_a_place_whose_unit_would_be_guessed_is_a_wrong_usage(cli: Cli, place: str) -> None:
+    assert cli.run(f"reset billing orders --yes {place}").exit_code == 2
+    assert cli.json("groups list") == []
+
+
+def test_an_offset_that_a_queue_does_not_have_is_refused(cli: Cli) -> None:
+    got = cli.run("reset billing orders --to-offset 1795581149741 --yes")
+    assert got.exit_code == 2
+    assert "--to-time" in " ".join(got.stderr.split())
+    assert cli.json("groups list") == []
 
 
 @pytest.mark.parametrize("place", ["middle", "-1", "2026-13-01", "9999999999999d"])

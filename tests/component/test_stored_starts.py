@@ -384,3 +384,27 @@ def test_a_store_that_fails_is_told_with_its_queue(
     told = [text for text in caplog.messages if "could not be read or stored" in text]
     assert len([text for text in told if str(QUEUES[0]) in text]) == 1
     assert "a test's own outage" in told[0]
+
+
+@pytest.mark.parametrize("odd", [-1, 1 << 63, "5", True, 1.5])
+def test_a_store_that_answers_no_offset_is_told_once_and_named_by_health(
+    odd: Any,
+    old: Producer,
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Odd(DictStore):
+        def take_over(self, group: str, queue: MessageQueue, epoch: int) -> int | None:
+            return odd if queue == QUEUES[0] else super().take_over(group, queue, epoch)
+
+    store = Odd(tmp_path / "own.db")
+    member = Member("orderly", broker.name_servers, tmp_path, offset_store=store)
+    send(old, range(OLD, OLD + 4))
+    eventually(lambda: len(member.got) == 3, "the other queues go on")
+    (reason,) = member.consumer.health().reasons
+    member.close()
+    expected = f"offset_store: Odd.take_over(): {QUEUES[0]}: offset {odd!r}: expected 0 or more"
+    assert expected in reason
+    assert len([text for text in caplog.messages if expected in text]) == 1
+    assert "internal error" not in caplog.text

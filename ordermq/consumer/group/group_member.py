@@ -553,6 +553,8 @@ class GroupMember(ProcessBound):
             )
         if self._rebalancer.membership.problem:
             reasons.append(f"group {self._group}: {self._rebalancer.membership.problem}")
+        if problems := self._rebalancer.problems():
+            reasons.append(f"{len(problems)} queues cannot be held: {problems[0]}")
         if refusals := self._fetcher.refusals():
             reasons.append(f"pulls of {len(refusals)} queues are refused: {min(refusals)}")
         age_ms, oldest = self._fetcher.oldest_poll(now_ms) or (None, None)

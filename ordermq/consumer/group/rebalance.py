@@ -29,6 +29,7 @@ _log = logging.getLogger("ordermq.consumer")
 _FIRST_LOCK_RETRY_MS = 5
 _EARLY_LOCK_RETRY_MS = 20
 _LONG_WAIT_MS = 5_000
+_LONGEST_RETRY_MS = 10_000
 _UNKNOWN_TOPIC_RETRY_MS = 500  # a topic is created by its first message: do not miss many
 _NO_SUCH_TOPIC = (
     "topic not found on any broker; waiting for it to be created. Check its name, or create it "
@@ -201,6 +202,7 @@ class Rebalancer:
         self.membership = Membership(client, group, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
+        self._untaken: dict[MessageQueue, tuple[str, int]] = {}  # problem, and failures in a row
         self._waiting: list[asyncio.Event] = []  # see `settled`
         self._own_id = client.client_id
         self._next_pass_ms = config.rebalance_interval_ms
@@ -376,6 +378,8 @@ class Rebalancer:
             for queue, assigned in self.held.items()
             if queue.topic == topic and assigned.state is QueueState.ACTIVE
         ]
+        for queue in [each for each in self._untaken if each.topic == topic and each not in share]:
+            del self._untaken[queue]
         todo = plan(held, [queue for queue in share if queue not in self._excluded])
         for queue in todo.revoke:
             self._release(self.held[queue])
@@ -432,13 +436,12 @@ class Rebalancer:
         try:
             start = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
-            self._ask_again_in(self._retry_ms)
-            self._warnings.note(
-                str(queue), f"granted, but its offset could not be read or stored: {error}"
-            )
+            problem = f"granted, but its offset could not be read or stored: {error}"
+            self._ask_again_in(self._not_taken(queue, problem))
             await self._locks.give_back(queue, lease)
             return
         self._warnings.note(str(queue), "")
+        self._untaken.pop(queue, None)
         if self._locks.is_doubtful(queue):
             self._ask_again_in(self._retry_ms)
             await self._locks.give_back(queue, lease)
@@ -454,6 +457,18 @@ class Rebalancer:
         # The consumer was closed, or asked to give this queue up, while the offset was read.
         if self._closing or self._has_left or queue in self._excluded:
             self._release(assigned)
+
+    def _not_taken(self, queue: MessageQueue, problem: str) -> int:
+        """Note that a queue cannot be held; return the pause until it is asked for again."""
+        self._warnings.note(str(queue), problem)
+        _, failures = self._untaken.get(queue, ("", 0))
+        self._untaken[queue] = problem, failures + 1
+        # A store that answers nonsense, or is away for long, is asked less and less often.
+        return min(self._retry_ms << min(failures, 10), max(self._retry_ms, _LONGEST_RETRY_MS))
+
+    def problems(self) -> list[str]:
+        """Return why queues that were granted are not held, one text for each."""
+        return [f"{queue}: {problem}" for queue, (problem, _) in sorted(self._untaken.items())]
 
     def _release(self, assigned: AssignedQueue) -> None:
         if assigned.queue in self._releases:

@@ -44,7 +44,8 @@ def from_text(text: str) -> dict[MessageQueue, int]:
                 at = _after(text, at, ",")
             key, at = decode(text, _skip(text, at))
             value, at = decode(text, _skip(text, _after(text, at, ":")))
-            if type(value) is not int or value < 0:  # a bool is no offset
+            # A bool is no offset; Java's have 64 bits.
+            if type(value) is not int or not 0 <= value < 1 << 63:
                 raise ValueError(f"{value!r} is no offset")
             offsets[queue_from_json(key, "an offset file")] = value
         at = _after(text, _after(text, at, "}"), "}")

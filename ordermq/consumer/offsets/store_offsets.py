@@ -13,9 +13,9 @@ from ordermq.consumer.offsets.offset_committer import OffsetStorage
 from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
 from ordermq.consumer.queue.statistics import EventRecorder
-from ordermq.errors import BrokerError
+from ordermq.errors import BrokerError, ConfigError, StoreError
 from ordermq.events import EventType
-from ordermq.model.message_queue import MessageQueue
+from ordermq.model.message_queue import MessageQueue, require_offset
 
 _T = TypeVar("_T")
 _THREADS = 4  # several queues move at once, and a slow database must not hold up all of them
@@ -48,7 +48,9 @@ class StoreOffsets:
 
     async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
         store, group, epoch = self._store, self._group, lease.fence_epoch(queue)
-        offset = await self._run(partial(store.take_over, group, queue, epoch))
+        offset = self._checked(
+            "take_over", queue, await self._run(partial(store.take_over, group, queue, epoch))
+        )
         # Before a broker is told: what the last owner had in the database, it may have recorded
         # nowhere else.
         if self.is_transactional and offset is not None:
@@ -67,7 +69,9 @@ class StoreOffsets:
         return offset
 
     async def read(self, queue: MessageQueue) -> int | None:
-        offset = await self._run(partial(self._store.read, self._group, queue))
+        offset = self._checked(
+            "read", queue, await self._run(partial(self._store.read, self._group, queue))
+        )
         return await self._brokers.read(queue) if offset is None else offset
 
     async def write(
@@ -77,6 +81,19 @@ class StoreOffsets:
         write = partial(self._store.write, is_reset=reset)
         await self._run(partial(write, self._group, queue, offset, lease.fence_epoch(queue)))
         await self._brokers.write(queue, offset, lease, reset=reset)
+
+    def _checked(self, call: str, queue: MessageQueue, offset: int | None) -> int | None:
+        """Return the answer of the user's store.
+
+        Raises: StoreError: it is no offset.
+        """
+        try:
+            if offset is not None:
+                require_offset(offset, str(queue))
+        except ConfigError as error:
+            kind = type(self._store).__name__
+            raise StoreError(f"offset_store: {kind}.{call}(): {error}; or None for none") from None
+        return offset
 
     def close(self) -> None:
         # Without waiting: a call that hangs in the database must not hold up the end.

@@ -66,7 +66,7 @@ def test_an_unknown_command_is_a_wrong_usage() -> None:
 def test_a_run_that_passes_ends_with_0_and_says_so(run: Path) -> None:
     result = CliRunner().invoke(main, ["audit", str(run)])
     assert result.exit_code == 0, result.output
-    assert "OK: all 9 checks passed" in result.output
+    assert "OK: all 10 checks passed" in result.output
 
 
 def test_a_violation_ends_with_1_and_is_named_with_its_events(bad_run: Path) -> None:
