@@ -32,6 +32,7 @@ import fcntl
 import json
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -122,13 +123,20 @@ class History(Closing):
         self._is_end_told = False
         self._is_torn = False  # the last line is incomplete: the disk was full
         try:
-            # Private, because it has the sharding keys of the messages.
-            self._file = open_private(self.path, os.O_WRONLY | os.O_APPEND)
+            # Private, because it has the sharding keys of the messages. A pipe without a reader
+            # fails instead of blocking; files do not know of O_NONBLOCK.
+            self._file = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
         except OSError as error:
             raise ConfigError(
                 f"history={str(path)!r} cannot be written ({error.strerror}): give a file in an "
                 "existing folder"
             ) from error
+        if stat.S_ISFIFO(os.fstat(self._file).st_mode) or os.isatty(self._file):
+            self._close_file()
+            raise ConfigError(
+                f"history={str(path)!r} is a pipe or terminal: one that nobody reads would stop "
+                "the member; give a file"
+            )
         # For `is_being_written`; the lock ends with the process, also with a killed one. Where
         # the file system has no locks an audit takes a running process for a crashed one.
         with contextlib.suppress(OSError):

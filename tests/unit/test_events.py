@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ordermq.errors import ConfigError
 from ordermq.events import EventType, History, NoHistory
 
 
@@ -100,3 +102,15 @@ def test_without_a_history_nothing_is_recorded() -> None:
     assert not nothing.enabled
     nothing.record(EventType.START, offs=[1])
     nothing.close()
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_pipe_is_no_history_for_its_reader_may_stop(path: Path, is_read: bool) -> None:
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if is_read else -1
+    try:
+        with pytest.raises(ConfigError, match=r"history=.*: give a file"):
+            History(path, "p")
+    finally:
+        if is_read:
+            os.close(reader)
