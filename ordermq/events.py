@@ -135,7 +135,7 @@ class History(Closing):
             self._close_file()
             raise ConfigError(
                 f"history={str(path)!r} is a pipe or terminal: one that nobody reads would stop "
-                "the member; give a file"
+                "the member: give a file"
             )
         # For `is_being_written`; the lock ends with the process, also with a killed one. Where
         # the file system has no locks an audit takes a running process for a crashed one.
