@@ -77,7 +77,7 @@ class BrokerContext:
         self.transactions = Transactions(
             store, self.topics, self.producers, self.routing, config, clock, steady, statistics
         )
-        self._retention = Retention(store, config, clock, statistics, is_system_topic)
+        self._retention = Retention(store, config, clock, steady, statistics, is_system_topic)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start_loops(self, supervisor: Supervisor) -> None:

@@ -13,13 +13,15 @@ from ordermq.broker.store.group_commit import (
     awaitable_done,
 )
 from ordermq.broker.store.store import Store
-from ordermq.clock import Clock
+from ordermq.clock import Clock, SteadyWall
 from ordermq.config import BrokerConfig
 from ordermq.errors import StoreError
 from ordermq.model.stored_message import stored_at
 
 # Messages deleted per write: small, because each write shares the writer thread with sends.
 STEP = 256
+_JUMP_MS = 60_000  # drift and small corrections are less
+_BELIEVED_AFTER_MS = 3_600_000
 
 
 class Retention:
@@ -37,12 +39,15 @@ class Retention:
         store: Store,
         config: BrokerConfig,
         clock: Clock,
+        steady: SteadyWall,
         statistics: BrokerStatistics,
         is_kept: Callable[[str], bool],
     ) -> None:
         self._store = store
         self._config = config
         self._clock = clock
+        self._steady = steady
+        self._ahead_since_ms: int | None = None  # monotonic
         self._statistics = statistics
         self._is_kept = is_kept
 
@@ -50,10 +55,23 @@ class Retention:
         """Check the store once; False if nothing is ever deleted."""
         config = self._config
         if config.retention_ms:
-            await self._trim_by_age(self._clock.wall_ms() - config.retention_ms)
+            await self._trim_by_age(self._now_ms() - config.retention_ms)
         if config.retention_bytes:
             await self._trim_by_size(config.retention_bytes)
         return bool(config.retention_ms or config.retention_bytes)
+
+    def _now_ms(self) -> int:
+        """Return the wall time, but not that of a clock that has just jumped forward."""
+        # A clock that is ahead for a moment must not delete everything. One that stays ahead was
+        # behind when the broker started, as on a host that boots without the time.
+        wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
+        if wall_ms - self._steady.ms() < _JUMP_MS:
+            self._ahead_since_ms = None
+            return wall_ms
+        if self._ahead_since_ms is None:
+            self._ahead_since_ms = now_ms
+        is_believed = now_ms - self._ahead_since_ms >= _BELIEVED_AFTER_MS
+        return wall_ms if is_believed else self._steady.ms()
 
     def _trimmable_logs(self) -> list[QueueLog]:
         return [

@@ -139,6 +139,28 @@ def test_trimming_is_done_in_small_steps_between_other_writes(
     assert cuts == [STEP, 2 * STEP, 3 * STEP - 1]
 
 
+def test_a_clock_that_jumps_forward_for_a_moment_deletes_nothing_and_one_that_stays_is_believed(
+    client: WireClient, clock: ManualClock, broker: EmbeddedBroker
+) -> None:
+    year_ms = 365 * 86_400_000
+    send(client, 5)
+    clock.jump_wall(year_ms)
+    for _ in range(5):
+        clock.advance(INTERVAL_MS)
+        client.round_trip()
+    clock.jump_wall(-year_ms)
+    assert min_offset(client) == 0
+    clock.advance(KEPT_MS)
+    trimmed(broker, clock, 4)
+    # The host had booted without the time, and was told it now.
+    clock.jump_wall(year_ms)
+    send(client, 5)
+    clock.advance(KEPT_MS)
+    trimmed(broker, clock, 5)
+    clock.advance(3_600_000)
+    trimmed(broker, clock, 9)
+
+
 class TestBySize:
     LIMIT = 700_000  # of 1.2 MB that the test sends
 
