@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Producer, PushConsumer
+from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.errors import ConfigError, StateError
@@ -147,3 +148,40 @@ def test_a_broadcasting_member_keeps_its_name_over_restarts() -> None:
         return PushConsumer("g", name_servers="127.0.0.1:1", message_model="broadcasting").client_id
 
     assert name() == name() == "127.0.0.1@DEFAULT"
+
+
+def test_a_member_whose_offset_file_cannot_be_written_closes_soon_and_says_so(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumer = make_consumer(
+        seen.take, message_model="broadcasting", local_offset_store_dir=str(tmp_path)
+    )
+    producer.send(Message("orders", b"0"), sharding_key="k")
+    consumer.start()
+    seen.wait_for_count(1)
+
+    def fail(file: OffsetFile, offsets: object) -> None:
+        raise OSError("a test's own full disk")
+
+    monkeypatch.setattr(OffsetFile, "write", fail)
+    producer.send(Message("orders", b"1"), sharding_key="k")
+    seen.wait_for_count(2)
+    # Well before the 30 s for which a broker would be waited for.
+    closed = threading.Event()
+    result: list[bool] = []
+
+    def close() -> None:
+        result.append(consumer.close())
+        closed.set()
+
+    threading.Thread(target=close, daemon=True).start()
+    assert closed.wait(15)
+    assert result == [False]
+    told = [text for text in caplog.messages if "offset file cannot be written" in text]
+    assert len(told) == 1
+    assert "of 1 queues, as of orders@b/" in told[0]

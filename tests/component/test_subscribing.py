@@ -12,8 +12,8 @@ from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import PullConfig
 from ordermq.errors import BrokerError, ConfigError, StateError
-from ordermq.remoting.codes import RequestCode
-from tests.component.broker.wire_client import WireClient, locked, queue_table
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from tests.component.broker.wire_client import WireClient, locked
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
 from tests.component.test_queue_control import lock_body
@@ -79,7 +79,7 @@ def test_the_locks_of_a_topic_given_up_are_free_at_once(
         assert locked(free) == [queue.queue_id]
         ext = {"consumerGroup": "g", "clientId": consumer.client_id}
         info = tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
-        assert {item["topic"] for item in queue_table(info.body)["subscriptionSet"]} == {"%RETRY%g"}
+        assert info.code != ResponseCode.SUCCESS, "it is no member any more"
 
 
 def test_another_expression_holds_from_the_next_pull_on(
@@ -218,3 +218,28 @@ def test_a_pause_between_pulls_is_kept(
     with consumer:
         seen.wait_for_count(4)
     assert times[-1] - times[0] >= 150  # three pauses; a clock's tick may be missing
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_member_that_unsubscribed_from_everything_leaves_its_queues_to_the_others(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, concurrent: bool
+) -> None:
+    for number in range(8):
+        producer.send(Message("orders", b"%d" % number), sharding_key=str(number))
+
+    def orders_of(consumer: PushConsumer) -> int:
+        return len([queue for queue in consumer.assigned_queues() if queue.topic == "orders"])
+
+    one = make_consumer(seen.take, concurrent=concurrent)
+    other = make_consumer(seen.take, concurrent=concurrent)
+    with one, other:
+        eventually(lambda: orders_of(one) == orders_of(other) == 4, "they share the queues")
+        one.unsubscribe("orders")
+        eventually(lambda: orders_of(other) == 8, "the other has all")
+        assert one.assigned_queues() == []
+        one.subscribe("orders")
+        eventually(lambda: orders_of(one) == orders_of(other) == 4, "they share them again")
+        eventually(
+            lambda: "%RETRY%g" in [q.queue.topic for c in (one, other) for q in c.held_queues()],
+            "the retry topic, too",
+        )

@@ -176,6 +176,8 @@ class GroupMember(ProcessBound):
         self._shutdown = Shutdown(client.runtime, self._hand_over, is_hurried_by_second=True)
         self._ending = threading.RLock()  # of the parts below; a signal handler may close, too
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
+        # Consumed beside the caller's topics only; None where there is none.
+        self._retry = self.subscriptions.of(retry_topic(group))
         at_broker = BrokerOffsets(client, group)
         storage: OffsetStorage = at_broker
         # Opened before it joins; None where there is nothing to open.
@@ -376,7 +378,15 @@ class GroupMember(ProcessBound):
             is_in_order = await self._shutdown.unless_hurried(
                 self._rebalancer.release_all(), timeout_s
             )
-            if not is_in_order:
+            if self._revocation.unstored:
+                _log.error(
+                    "group %s: closed without storing the offsets of %d queues, as of %s: the "
+                    "offset file cannot be written; their last messages come again",
+                    self._group,
+                    len(self._revocation.unstored),
+                    min(self._revocation.unstored),
+                )
+            elif not is_in_order:
                 # No unlock: the next owner would run messages that a batch here is still at.
                 self._report_stuck()
             if not self._locks.are_exclusive:
@@ -384,7 +394,7 @@ class GroupMember(ProcessBound):
         finally:
             # Whatever happened: the locks of a member that goes on renewing them never expire.
             await self._disconnect()
-        return is_in_order
+        return is_in_order and not self._revocation.unstored
 
     async def _leave_group(self) -> None:
         await self._shutdown.unless_hurried(self.client.leave(consumer_group=self._group))
@@ -488,6 +498,8 @@ class GroupMember(ProcessBound):
         for subscription in subscriptions:
             if self.subscriptions.of(subscription.topic) is None:
                 self.offsets.rule.subscribed(subscription.topic)
+        if self._retry is not None and self.subscriptions.of(self._retry.topic) is None:
+            subscriptions = [*subscriptions, self._retry]
         await self.subscriptions.put(subscriptions)
         # `register`, not `beat`: a topic's own brokers may be new, and may deny this account.
         await self.client.heartbeats.register()
@@ -498,8 +510,13 @@ class GroupMember(ProcessBound):
 
     async def unsubscribe(self, topic: str, *, waits_for_batches: bool) -> None:
         """Give the queues of a topic up, then tell the brokers
-        (docs/internals/semantics.md#rebalance)."""
+        (docs/internals/semantics.md#rebalance).
+
+        Without a topic the member leaves the group: the others would keep a share for it.
+        """
         self.subscriptions.remove(topic)
+        if self._retry is not None and self.subscriptions.topics() == [self._retry.topic]:
+            self.subscriptions.remove(self._retry.topic)
         await (
             self._rebalancer.released(topic)
             if waits_for_batches

@@ -13,8 +13,10 @@ from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
+_FILE_RETRY_MS = 1_000  # a full disk, or a folder that is gone, is not waited for
 _COMMIT_RETRY_MS = 100  # well below any lease, so that one lost packet costs no redelivery
 
 
@@ -30,6 +32,8 @@ class Revocation:
         drain_timeout_ms: a queue that drains for longer is reported; without locks the last
             commit is tried for this long.
         is_leaving: returns True once the member is being closed.
+    Attributes:
+        unstored: queues whose last offset the member's own file did not take.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Revocation:
         self._drain_timeout_ms = drain_timeout_ms
         self._is_leaving = is_leaving
         self._drained: dict[AssignedQueue, asyncio.Event] = {}
+        self.unstored: set[MessageQueue] = set()
 
     def on_drained(self, assigned: AssignedQueue) -> None:
         """Continue: the last batch of a revoked queue has ended."""
@@ -97,12 +102,16 @@ class Revocation:
         # A commit that fails is tried until the lease ends: giving up early would only
         # repeat messages at the next owner, and the lock is held anyway. Without a lock
         # the lease never ends.
-        last_try_ms = self._client.clock.now_ms() + self._drain_timeout_ms
+        began_ms = self._client.clock.now_ms()
         while not self._is_broker_gone(assigned):
             if await self._offsets.commit_last(assigned):
                 return True
             lease, now_ms = assigned.lease, self._client.clock.now_ms()
-            if lease is None or (not lease.is_lock and now_ms >= last_try_ms):
+            is_file = self._offsets.is_local and self._is_leaving()
+            longest_ms = _FILE_RETRY_MS if is_file else self._drain_timeout_ms
+            if lease is None or (not lease.is_lock and now_ms >= began_ms + longest_ms):
+                if is_file and lease is not None:
+                    self.unstored.add(assigned.queue)
                 return True
             # Else the answer of a renewal could revive the lease behind the last try, and the lock
             # would be released before what is done was committed.

@@ -149,6 +149,8 @@ class OffsetFile(ProcessBound):
 class LocalOffsets:
     """Offsets of a broadcasting member, in its own file; takes the place of `BrokerOffsets`."""
 
+    is_local = True
+
     def __init__(self, file: OffsetFile) -> None:
         self._file = file
         self._waiting: dict[MessageQueue, int] = {}

@@ -30,8 +30,12 @@ STORE_ERRORS = (RemotingError, RouteError, StoreError)
 class OffsetStorage(Protocol):
     """Storage of a group's consumer offsets; on the I/O thread.
 
+    Attributes:
+        is_local: a file of this host: it is there at once, or for long it is not.
     Raises: one of STORE_ERRORS. Fenced: the queue has a newer owner.
     """
+
+    is_local: bool
 
     async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
         """Return the stored offset of a queue that was just granted, else where the storage lets a
@@ -59,6 +63,8 @@ class OffsetStorage(Protocol):
 
 class BrokerOffsets:
     """Offsets of a group, each at the broker of its queue."""
+
+    is_local = False
 
     def __init__(self, client: ClientSession, group: str) -> None:
         self._client = client
@@ -194,6 +200,7 @@ class OffsetCommitter:
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
         self._is_closing = False
         self._refusals: dict[tuple[str, str], str] = {}  # of starts, by topic and broker
+        self.is_local = storage.is_local
         self._assigned: Callable[[], Iterable[AssignedQueue]] = list
         # `_commit_idle` runs, or is about to: the I/O thread is woken once, not for each queue.
         self._is_idle_noted = not commits_done

@@ -31,6 +31,8 @@ class StoreOffsets:
         group: as the brokers know it, with its namespace.
     """
 
+    is_local = False
+
     def __init__(
         self, store: OffsetStore, brokers: OffsetStorage, group: str, recorder: EventRecorder
     ) -> None:

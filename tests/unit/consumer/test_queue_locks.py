@@ -245,7 +245,7 @@ def test_a_renewal_that_is_answered_late_releases_nothing_before_the_commit(answ
         done.append("unlock")
 
     broker.client.api.unlock = unlock
-    offsets = SimpleNamespace(commit_last=commit_last, forget=lambda queue: None)
+    offsets = SimpleNamespace(commit_last=commit_last, forget=lambda queue: None, is_local=False)
     revocation = Revocation(
         cast(Any, broker.client), broker.locks, cast(Any, offsets),
         ConsumerStatistics(broker.clock), 30_000, lambda: True,
