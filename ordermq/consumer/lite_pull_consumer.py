@@ -17,7 +17,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ordermq.client.name_server_api import parse_name_servers
@@ -36,7 +35,13 @@ from ordermq.consumer.group.group_member import (
     TopicCallback,
 )
 from ordermq.consumer.offsets.offset_store import OffsetStore, require_plain_store
-from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
+from ordermq.consumer.queue.poll_buffer import (
+    NOTHING,
+    PollBuffer,
+    PolledBatch,
+    PolledQueue,
+    PollWaiter,
+)
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
@@ -383,27 +388,36 @@ class LitePullConsumer(GroupConsumer):
         return time.monotonic() + wait_ms / 1000
 
     def _poll(self, poller: Hashable, deadline: float | None) -> PolledBatch:
-        with contextlib.closing(self._polling(poller, deadline)) as polling:
-            while True:
-                try:
-                    waiter, left_s = next(polling)
-                except StopIteration as end:
-                    return cast(PolledBatch, end.value)
-                with contextlib.suppress(TimeoutError):
-                    waiter.result(left_s)
+        before = self._buffer.out_of(poller)
+        try:
+            with contextlib.closing(self._polling(poller, deadline)) as polling:
+                while True:
+                    try:
+                        waiter, left_s = next(polling)
+                    except StopIteration as end:
+                        return cast(PolledBatch, end.value)
+                    waiter.wait(left_s)
+        except BaseException:  # of a signal handler: the caller never gets what was taken
+            self._buffer.undo(poller, before)
+            raise
 
     async def _apoll(self, poller: Hashable, deadline: float | None) -> PolledBatch:
-        with contextlib.closing(self._polling(poller, deadline)) as polling:
-            while True:
-                try:
-                    waiter, left_s = next(polling)
-                except StopIteration as end:
-                    return cast(PolledBatch, end.value)
-                await asyncio.wait((asyncio.wrap_future(waiter),), timeout=left_s)
+        before = self._buffer.out_of(poller)
+        try:
+            with contextlib.closing(self._polling(poller, deadline)) as polling:
+                while True:
+                    try:
+                        waiter, left_s = next(polling)
+                    except StopIteration as end:
+                        return cast(PolledBatch, end.value)
+                    await asyncio.wait((waiter.future(),), timeout=left_s)
+        except BaseException:
+            self._buffer.undo(poller, before)
+            raise
 
     def _polling(
         self, poller: Hashable, deadline: float | None
-    ) -> Generator[tuple[Future[None], float | None], None, PolledBatch]:
+    ) -> Generator[tuple[PollWaiter, float | None], None, PolledBatch]:
         """Take the next batch; yields what to wait for, and for how many seconds at most.
 
         Returns: the batch; an empty one after the deadline, which is looked at behind a last

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from ordermq import (
+    LitePullConsumer,
     Message,
     Producer,
     PullConsumer,
@@ -27,6 +28,7 @@ from ordermq import (
 )
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.consumer.queue.poll_buffer import PolledBatch
 from tests.component.interruption import InterruptedCall
 
 # An interrupt may come between making a coroutine and handing it over, or in a finalizer.
@@ -71,11 +73,14 @@ class Sweep:
         make: Callable[[], Any],
         again: Callable[[Any], object],
         close: Callable[[Any], object],
+        *,
+        is_own_thread: bool = False,
     ) -> None:
         self._other = other
         self._make = make
         self._again = again
         self._close = close
+        self._is_own_thread = is_own_thread  # `again` belongs to the thread that was interrupted
 
     def run(self, call: Callable[[Any], object], error: type[BaseException]) -> int:
         """Return the number of places; the last call was not interrupted."""
@@ -94,7 +99,10 @@ class Sweep:
                 assert type(raised) is error, f"{where}: the call raised {raised!r}"
             elif raised is not None:
                 raise raised
-            in_time(f"{where}: the same client", lambda: self._again(client))  # noqa: B023
+            if self._is_own_thread:
+                self._again(client)
+            else:
+                in_time(f"{where}: the same client", lambda: self._again(client))  # noqa: B023
             in_time(f"{where}: another client", self._send_with_other)
             begun = time.monotonic()
             in_time(f"{where}: close", lambda: self._close(client))  # noqa: B023
@@ -213,6 +221,72 @@ def test_an_interrupted_call_of_a_pull_consumer_hangs_nothing(
         consumer.pull(queue, "*", 0, 32)
 
     sweep = Sweep(other, make, call, lambda consumer: consumer.close())
+    assert sweep.run(call, KeyboardInterrupt) > 10
+
+
+class Polls:
+    """Lite pull consumers that read one queue of eight messages from its beginning."""
+
+    def __init__(self, broker: EmbeddedBroker, *, is_ordered: bool) -> None:
+        self._at = broker.name_servers
+        self._is_ordered = is_ordered
+        self._made = 0
+        self.seen: set[bytes] = set()
+
+    def make(self) -> LitePullConsumer:
+        self._made += 1
+        consumer = LitePullConsumer(
+            f"polling-{self._made}",
+            name_servers=self._at,
+            ordered=self._is_ordered,
+            consume_from_where="first_offset",
+            poll_batch_size=2,
+        )
+        consumer.subscribe("polled")
+        consumer.start()
+        self.seen.clear()
+        while not self.seen:
+            self.poll(consumer, 10_000)
+        return consumer
+
+    def poll(self, consumer: LitePullConsumer, timeout_ms: int = 500) -> None:
+        batch = consumer.poll(timeout_ms)
+        self.seen.update(bytes(each.body) for each in batch)
+
+    def rest(self, consumer: LitePullConsumer) -> None:
+        """Read what is left: an interrupted poll has lost nothing."""
+        end = time.monotonic() + LIMIT_S / 2
+        while len(self.seen) < 8:
+            self.poll(consumer)
+            assert time.monotonic() < end, f"not delivered: {8 - len(self.seen)} of 8 messages"
+        consumer.commit()
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("name", ["poll", "commit"])
+def test_an_interrupted_poll_or_commit_loses_nothing(
+    broker: EmbeddedBroker, other: Producer, name: str, is_ordered: bool
+) -> None:
+    for number in range(8):
+        other.send(Message("polled", str(number).encode()), sharding_key="k")
+    polls = Polls(broker, is_ordered=is_ordered)
+    taken: list[PolledBatch] = []
+
+    def call(consumer: LitePullConsumer) -> None:
+        if name == "poll":
+            taken.append(consumer.poll(500))
+        else:
+            consumer.commit()
+
+    def rest(consumer: LitePullConsumer) -> None:
+        for batch in taken:  # which the call has returned
+            polls.seen.update(bytes(each.body) for each in batch)
+        taken.clear()
+        polls.rest(consumer)
+
+    sweep = Sweep(
+        other, polls.make, rest, lambda consumer: consumer.close(CLOSE_S), is_own_thread=True
+    )
     assert sweep.run(call, KeyboardInterrupt) > 10
 
 

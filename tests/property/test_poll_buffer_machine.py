@@ -124,7 +124,7 @@ class PollBufferMachine(RuleBasedStateMachine):
         if not offsets and not held.messages and not held.out:
             held.done = max(held.done, end)
         if offsets and not held.is_paused and self.waiter is not None and not self.is_held_up(held):
-            assert self.waiter.done()
+            assert self.waiter.is_set
             self.waiter = None
 
     @precondition(lambda self: self.lost)
@@ -201,7 +201,7 @@ class PollBufferMachine(RuleBasedStateMachine):
             self.buffer.submit(held.assigned)
         was_paused, held.is_paused = held.is_paused, pause
         if was_paused and held in self.ready() and self.waiter is not None:
-            assert self.waiter.done()
+            assert self.waiter.is_set
             self.waiter = None
 
     @rule(poller=st.sampled_from(POLLERS))

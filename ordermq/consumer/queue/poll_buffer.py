@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from ordermq.client.runtime import SIGNAL_CHECK_S
 from ordermq.clock import Clock
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
@@ -24,6 +26,7 @@ from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, ReadyQueue
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.thread_event import NativeEvent
 from ordermq.supervisor import every
 
 if TYPE_CHECKING:
@@ -80,6 +83,32 @@ class PolledQueue(AssignedQueue):
         if room:
             self._on_room(self)
         self._on_idle()
+
+    def repair(self, held: Sequence[BatchClaim]) -> bool:
+        """Make pending again what was taken and no poller has, after an exception in a poll.
+
+        Args: held: the claims that pollers have.
+        Returns: True if the caller must submit the queue, which may be in the line already.
+        """
+        with self._lock:
+            known = {offset for claim in held for offset in claim.messages.offsets()}
+            first, last = self.process_queue.first_consuming, self.process_queue.last_consuming
+            if first >= 0:
+                lost = [offset for offset in range(first, last + 1) if offset not in known]
+                self.process_queue.make_again(lost)
+            is_drained = False
+            if self._counts_running_batches:
+                is_drained = bool(self._running) and not held and self.is_revoked()
+                self._running = len(held)
+            is_on = self._state is QueueState.ACTIVE and not self._paused
+            if self._counts_running_batches and held:
+                is_due = False  # its turn comes when that batch has ended
+            else:
+                self.process_queue.end_dispatch()
+                is_due = is_on and self.process_queue.begin_dispatch()
+        if is_drained:
+            self._on_drained(self)
+        return is_due
 
     def notify_room(self) -> None:
         """Let the fetcher look again."""
@@ -225,6 +254,42 @@ class BatchOut(NamedTuple):
         return self.claim.generation == self.assigned.generation
 
 
+class PollWaiter:
+    """A poller's wait for messages: a thread's, or an asyncio task's on a loop of its own."""
+
+    def __init__(self) -> None:
+        self._event = NativeEvent()
+        self.is_set = False
+        self._wakes: list[Callable[[], object]] = []
+
+    def set(self) -> None:
+        """Wake the poller; any thread, without waiting."""
+        self.is_set = True
+        self._event.set()
+        for wake in self._wakes:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                wake()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Return once set, or earlier: the poller looks again."""
+        most_s = SIGNAL_CHECK_S if timeout_s is None else min(timeout_s, SIGNAL_CHECK_S)
+        self._event.wait(max(most_s, 0.0))
+
+    def future(self) -> asyncio.Future[None]:
+        """Return a future of the running loop that is done once this is set."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not made.done():
+                made.set_result(None)
+
+        self._wakes.append(partial(loop.call_soon_threadsafe, settle))
+        if self.is_set:
+            settle()
+        return made
+
+
 class PollBuffer:
     """Hands the messages of assigned queues out, batch by batch; any thread.
 
@@ -247,8 +312,7 @@ class PollBuffer:
         self._queues: set[PolledQueue] = set()
         self._ready: deque[PolledQueue] = deque()  # queues with messages, in turn
         self._out: dict[Hashable, BatchOut] = {}
-        # Futures, not a Condition: asyncio pollers wait on them, too, on loops of their own.
-        self._waiting: set[Future[None]] = set()
+        self._waiting: set[PollWaiter] = set()
         self._without_room: dict[PolledQueue, PullConfig] = {}
         self._reported: set[Hashable] = set()  # pollers that ended with a batch
         self.is_stopped = False
@@ -324,31 +388,53 @@ class PollBuffer:
         Returns: None if nothing is buffered.
         """
         with self._lock:
-            now_ms = self._clock.now_ms()
-            # First: in order, this may be what makes the poller's own queue ready again.
-            self._end(poller, now_ms)
-            batch = None
-            while batch is None and self._ready and not self.is_stopped:
-                batch = self._claim(self._ready.popleft(), poller, limit, now_ms)
-            self._notify_room()
+            try:
+                now_ms = self._clock.now_ms()
+                # First: in order, this may be what makes the poller's own queue ready again.
+                self._end(poller, now_ms)
+                batch = None
+                while batch is None and self._ready and not self.is_stopped:
+                    batch = self._claim(self._ready.popleft(), poller, limit, now_ms)
+                self._notify_room()
+            except BaseException:
+                self._repair()
+                raise
             return batch
+
+    def out_of(self, poller: Hashable) -> BatchOut | None:
+        """Return the batch that a poller has."""
+        return self._out.get(poller)
+
+    def undo(self, poller: Hashable, before: BatchOut | None) -> None:
+        """Take back a batch that an exception kept from its poller, which had `before`.
+
+        Messages of `before`, if that is ended by now, stay done.
+        """
+        with self._lock:
+            if self._out.get(poller) is not before:
+                self._out.pop(poller, None)
+            self._repair()
 
     def finish(self, poller: Hashable) -> None:
         """End the poller's batch as done."""
         with self._lock:
-            self._end(poller, self._clock.now_ms())
-            self._notify_room()
+            try:
+                self._end(poller, self._clock.now_ms())
+                self._notify_room()
+            except BaseException:
+                self._repair()
+                raise
 
-    def wait(self) -> Future[None] | None:
-        """Return a future of the moment when `take` is worth another try; None if it is now."""
+    def wait(self) -> PollWaiter | None:
+        """Return what is set when `take` is worth another try; None if it is now."""
         with self._lock:
             if self._ready or self.is_stopped:
                 return None
-            waiter: Future[None] = Future()
+            waiter = PollWaiter()
             self._waiting.add(waiter)
             return waiter
 
-    def give_up(self, waiter: Future[None]) -> None:
+    def give_up(self, waiter: PollWaiter) -> None:
         """Forget a waiter that stopped waiting."""
         with self._lock:
             self._waiting.discard(waiter)
@@ -370,8 +456,13 @@ class PollBuffer:
         """End the poller's batch as not done; with a queue, only if it is of that queue."""
         with self._lock:
             out = self._out.get(poller)
-            if out is not None and queue in (None, out.assigned.queue):
+            if out is None or queue not in (None, out.assigned.queue):
+                return
+            try:
                 self._give_back(poller)
+            except BaseException:
+                self._repair()
+                raise
 
     def poller_ended(self, poller: Hashable) -> None:
         """Report a poller that ended with a batch; under queue locks, redeliver the batch."""
@@ -421,6 +512,15 @@ class PollBuffer:
             self._notify_room()
 
     # Under the lock.
+
+    def _repair(self) -> None:
+        """Restore what an exception of a signal handler has left half done."""
+        for assigned in list(self._queues):
+            held = [out.claim for out in self._out.values() if out.assigned is assigned]
+            if assigned.repair(held) and assigned not in self._ready:
+                self._ready.append(assigned)
+            assigned.notify_room()
+        self._wake()
 
     def _committable(self) -> list[PolledQueue]:
         # Under queue locks, a revoked queue is held until its batch is done and committed.
@@ -497,10 +597,7 @@ class PollBuffer:
     def _wake(self) -> None:
         # All of them: one that is just about to give up must not take the others' turn along.
         for waiter in self._waiting:
-            try:
-                waiter.set_result(None)
-            except InvalidStateError:
-                continue  # cancelled by its asyncio side
+            waiter.set()
         self._waiting.clear()
 
     def _on_change(self, assigned: PolledQueue) -> None:
