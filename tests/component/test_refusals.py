@@ -12,7 +12,7 @@ import pytest
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker, server
 from ordermq.broker.connection import RequestRefused
-from ordermq.errors import BrokerError, RouteError
+from ordermq.errors import BrokerError, OrderingError, RouteError
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.rare_headers import CreateTopicHeader
@@ -136,7 +136,7 @@ def test_a_send_to_a_topic_that_is_read_only_says_so(
             RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("orders", 4, 4, 4).to_ext()
         ),
     )
-    with pytest.raises((BrokerError, RouteError)) as refused:
+    with pytest.raises((BrokerError, OrderingError, RouteError)) as refused:
         producer.send(Message("orders", b"2"), sharding_key=key)
     assert "its perm lacks 2; an admin has withdrawn it" in str(refused.value)
     assert "updateTopicPerm" in str(refused.value)
