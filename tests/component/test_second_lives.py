@@ -14,7 +14,10 @@ from ordermq import Admin, LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.fetch import life_watch
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.command import Command
 from tests.component.conftest import eventually
+from tests.component.damaging_proxy import DamagingProxy
 
 QUEUE = MessageQueue("orders", "b", 0)
 KINDS = ["orderly", "by key", "concurrent", "broadcasting", "lite", "ordered polling"]
@@ -150,6 +153,30 @@ def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
     assert len(told) == 1
     assert "Continuing from offset 0 of 0-60" in told[0]
     member.close()
+
+
+def as_rocketmq_answers(command: Command) -> None:
+    """It has nothing behind the offset; the embedded broker says that its topic is another one."""
+    if command.code == ResponseCode.PULL_OFFSET_MOVED:
+        command.code = ResponseCode.PULL_NOT_FOUND
+        command.ext["nextBeginOffset"] = "30"
+
+
+@pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent"])
+def test_a_topic_recreated_with_as_many_messages_is_found_by_an_idle_member(
+    kind: str, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pull is held meanwhile, no route changes, and nothing comes behind the offset."""
+    monkeypatch.setattr(life_watch, "_IDLE_MS", 500)
+    monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
+    send(broker, "old", 30)
+    with DamagingProxy(broker.address, as_rocketmq_answers) as proxy:
+        member = Member(kind, proxy.address, tmp_path, pull_interval_ms=1_500, broker_suspend_ms=1)
+        member.wait_for("old", 30)
+        eventually(member.has_marked, "the queue is known")
+        recreate(broker, 30)
+        member.wait_for("new", 30)
+        member.close()
 
 
 def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(

@@ -28,6 +28,7 @@ GROUPS = 10
 MESSAGES = 100  # per group
 RESTARTS = 5  # per group
 DEADLINE_S = 60.0
+LIFE_DEADLINE_S = 180.0  # over the longest time between two looks of an idle queue
 POLL_MS = 100
 
 
@@ -202,7 +203,7 @@ def restarts(name_servers: str, expired_s: float) -> list[str]:
 def not_delivered(delivered: Delivered, sent: Sequence[bytes], life: int) -> int:
     """Wait for the messages of a life; return how many never came."""
     own = [body for body in sent if body.startswith(b"%d " % life)]
-    waited(lambda: not delivered.missing(own))
+    waited(lambda: not delivered.missing(own), LIFE_DEADLINE_S)
     return len(delivered.missing(own))
 
 

@@ -491,6 +491,7 @@ class QueueFetcher:
         else:
             # Nothing new, or other tags only: the position moves past them without a message.
             assigned.skip_to(generation, reply.next_begin_offset)
+            self.life.note_nothing()
         is_elsewhere = self._source.suggest(reply.suggested_broker_id)
         if (
             code == ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -25,6 +25,8 @@ _log = logging.getLogger("ordermq.consumer")
 # at least as long as that takes. Longer than the engine's counts wait to be gathered.
 _QUIET_MS = 2_500
 _RENEW_MS = 30_000  # age of a mark; a younger one repeats less where a broker lost messages
+# A topic made again with as many messages as were read looks like one to which nothing came.
+_IDLE_MS = 120_000
 _PAUSE_MS = 5_000  # between two looks: a queue with a message each few seconds needs no more
 
 
@@ -77,6 +79,12 @@ class LifeWatch:
         is_old = self._looked_ms is None or now_ms - self._looked_ms >= _RENEW_MS
         if was_quiet or is_old:
             self._client.runtime.post(self._look_soon)
+
+    def note_nothing(self) -> None:
+        """Note that a pull found nothing new; on the I/O thread."""
+        looked_ms, now_ms = self._looked_ms, self._client.clock.now_ms()
+        if looked_ms is not None and now_ms - looked_ms >= _IDLE_MS:
+            self._look_soon()
 
     async def look(self) -> NewLife | None:
         """Return the new life that the queue began, if it did; else renew the mark.
