@@ -136,7 +136,12 @@ def wrapped(
             call.exception = error
             around.end(call, context)
             raise
-        if inspect.isawaitable(call.result):  # awaited by the dispatcher, hooks and all
+        # Most calls return one of these; to ask whether a value is awaitable takes 0.4 us.
+        if (
+            call.result is not None
+            and call.result is not ConsumeResult.SUCCESS
+            and inspect.isawaitable(call.result)
+        ):  # awaited by the dispatcher, hooks and all
             return finish(call, messages, context)
         around.end(call, context)
         return around.result(call, messages, context)
@@ -200,12 +205,10 @@ class _Around(Record):
     def end(self, call: ConsumeCall, context: ConsumeContext) -> None:
         call.spent_ms += self.clock.now_ms()
         result, size = call.result, len(call.messages)
-        if (
-            call.exception is None
-            and result is None
-            and not self.results.is_strict
-            and (context._ack_index is None)
-        ):
+        is_success = result is ConsumeResult.SUCCESS or (
+            result is None and not self.results.is_strict
+        )
+        if call.exception is None and is_success and context._ack_index is None:
             call.done = size  # what nearly every call returns
         elif call.exception is None:
             # As the dispatcher will judge it: `ack_index` and a result that nobody understands
