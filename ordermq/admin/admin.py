@@ -161,6 +161,22 @@ class Admin(Closing):
         """Return the groups that the brokers know, sorted by name, without their own ones."""
         return self._client.call(self._groups.summaries())
 
+    def create_group(self, name: str, *, is_orderly: bool = False) -> None:
+        """Create a group at every broker, before its first member joins.
+
+        Needed where brokers create none themselves (`autoCreateSubscriptionGroup=false`), and for
+        ordered groups of RocketMQ 5's gRPC clients.
+
+        Args:
+            is_orderly: RocketMQ's `consumeMessageOrderly`: the proxy gives gRPC clients of the
+                group the messages of each queue in order. Other clients, and brokers before 5.0,
+                ignore it: there a consumer chooses by its listener.
+        Raises:
+            ConfigError: an illegal name.
+            StateError: the group exists.
+        """
+        self._client.call(self._groups.create(check_group(name), is_orderly))
+
     def group(
         self, name: str, topics: Sequence[str] = (), *, ask_members: bool = True
     ) -> GroupState:

@@ -8,10 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
-from ordermq.errors import OrderMQError, RouteError
+from ordermq.errors import ConfigError, OrderMQError, RouteError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import RETRY_PREFIX, unwrapped
-from ordermq.remoting.admin_bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
+from ordermq.model.names import RETRY_PREFIX, unwrapped, wrapped
+from ordermq.remoting.admin_bodies import (
+    GroupMember,
+    HeldLock,
+    QueueHolding,
+    QueueProgress,
+    group_to_body,
+)
 from ordermq.value import Value
 
 # Groups that brokers and RocketMQ's tools make for themselves.
@@ -68,11 +74,28 @@ class GroupState(Value):
 
 
 class Groups:
-    """Reads the state of groups; on the I/O thread. It joins and changes nothing."""
+    """Reads the state of groups, and creates them; on the I/O thread. It joins none."""
 
     def __init__(self, client: ClientSession) -> None:
         self._client = client
         self._api = AdminApi.of(client)
+
+    async def create(self, group: str, is_orderly: bool) -> None:
+        """Create a group at every broker, as `Admin.create_group` describes."""
+        if not isinstance(is_orderly, bool):
+            raise ConfigError(f"is_orderly={is_orderly!r}: expected True or False", group=group)
+        masters = await self._client.name_servers.masters()
+        known = await asyncio.gather(*map(self._api.group_names, masters.values()))
+        full_name = wrapped(self._client.config.namespace, group)
+        if any(full_name in names for names in known):
+            raise StateError(
+                "the group exists, perhaps because a member has joined: its settings stay; "
+                "RocketMQ's mqadmin updateSubGroup changes them",
+                group=group,
+            )
+        body = group_to_body(group, is_orderly=is_orderly)
+        for address in masters.values():
+            await self._api.put_group(address, body)
 
     async def summaries(self) -> list[GroupSummary]:
         """Return every group of the users, sorted by name."""

@@ -1,4 +1,4 @@
-"""`ordermq groups`: list consumer groups, and describe one."""
+"""`ordermq groups`: list consumer groups, describe one, create one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from ordermq.cli.output import (
 
 @click.group(epilog=EXIT_CODES)
 def groups() -> None:
-    """List consumer groups, and describe one.
+    """List consumer groups, describe one, create one.
 
     \b
     Example:
       ordermq groups list
       ordermq groups describe billing
+      ordermq groups create billing --orderly
     """
 
 
@@ -49,6 +50,35 @@ def list_groups(servers: Servers, as_json: bool) -> None:
         return
     rows = [(each.group, list(each.topics) or "-", each.members, each.lag) for each in found]
     print_table(counted(len(found), "group"), ["group", "topics", "members", "lag"], rows, right=2)
+
+
+@groups.command("create", epilog=EXIT_CODES)
+@click.argument("group")
+@click.option(
+    "--orderly",
+    is_flag=True,
+    help="RocketMQ 5's proxy gives gRPC clients of the group each queue's messages in order "
+    "(consumeMessageOrderly). Other clients choose by their listeners.",
+)
+@client_options
+@json_option
+def create_group(group: str, orderly: bool, servers: Servers, as_json: bool) -> None:
+    """Create GROUP at all brokers, before its first member joins.
+
+    Brokers create groups themselves, unless autoCreateSubscriptionGroup=false. A group that exists
+    is left as it is, and the command fails.
+
+    \b
+    Example:
+      ordermq groups create billing
+      ordermq groups create billing --orderly
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        admin.create_group(group, is_orderly=orderly)
+    if as_json:
+        print_json({"group": group, "is_orderly": orderly})
+    else:
+        click.echo(f"group {group!r} is created" + (", for ordered consumption" if orderly else ""))
 
 
 @groups.command("describe", epilog=EXIT_CODES)

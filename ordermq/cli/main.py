@@ -18,7 +18,7 @@ _COMMANDS = {
     ),
     "run": ("run", "run", "Run a consumer in several processes that share its queues."),
     "topics": ("topics", "topics", "List, describe, create and delete topics."),
-    "groups": ("groups", "groups", "List consumer groups, and describe one."),
+    "groups": ("groups", "groups", "List consumer groups, describe one, create one."),
     "lag": ("lag", "lag", "Show how many messages GROUP is behind on each queue."),
     "locks": ("locks", "locks", "Show which member of GROUP holds each queue."),
     "top": ("top", "top", "Watch the rates, lag and owner of each queue of GROUP."),

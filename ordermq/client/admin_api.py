@@ -84,6 +84,12 @@ class AdminApi(BrokerApi):
         self._check(answer, "broker did not list its groups", address)
         return group_names_from_body(answer.body)
 
+    async def put_group(self, address: str, body: bytes) -> None:
+        """Create a group at this broker, or change the one there is."""
+        command = Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not create the group", address)
+
     async def reset_offsets(
         self, address: str, header: ResetOffsetHeader
     ) -> dict[MessageQueue, int]:

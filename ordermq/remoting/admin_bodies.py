@@ -147,6 +147,24 @@ def topic_table_from_body(body: bytes, broker_name: str) -> dict[str, QueueData]
     }
 
 
+def group_to_body(group: str, *, is_orderly: bool) -> bytes:
+    """The SubscriptionGroupConfig of a new group, with RocketMQ's defaults for the rest."""
+    return orjson.dumps(
+        {
+            "groupName": group,
+            "consumeEnable": True,
+            "consumeFromMinEnable": True,
+            "consumeBroadcastEnable": True,
+            "consumeMessageOrderly": is_orderly,
+            "retryQueueNums": 1,
+            "retryMaxTimes": 16,
+            "brokerId": 0,
+            "whichBrokerWhenConsumeSlowly": 1,
+            "notifyConsumerIdsChangedEnable": True,
+        }
+    )
+
+
 def group_names_from_body(body: bytes) -> list[str]:
     """Return the names in an answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, sorted."""
     what = "subscriptionGroupTable"

@@ -37,6 +37,7 @@ _JSON_BODIES = frozenset(
         RequestCode.GET_TOPIC_STATS_INFO,
         RequestCode.GET_CONSUME_STATS,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     }
 )
 _PRODUCER_GROUP = re.compile(r"((?:^|\x02)PGROUP\x01)([^\x02]+)")

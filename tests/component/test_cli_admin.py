@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 from ordermq import Admin, DeadLetter, Message, ParkKey, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
+from ordermq.remoting.codes import RequestCode
+from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import eventually
 
 SENT = 24
@@ -245,3 +247,15 @@ def test_parked_keys_are_listed_shown_and_consumed_once_they_may(cli: Cli) -> No
         is_healed.set()
         assert cli.json("parked redrive held billing o-1 --yes --wait 20") == []
     assert cli.json("parked list held") == []
+
+
+@pytest.mark.parametrize("option", ["", " --orderly"])
+def test_a_group_is_created_once_ordered_or_not(cli: Cli, option: str) -> None:
+    assert "group 'fresh' is created" in cli.shown("groups create fresh" + option)
+    with WireClient(cli.broker.port) as client:
+        answer = client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "fresh"})
+    assert json.loads(answer.body)["consumeMessageOrderly"] is bool(option)
+    again = cli.run("groups create fresh --json")
+    assert again.exit_code == 1
+    assert "the group exists" in again.stderr
+    assert cli.json("groups create other --orderly") == {"group": "other", "is_orderly": True}
