@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _weakrefset
 import linecache
+import logging
 import sys
 from pathlib import Path
 from types import FrameType
@@ -12,7 +13,15 @@ from typing import Any
 import ordermq
 
 HOUSE = str(Path(ordermq.__file__).parent)
-_TESTS = str(Path(__file__).parent.parent)
+# Not in the test itself, and not where Python's own library would lose the exception (it drops what
+# finalizers raise, and an OSError in `_write_to_self`) or a lock of its own (logging, imports).
+_NOT_IN = (
+    str(Path(__file__).parent.parent),
+    _weakrefset.__file__,
+    logging.__file__,
+    "<frozen importlib",
+)
+_NOT_AT = ("_write_to_self",)
 
 
 class InterruptedAt:
@@ -74,8 +83,7 @@ class InterruptedCall:
         sys.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        # Not in the test itself; and what a finalizer raises, Python reports and drops.
-        if frame.f_code.co_filename.startswith((_TESTS, _weakrefset.__file__)):
+        if frame.f_code.co_filename.startswith(_NOT_IN) or frame.f_code.co_name in _NOT_AT:
             return
         if "__del__" in (frame.f_code.co_name, frame.f_back and frame.f_back.f_code.co_name):
             return
