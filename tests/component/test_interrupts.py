@@ -224,6 +224,19 @@ def test_an_interrupted_call_of_a_pull_consumer_hangs_nothing(
     assert sweep.run(call, KeyboardInterrupt) > 10
 
 
+def test_an_interrupted_start_hangs_nothing(broker: EmbeddedBroker, other: Producer) -> None:
+    def make() -> PushConsumer:
+        consumer = PushConsumer("starting", name_servers=broker.name_servers)
+        consumer.subscribe(TOPIC)
+        consumer.orderly(lambda *_: None)
+        return consumer
+
+    with make():  # imports what a first start does
+        pass
+    sweep = Sweep(other, make, lambda _: None, lambda consumer: consumer.close(CLOSE_S))
+    assert sweep.run(lambda consumer: consumer.start(), KeyboardInterrupt) > 10
+
+
 class Polls:
     """Lite pull consumers that read one queue of eight messages from its beginning."""
 
