@@ -170,7 +170,8 @@ class QueueSender:
             self._client.runtime.post(self.begin)
         elif self._waiting:
             in_flight = self._begin_next()
-            assert in_flight is not None
+            if in_flight is None:
+                return
             if request is not None:
                 request.begun = in_flight
                 in_flight.is_awaited = request.is_read_by_caller
@@ -192,7 +193,11 @@ class QueueSender:
         self._senders_in_flight.add(self)  # first: the producer must not look idle meanwhile
         taken = self._taken
         if not taken:
-            take_batch(self._waiting, self._config.max_batch_bytes, taken)
+            try:
+                take_batch(self._waiting, self._config.max_batch_bytes, taken)
+            except IndexError:  # `stop` has just failed what waited
+                self._senders_in_flight.discard(self)
+                return None
         elif self._waiting and self._waiting[0] is taken[-1]:  # an exception came in `take_batch`
             self._waiting.popleft()
         sendable = self._without_failed_keys(taken) if self._failed_keys else taken
