@@ -28,6 +28,7 @@ GROUPS = 10
 MESSAGES = 100  # per group
 RESTARTS = 5  # per group
 DEADLINE_S = 60.0
+MARK_S = 1.0  # a member looks at the queue after the first messages of a life
 LIFE_DEADLINE_S = 180.0  # over the longest time between two looks of an idle queue
 POLL_MS = 100
 
@@ -254,6 +255,7 @@ def lives(name_servers: str, count: int) -> list[str]:
                 f"life {life + 1} of {count}: {len(sent)} sent so far, missing "
                 f"{sum(missing.values())}, {time.monotonic() - started:.0f} s\n"
             )
+            pause.wait(MARK_S)
             admin.delete_topic(topic)
             pause.wait(draw.choice((0.0, 0.1, 1.0)))
             admin.create_topic(topic, queues=2)

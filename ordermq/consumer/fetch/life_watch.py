@@ -162,6 +162,7 @@ class LifeWatch:
     def began(self) -> None:
         """Forget the mark of the life before."""
         self.mark = None
+        self._looked_ms = None  # the first messages bring the next look
         self.is_doubtful = False
 
     def close(self) -> None:
@@ -178,7 +179,9 @@ class LifeWatch:
     async def _look_after_pause(self) -> None:
         clock = self._client.clock
         try:
-            if self._looked_ms is not None:
+            # At once for the first mark of a life: without one a topic that is made again tells
+            # nothing.
+            if self._looked_ms is not None and self.mark is not None:
                 await clock.sleep_ms(max(self._looked_ms + _PAUSE_MS - clock.now_ms(), 0))
             if life := await self.look():
                 await self._on_new_life(life)
