@@ -6,7 +6,7 @@
 #include "check.h"
 #include "crc32.h"
 #include "key_lanes.h"
-#include "ordermq.h"
+#include "queue_filling.h"
 
 enum {
     FIRST_IDS = 64,
@@ -217,22 +217,67 @@ static omq_status note(omq_id_window *window, int64_t offset, const omq_text *te
     return OMQ_OK;
 }
 
+/* Read what is compared of a message; false: it has no id. */
+static bool read_row(const uint8_t *body, const omq_message_rows *rows, size_t row, omq_text *id,
+                     omq_window_body *stored) {
+    static const omq_text name = {(const uint8_t *)"UNIQ_KEY", 8};
+    omq_message_parts parts;
+    omq_message_locate(body, rows, row, &parts);
+    if (!omq_property_find(body + parts.property_at, parts.property_size, &name, id)) {
+        return false;
+    }
+    *stored = (omq_window_body){parts.body_size,
+                                omq_crc32(body + parts.body_at, parts.body_size)};
+    return true;
+}
+
 static omq_status note_row(omq_id_window *window, const uint8_t *body,
                            const omq_message_rows *rows, size_t row, int64_t offset,
                            bool *is_copy) {
-    static const omq_text name = {(const uint8_t *)"UNIQ_KEY", 8};
-    omq_message_parts parts;
     omq_text id;
+    omq_window_body stored;
     if (offset <= window->newest) {
         return OMQ_OK;
     }
     window->newest = offset;
-    omq_message_locate(body, rows, row, &parts);
-    if (!omq_property_find(body + parts.property_at, parts.property_size, &name, &id)) {
-        return OMQ_OK;
+    return read_row(body, rows, row, &id, &stored) ? note(window, offset, &id, stored, is_copy)
+                                                   : OMQ_OK;
+}
+
+static bool is_copy_of_noted(const omq_id_window *window, int64_t offset, const omq_text *id,
+                             omq_window_body stored) {
+    if (window->count == 0) {
+        return false;
     }
-    omq_window_body stored = {parts.body_size, omq_crc32(body + parts.body_at, parts.body_size)};
-    return note(window, offset, &id, stored, is_copy);
+    const uint32_t *place = find(window, id, stored, hash_of(window, id->bytes, id->size, stored));
+    return *place != 0 &&
+           offset - window->ring[*place - 1].offset <= (int64_t)window->size;
+}
+
+omq_status omq_id_window_note_new(omq_id_window *window, const uint8_t *body,
+                                  const omq_message_rows *rows, bool *has_copy) {
+    *has_copy = false;
+    for (size_t row = 0; row < rows->count; row++) {
+        int64_t offset = omq_message_offset(body, rows, row);
+        omq_text id;
+        omq_window_body stored;
+        bool is_copy;
+        if (offset <= window->newest) {
+            continue;
+        }
+        if (read_row(body, rows, row, &id, &stored)) {
+            if (is_copy_of_noted(window, offset, &id, stored)) {
+                *has_copy = true;
+                return OMQ_OK;
+            }
+            if (note(window, offset, &id, stored, &is_copy) != OMQ_OK) {
+                omq_id_window_clear(window);
+                return OMQ_NO_MEMORY;
+            }
+        }
+        window->newest = offset;
+    }
+    return OMQ_OK;
 }
 
 static void move_row(omq_message_rows *rows, size_t to, size_t from) {

@@ -27,6 +27,7 @@ struct omq_process_queue {
     bool is_dispatched;
     omq_batch_slots slots;
     omq_filled_lanes lanes;   /* of who consumes by key */
+    omq_id_window *window;    /* of who wants no copies, else NULL */
     uint64_t permit;          /* to fill it; 0: nobody may */
     uint64_t permits;         /* given out so far */
     omq_room_waiter waiter;   /* of who fills it */
@@ -525,7 +526,16 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
         }
     }
     omq_mutex_lock(&queue->mutex);
-    if (permit == queue->permit && need_shape(queue, OMQ_SHAPE_BATCHES) == OMQ_OK &&
+    bool is_allowed =
+        permit == queue->permit && need_shape(queue, OMQ_SHAPE_BATCHES) == OMQ_OK;
+    if (is_allowed && queue->window != NULL) {
+        bool has_copy;
+        is_allowed = omq_id_window_note_new(queue->window, answer->body, &answer->rows,
+                                            &has_copy) == OMQ_OK &&
+                     !has_copy;
+        next = has_copy ? OMQ_FILL_COPIES : next;
+    }
+    if (is_allowed &&
         put_answer(queue, answer, answer->rows.is_run ? NULL : offsets) == OMQ_OK &&
         (queue->lanes.map == NULL ||
          omq_filled_lanes_add(&queue->lanes, answer, offsets) == OMQ_OK)) {
@@ -537,6 +547,12 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
     omq_mutex_unlock(&queue->mutex);
     free(offsets);
     return next;
+}
+
+void omq_process_queue_fill_new_only(omq_process_queue *queue, omq_id_window *window) {
+    omq_mutex_lock(&queue->mutex);
+    queue->window = window;
+    omq_mutex_unlock(&queue->mutex);
 }
 
 void omq_process_queue_fill_lanes(omq_process_queue *queue, omq_lane_map *map) {

@@ -26,7 +26,8 @@ typedef enum {
     OMQ_FILL_MORE = 0,
     OMQ_FILL_WAIT = 1,   /* until the waiter is notified */
     OMQ_FILL_END = 2,    /* full by bytes or span, of which nothing notifies */
-    OMQ_FILL_REFUSED = 3 /* the permit is void, or without memory: nothing was buffered */
+    OMQ_FILL_REFUSED = 3, /* the permit is void, or without memory: nothing was buffered */
+    OMQ_FILL_COPIES = 4   /* it has copies of other messages: nothing was buffered */
 } omq_fill_next;
 
 /* Give out a new permit, > 0; the one before it becomes void. */
@@ -53,6 +54,15 @@ void omq_process_queue_forget_waiter(omq_process_queue *queue, const void *conte
 /* From now on put what fills the queue into the lanes of its keys, too; before the first answer. The
  * map outlives the queue. Tokens there are those of filled_lanes.h. */
 void omq_process_queue_fill_lanes(omq_process_queue *queue, omq_lane_map *map);
+
+/* From now on buffer no answer with copies; before the first answer, NULL: not so. Used under the
+ * queue's mutex, with a valid permit only; outlives the queue. */
+void omq_process_queue_fill_new_only(omq_process_queue *queue, omq_id_window *window);
+
+/* Note messages up to the first that is a copy. Those noted before are passed over, so whoever gets
+ * them again goes on where this ended. NO_MEMORY: the window was cleared. O(rows). */
+omq_status omq_id_window_note_new(omq_id_window *window, const uint8_t *body,
+                                  const omq_message_rows *rows, bool *has_copy);
 
 /* Return the answer that tokens in lanes name, held once more; NULL: all of its messages are
  * done. */

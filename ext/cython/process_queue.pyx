@@ -13,7 +13,10 @@ cdef class ProcessQueue:
     # None before the engine fills this queue. Such a batch is in _batches from then on.
     cdef object _new_batch
     cdef int64_t _max_decompressed_bytes
-    cdef object _lanes  # a LaneMap that the engine fills, too; C has a pointer to it
+    # A LaneMap that the engine fills, too, and an IdWindow whose copies it leaves out; C has pointers
+    # to them.
+    cdef object _lanes
+    cdef object _window
 
     def __cinit__(self, str name not None=""):
         self.name = name

@@ -16,6 +16,9 @@ cdef extern from "queue_filling.h" nogil:
         uint64_t bytes
         int64_t span
     omq_answer *omq_process_queue_answer(omq.omq_process_queue *queue, uint32_t slot)
+    void omq_process_queue_fill_new_only(
+        omq.omq_process_queue *queue, omq.omq_id_window *window
+    )
     void omq_process_queue_fill_lanes(omq.omq_process_queue *queue, omq.omq_lane_map *map)
     omq_answer *omq_process_queue_lane_answer(omq.omq_process_queue *queue, uint32_t number)
     omq.bool omq_process_queue_oldest_stored_ms(

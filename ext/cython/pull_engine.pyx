@@ -253,6 +253,7 @@ cdef class PullStream:
         self._template = template
         self.owner = owner
         cdef LaneMap lanes = plan.lanes
+        cdef IdWindow window = plan.window
         cdef object new_batch = plan.new_batch
         cdef int64_t max_decompressed_bytes = plan.max_decompressed_bytes
         with cython.critical_section(queue):
@@ -261,6 +262,9 @@ cdef class PullStream:
             if lanes is not None:
                 queue._lanes = lanes
                 omq_process_queue_fill_lanes(queue._queue, lanes._map)
+            if window is not None:
+                queue._window = window
+                omq_process_queue_fill_new_only(queue._queue, window._window)
 
     def __dealloc__(self):
         omq_pull_stream_free(self._stream)

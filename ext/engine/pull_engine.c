@@ -603,6 +603,9 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
                                                 &stream->limits, waiter_of(stream),
                                                 &is_dispatched);
     omq_answer_release(answer);
+    if (then == OMQ_FILL_COPIES) {
+        return false;
+    }
     if (then != OMQ_FILL_REFUSED) {
         int64_t asked_ms = atomic_load_explicit(&stream->asked_ms, memory_order_relaxed);
         stream->offset = begin;

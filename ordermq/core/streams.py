@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ordermq.core.interface import FillLimits, LaneMap, MessageIndex, RequestTemplate
+    from ordermq.core.interface import FillLimits, IdWindow, LaneMap, MessageIndex, RequestTemplate
 
 
 class RequestGap(IntEnum):
@@ -32,6 +32,8 @@ class StreamPlan(NamedTuple):
         is_single: end after one answer.
         new_batch: makes an empty MessageIndex, or one of a subclass.
         max_decompressed_bytes: as of `MessageIndex`.
+        window: end with the first answer that has copies of messages noted there; the others are
+            noted. Nobody else may use it while the stream runs.
         lanes: put messages into the lanes of their keys, too; `PullStream.lane_batch` has the
             batches that their tokens name.
     """
@@ -50,6 +52,7 @@ class StreamPlan(NamedTuple):
     new_batch: Callable[[], MessageIndex]
     max_decompressed_bytes: int
     lanes: LaneMap | None = None
+    window: IdWindow | None = None
 
 
 class ConnectionEnd(IntEnum):

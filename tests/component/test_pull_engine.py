@@ -181,22 +181,6 @@ def test_messages_of_other_tags_are_passed_over(
     assert [int(body) for body in seen.bodies_of("k")] == list(range(0, 900, 3))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"deduplicate": 5},
-    ],
-)
-def test_what_the_engine_does_not_do_takes_the_python_path(
-    broker: EmbeddedBroker, settings: dict[str, Any]
-) -> None:
-    consumer = PushConsumer("g", name_servers=broker.name_servers, pull_path="native", **settings)
-    consumer.subscribe("orders")
-    consumer.orderly(lambda messages, context: None)
-    with consumer:
-        assert not isinstance(path_of(consumer), EnginePath)
-
-
 ACCOUNT = {"access_key": "app", "secret_key": "secret" * 20}  # over a block of SHA-1
 
 
@@ -205,6 +189,7 @@ ACCOUNT = {"access_key": "app", "secret_key": "secret" * 20}  # over a block of 
     [
         {"pull_interval_ms": 1},
         {"order_by_key": True},
+        {"deduplicate": 100},
         {"namespace": "team"},
         {"namespace_v2": "region"},
         {"serialize_type": "rocketmq"},
@@ -216,7 +201,7 @@ ACCOUNT = {"access_key": "app", "secret_key": "secret" * 20}  # over a block of 
 def test_an_option_of_requests_does_not_leave_the_path_or_change_what_comes(
     seen: Seen, pull_path: str, settings: dict[str, Any]
 ) -> None:
-    of_consumers = {"pull_interval_ms", "order_by_key"}
+    of_consumers = {"pull_interval_ms", "order_by_key", "deduplicate"}
     own = {name: value for name, value in settings.items() if name not in of_consumers}
     topics: set[str] = set()
 

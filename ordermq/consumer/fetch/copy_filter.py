@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from ordermq import core
 from ordermq.client.broker_api import BrokerApi
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
@@ -42,6 +43,10 @@ class CopyFilter(Protocol):
 
     accept: Accept
 
+    @property
+    def window(self) -> core.interface.IdWindow | None:
+        """The ids by which the pull engine finds copies; None: it looks for none."""
+
     async def prepare(
         self, address: str, header: PullHeader, tags: tuple[bytes, ...]
     ) -> PullReplyHeader | None:
@@ -58,6 +63,8 @@ class CopyFilter(Protocol):
 
 class NoCopyFilter:
     """Takes every message for the first one."""
+
+    window = None
 
     def __init__(self, assigned: AssignedQueue) -> None:
         self.accept: Accept = assigned.accept
@@ -87,7 +94,7 @@ class WindowFilter:
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
     ) -> None:
-        self._window = IdWindow(size)
+        self.window = IdWindow(size)
         self._api = api
         self._timeout_ms = timeout_ms
         self._assigned = assigned
@@ -100,7 +107,7 @@ class WindowFilter:
     async def prepare(
         self, address: str, header: PullHeader, tags: tuple[bytes, ...]
     ) -> PullReplyHeader | None:
-        assigned, window = self._assigned, self._window
+        assigned, window = self._assigned, self.window
         generation, end = assigned.generation, assigned.next_pull_offset
         if generation == self._filled:
             return None
@@ -141,7 +148,7 @@ class WindowFilter:
     def _accept(self, generation: int, batch: MessageBatch, next_offset: int) -> bool:
         offsets = batch.offsets if self._recorder.enabled else ()
         try:
-            dropped = self._window.drop_copies(batch)
+            dropped = self.window.drop_copies(batch)
         except MemoryError:
             self._filled = -1  # the window is empty
             raise
@@ -165,7 +172,7 @@ class WindowFilter:
             assigned.queue,
             dropped,
             assigned.next_pull_offset,
-            self._window.size,
+            self.window.size,
         )
         self._is_told = True
         lease = assigned.lease

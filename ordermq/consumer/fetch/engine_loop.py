@@ -67,6 +67,7 @@ class EngineLoop:
                 partial(MessageBatch.unfilled, assigned.queue, config.namespace),
                 config.max_decompressed_bytes,
                 assigned.lanes,
+                pulls.window,
             ),
         )
 
@@ -202,8 +203,6 @@ def obstacle(client: ClientSession, receiver: Receiver[object], config: PullConf
     """Return why a member's queues are not pulled by the engine; None: they are."""
     if config.pull_path is PullPathKind.PYTHON:
         return "pull_path"
-    if config.deduplicate:
-        return "deduplicate"
     if receiver.fill_limits(config) is None:
         return "messages must pass Python before they are buffered"
     return engine_obstacle()

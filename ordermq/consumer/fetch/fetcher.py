@@ -441,6 +441,7 @@ class QueueFetcher:
             self._tags,
             self._source.wanted,
             self._is_filtered,
+            self._copies.window,
         )
 
     def _count(self, messages: int) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ordermq import core
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit
 from ordermq.model.message import MessageBatch
@@ -62,6 +63,7 @@ class QueuePulls(Value):
         offset: of the first pull.
         broker_id: the replica that is asked; the loop ends where the broker suggests another.
         is_filtered: the broker passes messages over.
+        window: end with an answer that has copies of messages noted there.
     """
 
     assigned: AssignedQueue
@@ -72,6 +74,7 @@ class QueuePulls(Value):
     tags: tuple[bytes, ...]
     broker_id: int
     is_filtered: bool
+    window: core.interface.IdWindow | None
 
 
 class RunningPulls(Protocol):

@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from ordermq import core
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
@@ -25,7 +26,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
     RunningCall,
 )
-from ordermq.core import LaneMap, interface
+from ordermq.core import LaneMap
 from ordermq.core.status import NO_KEY
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
@@ -45,7 +46,7 @@ class KeyOrderedQueue(AssignedQueue):
     the flag at its start, so that others can be submitted meanwhile.
     """
 
-    lanes: interface.LaneMap
+    lanes: core.interface.LaneMap
 
     def __init__(
         self,

@@ -20,7 +20,7 @@
 #include "reply_header.h"
 #include "sanitize.h"
 
-enum { QUEUES = 3, LAST = 3000, RECORD = 96, MOST = 32, PIECE = 8192, MAX_FRAME = 1 << 16 };
+enum { QUEUES = 3, LAST = 3000, RECORD = 113, ID = 8, MOST = 32, PIECE = 8192, MAX_FRAME = 1 << 16 };
 
 typedef struct {
     int socket;
@@ -50,6 +50,7 @@ typedef struct {
     omq_request_template *request;
     int64_t expected; /* the consumer's */
     omq_lane_map *lanes; /* NULL: consumed in the order of the queue */
+    omq_id_window *window; /* NULL: copies, of which there are none, are not looked for */
 } buffer;
 
 static buffer buffers[QUEUES];
@@ -63,8 +64,13 @@ static void write_record(uint8_t *at, int32_t queue_id, int64_t offset) {
     omq_write_u32(at + 4, 0xDAA320A7u);
     omq_write_u32(at + 12, (uint32_t)queue_id);
     omq_write_u64(at + 20, (uint64_t)offset);
-    omq_write_u32(at + 84, 2); /* the body, then a topic of three bytes and no properties */
+    omq_write_u32(at + 84, 2); /* the body, then a topic of three bytes, and an id */
     at[90] = 3;
+    at[95] = 9 + ID;
+    char text[9 + ID + 1];
+    int size = snprintf(text, sizeof text, "UNIQ_KEY\1%0*" PRId64, ID, offset % 100000000);
+    REQUIRE(size == 9 + ID);
+    memcpy(at + 96, text, (size_t)size);
 }
 
 static size_t write_answer(uint8_t *frame, uint32_t opaque, int32_t queue_id, int64_t offset,
@@ -510,8 +516,13 @@ static void run_engine(uint64_t seed) {
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, wakes) == 0);
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, tells) == 0);
     for (int32_t i = 0; i < QUEUES; i++) {
-        buffers[i] = (buffer){omq_process_queue_new(), request_of((int32_t)i), 0, NULL};
+        buffers[i] = (buffer){omq_process_queue_new(), request_of((int32_t)i), 0, NULL, NULL};
         REQUIRE(buffers[i].queue != NULL && buffers[i].request != NULL);
+        if (i == 1) {
+            buffers[i].window = omq_id_window_new(500, seed);
+            REQUIRE(buffers[i].window != NULL);
+            omq_process_queue_fill_new_only(buffers[i].queue, buffers[i].window);
+        }
         if (i == 0) {
             buffers[i].lanes = omq_lane_map_new(8, 1000, false, seed);
             REQUIRE(buffers[i].lanes != NULL);
@@ -544,6 +555,7 @@ static void run_engine(uint64_t seed) {
         sound(omq_process_queue_check(buffers[i].queue));
         omq_process_queue_free(buffers[i].queue);
         omq_lane_map_free(buffers[i].lanes);
+        omq_id_window_free(buffers[i].window);
         omq_request_template_free(buffers[i].request);
     }
     REQUIRE(self.open_connections == 0 && self.ended_count == 0);

@@ -76,10 +76,25 @@ class Broker:
         return got
 
     def answer(
-        self, opaque: int, offsets: range, code: int = 0, *, is_binary: bool = False, **fields: str
+        self,
+        opaque: int,
+        offsets: range,
+        code: int = 0,
+        *,
+        is_binary: bool = False,
+        first_ids: dict[int, int] | None = None,
+        **fields: str,
     ) -> None:
+        """Answer with messages.
+
+        Args: first_ids: by offset that of the message whose id and body it has; others their own.
+        """
         ext = {"nextBeginOffset": str(offsets.stop), "maxOffset": "1000"} | fields
-        body = b"".join(record(offset=each, body=b"m%d" % each) for each in offsets)
+        first = {each: (first_ids or {}).get(each, each) for each in offsets}
+        body = b"".join(
+            record(offset=each, body=b"m%d" % first[each], properties=b"UNIQ_KEY\1%d" % first[each])
+            for each in offsets
+        )
         answer = Command(code, ext, body, opaque=opaque, flag=1)
         if is_binary:
             answer.serialization = Serialization.ROCKETMQ
@@ -235,6 +250,26 @@ def test_lanes_are_filled_and_name_their_batches_until_all_is_done(run: Run) -> 
     for number in numbers:
         with pytest.raises(RuntimeError, match="is gone"):
             stream.lane_batch(number)
+
+
+def test_an_answer_with_a_copy_is_handed_over_and_noted_up_to_it(run: Run) -> None:
+    queue, window = core.ProcessQueue("q"), core.IdWindow(100)
+    run.stream(queue, window=window)
+    run.broker.answer(run.broker.asked()[1], range(10))
+    run.broker.answer(run.broker.asked()[1], range(10, 20), first_ids={15: 3, 17: 12})
+    while (event := run.next_event())[1] == StreamEnd.GOES_ON:
+        pass
+    assert (event[1], event[3]) == (StreamEnd.ANSWERED, 10)
+    assert (queue.message_count, len(window)) == (10, 15)
+    window._check()
+    mark = struct.unpack_from(">I", event[4], 4)[0] & 0xFFFFFF
+    index = core.MessageIndex(event[4][8 + mark :])
+    assert window.drop_copies(index) == 2  # those noted before are none
+    assert list(index.offsets) == [10, 11, 12, 13, 14, 16, 18, 19]
+    run.stream(queue, offset=20, window=window)
+    run.broker.answer(run.broker.asked()[1], range(20, 30))
+    assert run.broker.asked()[0] == 30
+    assert queue.message_count == 20
 
 
 def test_cleared_lanes_are_filled_anew(run: Run) -> None:
