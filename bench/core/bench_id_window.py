@@ -25,7 +25,7 @@ _MESSAGES = workloads.CORE_ID_MESSAGES // _PULL * _PULL
 def fill(window: Window, count: int) -> None:
     """Note the first messages of a queue, so many."""
     for first in range(0, count, _PULL):
-        window.drop_copies(MessageIndex(pull_body(_PULL, 1, first)))
+        window.drop_copies(MessageIndex(pull_body(_PULL, _BODY_BYTES, first)))
 
 
 def noted(size: int, *, are_copies: bool) -> Work:
