@@ -11,6 +11,7 @@
 | Which version of Spark can do what? | versions.py |
 | How is the order of rows checked? | row_order.py |
 | How does a batch, or a micro-batch, get its offsets? | source/offsets.py |
+| How does a group learn where a query began? | source/group_starts.py |
 | Where do the queues of a running stream end? | source/latest_offsets.py |
 | Which queues does a task read? | source/task_ranges.py, source/read_task.py |
 | How does a task read its rows? | source/queue_reader.py |

@@ -23,6 +23,25 @@ def test_a_stream_reads_every_message_once_in_queue_order(stream, producer):
     assert_in_order(rows + more)
 
 
+def test_a_query_from_latest_reads_what_was_sent_since_it_began(stream, producer):
+    send(producer, 100)
+    assert stream.run(starting_offsets="latest") == []
+    send(producer, 50, first=100)
+    assert numbers(stream.run(starting_offsets="latest")) == list(range(100, 150))
+    (stream.checkpoint / "commits" / "1").unlink()
+    (stream.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    assert numbers(stream.run(starting_offsets="latest")) == list(range(100, 150))
+
+
+def test_a_query_from_latest_that_failed_in_its_first_batch_keeps_its_start(stream, producer):
+    send(producer, 100)
+    stream.run(starting_offsets="latest")
+    (stream.checkpoint / "commits" / "0").unlink()
+    (stream.checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    send(producer, 50, first=100)
+    assert numbers(stream.run(starting_offsets="latest")) == list(range(100, 150))
+
+
 @needs(BATCHES_OF_AVAILABLE_NOW)
 def test_a_micro_batch_takes_at_most_max_rows_fairly(stream, producer):
     send(producer, 200)

@@ -32,6 +32,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.spark.options import ReleaseInFlight, SourceOptions, queue_text
 from ordermq.spark.session import learn_routes, lease_client_id
+from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
@@ -64,7 +65,8 @@ class DriverLocks(ProcessBound):
             on_connection_lost=self._on_connection_lost,
         )
         self._config = options.lease
-        self._epochs = StoredEpochs(self.session, BrokerOffsets(self.session, self._group))
+        self._stored = BrokerOffsets(self.session, self._group)
+        self._epochs = StoredEpochs(self.session, self._stored)
         self._times = LeaseTimes.of(self._config, None)
         self._held: dict[MessageQueue, Lease] = {}
         self._lost: dict[MessageQueue, str] = {}
@@ -371,6 +373,10 @@ class DriverLocks(ProcessBound):
 
     # Committing, and releasing the locks.
 
+    async def store_start(self, start: Offsets) -> None:
+        """Store the start of held queues where the group has none; raises as `store_start`."""
+        self._committed |= await store_start(self._stored, self._group, start, self._held)
+
     async def commit(self, offsets: Offsets, *, is_last: bool = False) -> None:
         """Commit the offsets of held queues; a failure is logged, the checkpoint is the truth.
 
@@ -393,8 +399,7 @@ class DriverLocks(ProcessBound):
     async def _commit_one(self, queue: MessageQueue, offset: int, lease: Lease) -> None:
         session = self.session
         try:
-            address = session.routes.master_of(queue.broker_name)
-            await session.api.update_offset(address, self._group, queue, offset, lease.wire_epoch)
+            await self._stored.write(queue, offset, lease)
         except Fenced as error:
             self._lose(queue, f"a commit was fenced: {error}")
         except (RemotingError, RouteError) as error:

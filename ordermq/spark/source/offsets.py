@@ -37,10 +37,12 @@ _RUN_ID: Final = "@lease"
 _TASKS: Final = "@tasks"
 _GROUP: Final = "@group"  # in no checkpoint: only in what a query reports of its queues' ends
 _ANEW: Final = "@anew"
+_START: Final = "@start"
 _MARKS: Final = "@marks "  # and the topic and broker, as in `_compact`
 _VERSION: Final = "@version"  # only where a version before it could not read the offset
 _PACKED_VERSION: Final = 2
-_NEWEST_VERSION: Final = 3
+_MARKED_VERSION: Final = 3
+_NEWEST_VERSION: Final = 4  # with a start
 # With more queues than this the offsets of a broker are one text: those of 1,000 queues would be
 # 26 KB, which Spark writes twice per batch and passes to Python at each call.
 _MOST_BY_NAME: Final = 64
@@ -63,6 +65,8 @@ class StreamOffset:
         group: of the query, `@group`, where the ends of its queues are reported; else empty.
         marks: by which the lives of queues are known again, `@marks ...`, one text per broker.
         anew: queues that go on in a new life from here on, `@anew`: this batch reads none of them.
+        is_start: the stream begins here, `@start`: this batch reads nothing, wherever a start that
+            is decided again would be.
     """
 
     queues: Offsets
@@ -71,6 +75,7 @@ class StreamOffset:
     group: str = ""
     marks: Marks = field(default_factory=dict)
     anew: frozenset[MessageQueue] = frozenset()
+    is_start: bool = False
 
     @classmethod
     def of(cls, members: Any) -> StreamOffset:
@@ -82,7 +87,7 @@ class StreamOffset:
             named = dict(members)
             _check_version(named.pop(_VERSION, None))
             run_id, tasks = named.pop(_RUN_ID, None), named.pop(_TASKS, None)
-            group = str(named.pop(_GROUP, ""))
+            group, is_start = str(named.pop(_GROUP, "")), bool(named.pop(_START, False))
             anew = frozenset(map(parse_queue, filter(None, named.pop(_ANEW, "").split(","))))
             queues: Offsets = {}
             marks: Marks = {}
@@ -93,7 +98,9 @@ class StreamOffset:
                     queues |= _queues_of_text(key, at)
                 else:
                     queues[parse_queue(key)] = int(at)
-            return cls(queues, _int_or_none(run_id), _int_or_none(tasks), group, marks, anew)
+            return cls(
+                queues, _int_or_none(run_id), _int_or_none(tasks), group, marks, anew, is_start
+            )
         except (ValueError, TypeError, AttributeError) as error:
             raise StateError(
                 "the checkpoint holds no offset of this source: give this query a "
@@ -121,15 +128,18 @@ class StreamOffset:
             members[_ANEW] = ",".join(queue_text(queue) for queue in sorted(self.anew))
         for name, marks in _by_broker(self.marks).items():
             members[_MARKS + name] = _numbered(marks)
-        if self.anew or self.marks:
+        if self.is_start:
+            members[_START] = 1
             members[_VERSION] = _NEWEST_VERSION
+        elif self.anew or self.marks:
+            members[_VERSION] = _MARKED_VERSION
         elif is_compact or self.tasks is not None:
             members[_VERSION] = _PACKED_VERSION
         return dict(sorted(members.items()))
 
 
 def _check_version(version: Any) -> None:
-    if version not in (None, _PACKED_VERSION, _NEWEST_VERSION):
+    if version not in (None, _PACKED_VERSION, _MARKED_VERSION, _NEWEST_VERSION):
         raise StateError(
             f"the checkpoint has version {version}, this ordermq reads up to {_NEWEST_VERSION}: "
             "continue with the later ordermq that wrote it, or give this query a new "

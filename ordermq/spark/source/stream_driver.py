@@ -12,12 +12,14 @@ from itertools import groupby
 from ordermq.client.queue_life import NewLife
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import SourceOptions, queue_text
+from ordermq.spark.options import Edge, SourceOptions, queue_text
 from ordermq.spark.session import learn_routes, new_run_id
 from ordermq.spark.source.driver_locks import DriverLocks
+from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import (
     Offsets,
@@ -59,6 +61,7 @@ class StreamDriver(ProcessBound):
         else:
             self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
         self._latest = LatestOffsets(self._session, options.selection, options.read_group)
+        self._stored = BrokerOffsets(self._session, options.group)
         self._lives = QueueLives(self._session, options.read_group)
         self._began_ms = self._session.clock.now_ms()
         self._asked_ms: int | None = None  # for the next batch
@@ -101,8 +104,32 @@ class StreamDriver(ProcessBound):
                 resolve_boundary(self._session, self._options, boundary, queues)
             )
             warn_of_unnamed(boundary, queues)
+            self._session.call(self._store_start(start))
             self._initial = StreamOffset(start, self.run_id)
         return self._initial
+
+    async def _store_start(self, start: Offsets) -> None:
+        """Store the start for the group where it has none, before anything is read.
+
+        Raises: OrderMQError: it cannot be stored now.
+        """
+        if self._locks is not None:
+            await self._locks.store_start(start)
+        elif self._options.group:
+            await store_start(self._stored, self._options.group, start)
+
+    def _is_first(self, start: StreamOffset) -> bool:
+        """Return whether the start is in no checkpoint, and would be another one if asked again."""
+        # Each other one is found again by its rule, so a new query has no batch without messages.
+        is_moving = self._options.stream_start().edge is Edge.LATEST
+        return is_moving and start == self._initial
+
+    def _begin(self, start: StreamOffset) -> StreamOffset:
+        """Return the end of a batch that reads nothing, and puts the start into the checkpoint."""
+        self._hold(start.queues, start.run_id)
+        marks = self._session.call(self._lives.mark(start.queues))
+        self._planned = StreamOffset(start.queues, self.run_id, marks=marks, is_start=True)
+        return self._planned
 
     def freeze_end(self) -> None:
         """Let the stream end at the present ends of its queues: Trigger.AvailableNow."""
@@ -114,6 +141,8 @@ class StreamDriver(ProcessBound):
         Raises: StateError: the checkpoint is of other topics. DataLoss: a queue is gone, or not
             the one that the stream has read. LockLost, LockRefused: see `DriverLocks.hold`.
         """
+        if self._is_first(start):
+            return self._begin(start)
         now_ms, asked_ms = self._session.clock.now_ms(), self._asked_ms
         self._asked_ms = now_ms
         if self._is_still_idle(start, now_ms):
@@ -244,7 +273,10 @@ class StreamDriver(ProcessBound):
     def first_end(self, limit: int | None) -> StreamOffset:
         """Return the end of a new query's first batch, where Spark does not say its beginning."""
         # Nothing is marked as finished: whoever asks may have a checkpoint that is ahead.
-        start = self.initial().queues
+        first = self.initial()
+        if self._is_first(first):
+            return self._begin(first)
+        start = first.queues
         end = advance(start, self._latest.get_now(), limit)
         self._planned = self._end_of(start, end, self._session.call(self._lives.mark(end)))
         return self._planned
@@ -297,11 +329,15 @@ class StreamDriver(ProcessBound):
         """
         self._check_selected(end.queues)
         self._hold(end.queues, end.run_id)
+        if end.is_start:
+            return []
+        # The first batch begins at no offset of a checkpoint. Where it runs again, a queue that has
+        # come since is none of it: the next batch lets it enter.
+        is_first = start == self._initial
         for queue, at in start.queues.items():
-            if (
-                queue not in end.anew
-                and end.queues.get(queue, -1 if self._is_read(queue) else at) < at
-            ):
+            if queue in end.anew or (is_first and queue not in end.queues):
+                continue
+            if end.queues.get(queue, -1 if self._is_read(queue) else at) < at:
                 raise StateError(
                     f"the checkpoint has {queue_text(queue)} at {at}, then at "
                     f"{end.queues.get(queue)}: start with a new checkpoint. This one was changed "
@@ -409,8 +445,7 @@ class StreamDriver(ProcessBound):
         await learn_routes(session, end)
         for queue, offset in sorted(end.items()):
             try:
-                address = session.routes.master_of(queue.broker_name)
-                await session.api.update_offset(address, self._options.group, queue, offset)
+                await self._stored.write(queue, offset)
             except OrderMQError as error:
                 session.report_failure(queue.broker_name, "commit", error)
 

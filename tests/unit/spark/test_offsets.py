@@ -85,8 +85,8 @@ def test_the_marks_of_a_thousand_queues_are_a_short_text():
 
 
 def test_the_checkpoint_of_a_later_version_is_refused():
-    with pytest.raises(StateError, match=r"version 4.* reads up to 3.*later ordermq"):
-        StreamOffset.of({"@version": 4, "orders": "of another form"})
+    with pytest.raises(StateError, match=r"version 5.* reads up to 4.*later ordermq"):
+        StreamOffset.of({"@version": 5, "orders": "of another form"})
 
 
 @pytest.mark.parametrize(
