@@ -181,6 +181,29 @@ def test_a_topic_that_lost_its_last_messages_goes_on_behind_those_that_were_read
     assert anew.anew == {QUEUES[0]}
 
 
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_a_queue_that_lost_what_came_after_its_mark_fails_or_goes_on_behind_the_mark(
+    producer, admin, run, is_idle
+):
+    fill(producer, 5, 5)
+    driver = run()
+    end = batch(driver, driver.initial())
+    ahead = StreamOffset(end.queues | {QUEUES[0]: 9}, marks=end.marks)
+    if not is_idle:
+        fill(producer, 2, 2)
+    with pytest.raises(DataLoss, match=r"ends at offset \d, and was read up to 9.*broker lost"):
+        batch(run(), ahead)
+    loose = run(fail_on_data_loss="false")
+    anew = batch(loose, ahead)
+    assert anew.anew == {QUEUES[0]}
+    assert anew.queues[QUEUES[0]] == 5
+    assert 0 not in taken(loose, ahead, anew)
+    if is_idle:
+        fill(producer, 1)
+    last = batch(loose, anew)
+    assert taken(loose, anew, last)[0] == (range(5, 6) if is_idle else range(5, 7))
+
+
 def test_an_older_checkpoint_without_marks_is_read_and_gets_them(producer, admin, run):
     fill(producer, 5, 5)
     older = StreamOffset.of({"orders@b:0": 2, "orders@b:1": 5, "orders@b:2": 0, "orders@b:3": 0})

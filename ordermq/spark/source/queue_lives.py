@@ -43,7 +43,7 @@ class QueueLives:
     def __init__(self, session: ClientSession, group: str) -> None:
         self._session = session
         self._mark = partial(mark_before, session, group)
-        self._new_life = partial(new_life, session, group)
+        self._ask_for_life = partial(new_life, session, group)
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def mark(self, offsets: Mapping[MessageQueue, int]) -> Marks:
@@ -67,6 +67,21 @@ class QueueLives:
         """
         asked = ((queue, at, marks.get(queue)) for queue, at in starts.items())
         return await self._each(self._new_life, asked)
+
+    async def _new_life(
+        self, queue: MessageQueue, at: int, mark: QueueMark | None
+    ) -> NewLife | None:
+        life = await self._ask_for_life(queue, at, mark)
+        if life is not None or mark is None or at == mark.offset + 1:
+            return life
+        # It still has the marked message. A mark may be older than the offset, and what lies
+        # between the two may be lost: others take its offsets, and would be left out.
+        address = self._session.routes.master_of(queue.broker_name)
+        end = await self._session.api.max_offset(address, queue)
+        if end >= at:
+            return None
+        reason = f"it ends at offset {end}, and was read up to {at}"
+        return NewLife(queue, at, mark.offset + 1, end, reason)
 
     async def _each(
         self,
