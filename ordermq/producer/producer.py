@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
+_LEAVE_S = 0.5
 _FALLBACKS = 2  # other brokers tried for an unordered message; Java's retryTimesWhenSendFailed
 
 
@@ -544,12 +545,19 @@ class Producer(Starting):
             pending.wakes_only = wakes_only
         is_read = wakes_only and self._are_reads_shared
         request = self._hand_in(message, key, queue, made, is_read_by_caller=is_read)
+        assert self._accumulator is not None
         try:
             request.wait(waiter)
-        except BaseException:
-            assert self._accumulator is not None
+        except BaseException as error:
             self._accumulator.recover(request)
+            self._raise_if_closed(error)
             raise
+
+    def _raise_if_closed(self, error: BaseException) -> None:
+        # A signal handler on top of this call has closed the producer: asyncio says only that its
+        # event loop is closed.
+        if isinstance(error, RuntimeError) and self._client is not None and self._client.is_closed:
+            raise self._not_running() from error
 
     def _hand_in(
         self,
@@ -571,7 +579,11 @@ class Producer(Starting):
         assert self._accumulator is not None
         request = SendRequest(message.topic, message, key, queue, pending)
         request.is_read_by_caller = is_read_by_caller
-        self._accumulator.hand_in(request, is_awaited=is_awaited)
+        try:
+            self._accumulator.hand_in(request, is_awaited=is_awaited)
+        except RuntimeError as error:
+            self._raise_if_closed(error)
+            raise
         return request
 
     # Requests and replies.
@@ -836,7 +848,10 @@ class Producer(Starting):
         try:
             is_flushed = await self._shutdown.unless_hurried(self._flush(), timeout_s)
             await self._stop_sending()
-            await self._shutdown.unless_hurried(client.leave(producer_group=self.group))
+            # The broker forgets this producer with its connection in any case. It may not answer,
+            # or a handler that closes may have suspended a caller in the middle of a write.
+            leave = client.leave(producer_group=self.group)
+            await self._shutdown.unless_hurried(leave, _LEAVE_S)
         finally:
             await client.disconnect()
             if self._traces is not None:

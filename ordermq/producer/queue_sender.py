@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ordermq.producer")
 _TURN_S = 0.005  # how long the I/O thread waits for a turn: a thread that has it may need the GIL
-_TURNS_BEFORE_STOP = 200
+_TURN_BEFORE_STOP_S = 0.2
 
 
 class FailedKeys:
@@ -114,6 +114,7 @@ class QueueSender:
         self._taken: list[PendingMessage] = []  # from `_waiting`, for the request that begins
         self._in_flight: InFlightBatch | None = None
         self._is_beginning = False  # the I/O thread, in `begin`
+        self._is_begin_due = False  # that thread will call `_begin_later`
         self._is_stopped = False
 
     @property
@@ -133,10 +134,12 @@ class QueueSender:
 
         Also begins again what an exception in `send` has left.
         """
-        if self._is_beginning:  # called from the loop below: a request failed at once
+        # Called from the loop below: a request failed at once. Or again, before its next attempt.
+        if self._is_beginning or self._is_begin_due:
             return
         if not self._turn.acquire(timeout=_TURN_S):
-            self._client.runtime.loop.call_later(_TURN_S, self.begin)
+            self._is_begin_due = True
+            self._client.runtime.loop.call_later(_TURN_S, self._begin_later)
             return
         self._is_beginning = True
         try:
@@ -148,6 +151,10 @@ class QueueSender:
         finally:
             self._is_beginning = False
             self._turn.release()
+
+    def _begin_later(self) -> None:
+        self._is_begin_due = False
+        self.begin()
 
     def send(self, request: SendRequest) -> None:
         """Queue and send messages from another thread, which writes the request if it can.
@@ -215,11 +222,10 @@ class QueueSender:
         self._is_stopped = True
         # Whoever has the turn may have looked before; it has it for a moment, unless a signal
         # handler runs on top of it, which may be waiting for this very end.
-        for _ in range(_TURNS_BEFORE_STOP):
-            if self._turn.acquire(blocking=False):
-                self._turn.release()
-                break
-            await asyncio.sleep(_TURN_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TURN_BEFORE_STOP_S):
+                while self._turn.locked():
+                    await asyncio.sleep(_TURN_S)
         in_flight = self._in_flight  # a caller that reads its answer may end it meanwhile
         if in_flight is not None:
             await in_flight.stop()

@@ -277,7 +277,9 @@ class Connection(asyncio.Protocol):
                     self._pending.pop(opaque)
                     return False
             except OSError as error:
+                # There may be no outbox to wait by; it fails with the connection.
                 shared.failed(error)
+                return True
         if waiting.is_awaited:
             waiting.callers = reading.awaiting(opaque, waiting, shared)
         if waiting.callers is None:  # else it is written by the wait

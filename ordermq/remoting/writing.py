@@ -103,6 +103,7 @@ class SharedSocket:
     """
 
     __slots__ = (
+        "_is_flush_due",
         "_is_open",
         "_late",
         "_lock",
@@ -137,6 +138,7 @@ class SharedSocket:
             forking.keep_from_children(self._number)
         self._is_open = transport.get_extra_info("ssl_object") is None
         self._late: list[bytes] = []  # what the loop's thread could not write yet
+        self._is_flush_due = False  # the loop will call `_flush_later`
 
     # On the loop's thread.
 
@@ -148,8 +150,12 @@ class SharedSocket:
     def flush(self) -> None:
         """Pass to the transport what other threads have not written, or an exception kept one
         from writing, and what this one writes."""
+        if self._is_flush_due:
+            # Each of many retries would wait for the lock, and the loop would do nothing else.
+            return
         if not self._lock.acquire(timeout=_LOCK_S):
-            self.loop.call_later(_LOCK_S, self.flush)
+            self._is_flush_due = True
+            self.loop.call_later(_LOCK_S, self._flush_later)
             return
         try:
             late, self._late = self._late, []
@@ -160,21 +166,28 @@ class SharedSocket:
         finally:
             self._lock.release()
 
+    def _flush_later(self) -> None:
+        self._is_flush_due = False
+        self.flush()
+
     def close(self, on_closed: Callable[[], object]) -> None:
         """Refuse writes of other threads; called when the transport has ended.
 
         Args: on_closed: called once no thread writes any more.
         """
         self._is_open = False
+        # Now: the transport closes its descriptor next, and the loop may end before this one gets
+        # the lock from a caller that a signal handler has suspended.
+        forking.closes(self._number)
+        if self._own is not None:
+            forking.closes(self._own.fileno())
         if not self._lock.acquire(timeout=_LOCK_S):
             self.loop.call_later(_LOCK_S, self.close, on_closed)
             return
         try:
-            forking.closes(self._number)  # before the transport closes it
             if self._outbox is not None:
                 self._outbox.close()
             if self._own is not None:
-                forking.closes(self._own.fileno())
                 self._own.close()
                 self._own = None
         finally:

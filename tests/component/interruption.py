@@ -6,6 +6,7 @@ import _weakrefset
 import linecache
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -98,4 +99,15 @@ class InterruptedCall:
             called = "" if event == "call" else f" {event} {argument!r}"
             code = frame.f_code
             self.raised_at = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}{called}"
-            raise self._error
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        raise self._error
+
+
+class HandledCall(InterruptedCall):
+    """Calls `handler` in this thread at the `at`-th such place, and goes on."""
+
+    def __init__(self, at: int, handler: Callable[[], object]) -> None:
+        super().__init__(at)
+        self.interrupt = handler  # type: ignore[method-assign]

@@ -29,7 +29,9 @@ from ordermq import (
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.queue.poll_buffer import PolledBatch
-from tests.component.interruption import InterruptedCall
+from ordermq.errors import StateError
+from tests.component.conftest import eventually
+from tests.component.interruption import HandledCall, InterruptedCall
 
 # An interrupt may come between making a coroutine and handing it over, or in a finalizer.
 pytestmark = [
@@ -158,6 +160,34 @@ def test_an_interrupted_send_hangs_nothing(
 
     sweep = Sweep(other, make, again, lambda producer: producer.close(CLOSE_S))
     assert sweep.run(SENDS[name], error) > 10
+
+
+@pytest.mark.parametrize("name", ["send", "send without key", "send_batch", "send_nowait"])
+def test_a_signal_handler_may_close_the_producer_whose_call_it_interrupts(
+    broker: EmbeddedBroker, other: Producer, name: str
+) -> None:
+    at, took = 1, [0.0]
+    before = broker.statistics.connections
+    while took:
+        took.clear()
+        producer = Producer("shop", name_servers=broker.name_servers).start()
+        producer.send(message(), sharding_key="k")
+
+        def close() -> None:
+            begun = time.monotonic()
+            producer.close(1.0)  # noqa: B023
+            took.append(time.monotonic() - begun)
+
+        with contextlib.suppress(StateError), HandledCall(at, close) as handled:
+            SENDS[name](producer)
+        where = f"handled at {handled.raised_at}"
+        assert took or not handled.raised_at
+        assert all(each < CLOSE_S for each in took), f"{where}: close took {took} s"
+        producer.close(1.0)
+        other.send(message(), sharding_key="k")
+        at += STRIDE
+    assert at > 10
+    eventually(lambda: broker.statistics.connections == before, "its connections are closed")
 
 
 def test_an_interrupted_first_send_hangs_nothing(broker: EmbeddedBroker, other: Producer) -> None:
