@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -37,6 +37,11 @@ def parse_time(text: str | datetime) -> datetime:
     if moment is None:
         raise click.BadParameter(f"{text!r}: expected {TIME_HELP}; a number alone has no unit.")
     return moment
+
+
+def parse_end_or_time(text: str | Place) -> Place:
+    """Return the end of a queue, or the time, that an option names; never an offset."""
+    return text if text in ("first", "last") else parse_time(cast(str, text))
 
 
 def _moment(text: str) -> datetime | None:

@@ -20,7 +20,7 @@ from ordermq.cli.output import (
     print_table,
     yes_option,
 )
-from ordermq.cli.place import TIME_HELP, parse_time, queues_option, spoken
+from ordermq.cli.place import TIME_HELP, parse_end_or_time, parse_time, queues_option, spoken
 
 
 def _only(places: Sequence[Place | None]) -> Place:
@@ -37,8 +37,9 @@ def _only(places: Sequence[Place | None]) -> Place:
 @click.option(
     "--to",
     "end",
-    type=click.Choice(["first", "last"]),
-    help="The oldest message, or the end, past all messages.",
+    type=parse_end_or_time,
+    metavar="PLACE",
+    help="first, the oldest message; last, the end, past all messages; or a time, as --to-time.",
 )
 @click.option(
     "--to-offset",
@@ -61,7 +62,7 @@ def _only(places: Sequence[Place | None]) -> Place:
 def reset(
     group: str,
     topic: str,
-    end: str | None,
+    end: Place | None,
     offset: int | None,
     moment: datetime | None,
     queues: tuple[int, ...],

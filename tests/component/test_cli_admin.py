@@ -102,12 +102,14 @@ def test_a_group_is_reset_and_listed(cli: Cli) -> None:
         row["queue"] for row in cli.json("reset billing orders --to-offset 0 --queue 1 --yes")
     ] == ["orders@embedded/1"]
     assert cli.run("reset billing orders --to-time 2h --yes").exit_code == 0
+    assert cli.run("reset billing orders --to 2h --yes").exit_code == 0
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        "", "--to 1795581149741", "--to 2h", "--to-time 1795581149741", "--to-time 1795581149",
+        "", "--to 1795581149741", "--to 20261125", "--to 5", "--to-time 1795581149741",
+        "--to-time 1795581149",
         "--to-time 20261125", "--to-time first", "--to-offset -1", "--to-offset 2h",
         "--to first --to-offset 1",
     ],
