@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:
+    from ordermq.spark.versions import FORMAT, require
+
+    require(FORMAT)  # says what to do: PySpark is missing, or older than the format
+    raise
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -42,12 +48,15 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns that the options select, and take the snapshot of a batch read."""
-        from ordermq.spark.options import SourceOptions
-        from ordermq.spark.schema import spark_ddl
+        from ordermq.spark.packages import require_packages
         from ordermq.spark.shown_errors import text_first
-        from ordermq.spark.source.batch import try_snapshot
 
         with text_first():
+            require_packages()  # here, because Spark asks for this first
+            from ordermq.spark.options import SourceOptions
+            from ordermq.spark.schema import spark_ddl
+            from ordermq.spark.source.batch import try_snapshot
+
             options = SourceOptions.of(self.options)
         # Here and not in `reader`: Spark asks for the schema once per DataFrame, but makes a
         # reader per action, and all actions must read the same messages.
@@ -77,12 +86,18 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query."""
-        from ordermq.spark.sink.writer import batch_writer
+        from ordermq.spark.shown_errors import text_first
+
+        with text_first():
+            from ordermq.spark.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream; Spark makes one per micro-batch."""
-        from ordermq.spark.sink.writer import stream_writer
+        from ordermq.spark.shown_errors import text_first
+
+        with text_first():
+            from ordermq.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

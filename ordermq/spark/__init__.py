@@ -9,6 +9,7 @@
 | How does a process talk to brokers? Which task does it run? | session.py |
 | What does Spark show of an error? | shown_errors.py |
 | Which version of Spark can do what? | versions.py |
+| Which packages must a Python of Spark have? | packages.py |
 | How is the order of rows checked? | row_order.py |
 | How does a batch, or a micro-batch, get its offsets? | source/offsets.py |
 | How does a group learn where a query began? | source/group_starts.py |
@@ -39,8 +40,8 @@ stages/queue_state.py, stages/state_store.py |
 | How is a message found that was written twice? | sink/row_stamps.py, stages/deduplication.py |
 | How do all rows of a target queue get into one task? | sink/target_queues.py |
 
-source, sink and stages import options, schema, session, row_order, shown_errors and versions, and
-not each other. Spark finds the format by the package `pyspark_ordermq`.
+source, sink and stages import options, packages, schema, session, row_order, shown_errors and
+versions, and not each other. Spark finds the format by the package `pyspark_ordermq`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ordermq.lazy_imports import lazy_names
+from ordermq.spark.packages import needed_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +102,8 @@ if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
 
     def __getattr__(name: str) -> object:
         try:
-            return _imported(name)
+            with needed_here():
+                return _imported(name)
         except ImportError:
             # Spark 3.5 lacks modules that some of these import: it says so, and not which.
             from ordermq.spark.versions import FORMAT, require

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ordermq.errors import ConfigError
+from ordermq.spark.packages import needed_here
 
 Version = tuple[int, int]
 VERSIONS: Final[tuple[Version, ...]] = ((3, 5), (4, 0), (4, 1), (4, 2), (4, 3))  # of the page
@@ -93,7 +94,8 @@ def require(feature: Feature) -> None:
 
 def _installed() -> tuple[str, Version]:
     # Imported here: what is tested without PySpark imports files that import this one.
-    import pyspark
+    with needed_here():
+        import pyspark
 
     major, minor = pyspark.__version__.split(".")[:2]
     return pyspark.__version__, (int(major), int(minor))

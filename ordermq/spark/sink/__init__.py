@@ -1,1 +1,5 @@
 """The Spark sink: rows sent in order."""
+
+from ordermq.spark.packages import require_packages
+
+require_packages()  # an executor that unpickles something of a module here imports this first

@@ -16,6 +16,7 @@ from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.options import SinkOptions
+from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
 from ordermq.spark.sink.block_sender import block_sender
 from ordermq.spark.versions import ARROW_UDF, is_before
@@ -100,7 +101,8 @@ def _index_function(queues: Sequence[MessageQueue], selector: str) -> Callable[[
 
 
 def _on_series(index: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    import pandas as pd  # type: ignore[import-untyped]  # only for a Spark without Arrow UDFs
+    with needed_here():  # only for a Spark without Arrow UDFs
+        import pandas as pd  # type: ignore[import-untyped]
 
     def queue_index(keys: Any) -> Any:
         return pd.Series(index(pa.Array.from_pandas(keys, type=pa.string())).to_numpy())

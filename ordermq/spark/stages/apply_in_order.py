@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.packages import require_packages
 from ordermq.spark.row_order import (
     ORIGIN_COLUMNS,
     OrderCheck,
@@ -242,12 +243,14 @@ def check_arguments(
 
 
 def check_engine(engine: str) -> None:
-    """Refuse an engine that does not exist.
+    """Refuse an engine that does not exist, or that lacks a package.
 
-    Raises: ConfigError: names the two.
+    Raises: ConfigError: names the two, or the package.
     """
     if engine not in ("pandas", "arrow"):
         raise ConfigError(f"engine={engine!r}: expected 'pandas' or 'arrow'")
+    if engine == "pandas":
+        require_packages("pandas")
 
 
 def check_speculation(spark: SparkSession, allowed: bool) -> None:

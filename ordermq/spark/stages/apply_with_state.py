@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StringType, StructType
 
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.shown_errors import text_first
@@ -31,6 +31,9 @@ from ordermq.spark.stages.stage_invocation import (
     StageSpec,
     function_failed,
 )
+
+with needed_here():
+    import pandas as pd  # type: ignore[import-untyped]
 
 # An additional column of the state: cursors, parked key, and whether there is a user's
 # state. One JSON text, because a second ValueState would be a second lookup in RocksDB per key.

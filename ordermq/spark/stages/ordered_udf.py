@@ -18,6 +18,7 @@ from pyspark.util import PythonEvalType
 from ordermq.callables import require_plain
 from ordermq.errors import ConfigError, FunctionFailed
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, row_tokens
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.session import RunningTask, running_task
@@ -253,7 +254,8 @@ class _PandasColumns:
     """`_Columns` of a pandas_udf."""
 
     def annotation(self) -> Any:
-        import pandas as pd  # type: ignore[import-untyped]  # a second, which Arrow need not pay
+        with needed_here():
+            import pandas as pd  # type: ignore[import-untyped]  # a second, which Arrow need not pay
 
         return pd.Series
 
@@ -266,7 +268,8 @@ class _PandasColumns:
         return column.iloc[first:end].reset_index(drop=True)
 
     def result(self, values: Any) -> Any:
-        import pandas as pd
+        with needed_here():
+            import pandas as pd
 
         if isinstance(values, (pd.Series, pd.DataFrame)):  # a DataFrame for a STRUCT
             return values

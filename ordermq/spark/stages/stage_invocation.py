@@ -17,6 +17,7 @@ from ordermq.callables import require_plain
 from ordermq.core import ProcessQueue, interface
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.packages import require_packages
 from ordermq.spark.row_order import row_tokens
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.session import RunningTask, running_task
@@ -205,6 +206,8 @@ class StageInvocation:
     """Calls the function for the rows of one task."""
 
     def __init__(self, spec: StageSpec) -> None:
+        if spec.engine == "pandas":
+            require_packages("pandas")  # of this executor: the driver's were looked at before
         self.spec = spec
         self.task = running_task(spec.stage)
         self.failures: FailureHandler | None = None
