@@ -223,6 +223,15 @@ class StoreError(OrderMQError):
     code = "store"
 
 
+class TransactionConflict(OrderMQError):
+    """A broker had ended a transaction otherwise before it learned the state of `execute`.
+
+    It had given it up after its last check, or followed the `check` of another producer.
+    """
+
+    code = "transaction-conflict"
+
+
 class DataLoss(OrderMQError):
     """Messages to be read no longer exist: they expired or were lost."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from ordermq import core
@@ -33,6 +34,12 @@ log = logging.getLogger("ordermq.broker")
 
 # The bits of a sys_flag that say half, committed or rolled back.
 TRANSACTION_BITS = int(TransactionFlag.COMMIT | TransactionFlag.ROLLBACK)
+_ENDED_KEPT = 10_000
+_ENDED = {
+    "transactions_committed": ": it was committed",
+    "transactions_rolled_back": ": it was rolled back, by the answer to a check or before",
+    "transactions_discarded": f": it was given up after the last check, now in {UNDECIDED_TOPIC}",
+}
 _CHECKS_AT_ONCE = 64  # half messages looked at before other requests get the loop
 
 
@@ -71,6 +78,7 @@ class Transactions:
         self._statistics = statistics
         self._pending = PendingLog(store, HALF_TOPIC)
         self._waiting: dict[int, HalfMessage] = {}
+        self._ended: OrderedDict[int, str] = OrderedDict()  # the newest ones: the counter of each
         # Only what checks need is kept; a half message's record is read again when it ends.
         for offset, times_asked in self._pending.load():
             message = StoredMessage.read(self._pending.record(offset))
@@ -105,7 +113,8 @@ class Transactions:
         """
         half = self._waiting.get(header.half_offset)
         if half is None:
-            reason = "no such half message waits: the transaction has already ended"
+            ended = _ENDED.get(self._ended.get(header.half_offset, ""), "")
+            reason = f"no such half message waits: the transaction has already ended{ended}"
         elif half.producer_group != header.producer_group:
             reason = f"the half message belongs to producer group {half.producer_group!r}"
         # Both offsets must name one message: a stale request must not end another transaction.
@@ -117,6 +126,12 @@ class Transactions:
             ResponseCode.SYSTEM_ERROR,
             f"transaction {header.message_id!r} of group {header.producer_group!r}: {reason}",
         )
+
+    def is_ended_so(self, header: EndTransactionHeader) -> bool:
+        """Return True if a transaction has ended as a request wants it to."""
+        is_commit = header.commit_or_rollback == TransactionFlag.COMMIT
+        wanted = "transactions_committed" if is_commit else "transactions_rolled_back"
+        return self._ended.get(header.half_offset) == wanted
 
     def commit(self, half: HalfMessage, done: Done) -> None:
         """Append a half message to its real queue, after everything committed before."""
@@ -203,6 +218,9 @@ class Transactions:
             if error is None:
                 self._pending.removed(removal)
                 setattr(self._statistics, counter, getattr(self._statistics, counter) + 1)
+                self._ended[half.offset] = counter
+                if len(self._ended) > _ENDED_KEPT:
+                    self._ended.popitem(last=False)
             else:
                 self._wait(half)
             done(error)

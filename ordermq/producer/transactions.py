@@ -19,7 +19,13 @@ from ordermq.client.runtime import result_of
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import ProducerConfig
-from ordermq.errors import ConfigError, OrderMQError, ProtocolError
+from ordermq.errors import (
+    BrokerError,
+    ConfigError,
+    OrderMQError,
+    ProtocolError,
+    TransactionConflict,
+)
 from ordermq.model import properties as props
 from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageBatch, MessageView
@@ -41,8 +47,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ordermq.producer")
 _DECISIONS_KEPT = 10_000  # brokers ask within minutes
+_SLOW_EXECUTE_MS = 50  # behind this a round trip is cheap, and a broker may have ended it itself
 # A stored message's id ends with its physical offset, 16 hex digits.
 _PHYSICAL_OFFSET_AT = -16
+# Parts of remarks: the embedded broker's, and RocketMQ's, which has ILLEGAL_OPERATION for what
+# ends after its time for it.
+_ENDED = ("has already ended", "Find prepared transaction message failed")
 _FLAGS = {
     TransactionState.COMMIT: TransactionFlag.COMMIT,
     TransactionState.ROLLBACK: TransactionFlag.ROLLBACK,
@@ -129,7 +139,8 @@ class TransactionProducer(Producer):
         self._checks: concurrent.futures.ThreadPoolExecutor | None = None
         self._checking: set[concurrent.futures.Future[None]] = set()
         # By these two checks of this producer's transactions are answered, by message id.
-        self._executing: set[str] = set()
+        self._executing: dict[str, int] = {}  # since when, in ms
+        self._asked_about: set[str] = set()  # of these, those that a broker has asked about
         self._decided: OrderedDict[str, TransactionState] = OrderedDict()  # the newest ones
 
     def start(self) -> Self:
@@ -194,7 +205,8 @@ class TransactionProducer(Producer):
             queue: send to this queue, whatever the selector says.
         Returns: the receipt with the state the broker was told. If it could not be told, that
             is logged, and it will ask; a sharding key then fails until `resolve`.
-        Raises: ConfigError: the message is delayed, or there is no `execute`; else as `send`:
+        Raises: TransactionConflict: the broker ended it otherwise while `execute` ran.
+            ConfigError: the message is delayed, or there is no `execute`; else as `send`:
             nothing was executed.
         """
         client = self._live_for_blocking()
@@ -267,7 +279,7 @@ class TransactionProducer(Producer):
         # is tried for it: a copy there would be a second transaction.
         pending.requirement = self._registration
         # Before the broker has it: it may ask from then on.
-        self._executing.add(pending.unique_ids[0])
+        self._executing[pending.unique_ids[0]] = self._clock.now_ms()
         return pending
 
     def _executed(self, pending: PendingMessage, state: TransactionState | None) -> None:
@@ -276,7 +288,8 @@ class TransactionProducer(Producer):
             self._decided[pending.unique_ids[0]] = state
             if len(self._decided) > _DECISIONS_KEPT:
                 self._decided.popitem(last=False)
-        self._executing.discard(pending.unique_ids[0])
+        self._executing.pop(pending.unique_ids[0], None)
+        self._asked_about.discard(pending.unique_ids[0])
 
     # On the I/O thread.
 
@@ -301,8 +314,12 @@ class TransactionProducer(Producer):
             half.message_queue.broker_name,
         )
         # One-way, as in Java's client: a lost one is asked about. But a key's next commit must
-        # not be stored first, so a commit with a key waits for the broker's answer.
-        is_awaited = key is not None and header.commit_or_rollback == TransactionFlag.COMMIT
+        # not be stored first, so a commit with a key waits for the broker's answer. So does the
+        # state of a transaction that the broker may have ended itself meanwhile.
+        is_commit = header.commit_or_rollback == TransactionFlag.COMMIT
+        is_awaited = (is_commit and key is not None) or (
+            state is not TransactionState.UNKNOWN and self._is_late(half.message_id)
+        )
         timeout_ms = self.config.send.send_timeout_ms if is_awaited else None
         try:
             address = client.routes.master_of(half.message_queue.broker_name)
@@ -314,6 +331,21 @@ class TransactionProducer(Producer):
             )  # fmt: skip
             if key is not None:
                 self._failed_keys.add(message.topic, key, f"commit: {error}")
+            if _is_conflict(error):
+                raise TransactionConflict(
+                    f"transaction {half.message_id}: `execute` returned {state.value}, but the "
+                    f"broker had ended it before: {error}; compensate the local transaction or "
+                    "send its message anew. For slow ones raise the broker's transactionTimeOut or "
+                    "transactionCheckMax, and let `check` answer UNKNOWN while one may still run",
+                    topic=message.topic,
+                    group=self.group,
+                ) from error
+
+    def _is_late(self, transaction_id: str) -> bool:
+        begun_ms = self._executing.get(transaction_id)
+        return transaction_id in self._asked_about or (
+            begun_ms is not None and self._clock.now_ms() - begun_ms >= _SLOW_EXECUTE_MS
+        )
 
     def _on_request(self, address: str, request: Command) -> Command | None:
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
@@ -381,9 +413,20 @@ class TransactionProducer(Producer):
         # before the local transaction is visible.
         # In this order: a transaction that ends meanwhile is found in the second one.
         if message.message_id in self._executing:
+            self._asked_about.add(message.message_id)
+            if message.message_id not in self._executing:  # it has ended meanwhile
+                self._asked_about.discard(message.message_id)
             return TransactionState.UNKNOWN, "its local transaction is still being executed"
         state = self._decided.get(message.message_id)
         return None if state is None else (state, None)
+
+
+def _is_conflict(error: OrderMQError) -> bool:
+    """Return True if a broker has ended a transaction; after another failure it asks again."""
+    return isinstance(error, BrokerError) and (
+        error.response_code == ResponseCode.ILLEGAL_OPERATION
+        or any(part in str(error) for part in _ENDED)
+    )
 
 
 def _executable(message: Message, execute: _T | None) -> _T:

@@ -10,10 +10,17 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, MessageView, PushConsumer, TransactionProducer, TransactionState
+from ordermq import (
+    Message,
+    MessageView,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, TransactionConflict
 from tests.component.conftest import Seen, eventually
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
@@ -142,6 +149,86 @@ def test_a_check_of_a_transaction_that_is_being_executed_decides_nothing(
         eventually(lambda: broker.statistics.half_messages == 0, "no half waits")
     assert checks == []
     assert broker.statistics.transactions_rolled_back == 0
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_transaction_that_outlasts_the_last_check_is_told_to_its_caller(
+    is_async: bool, key: str | None
+) -> None:
+    def execute(message: Message, argument: object) -> TransactionState:
+        eventually(lambda: broker.statistics.transactions_discarded == 1, "it is given up")
+        return COMMIT
+
+    config = BrokerConfig(
+        transaction_timeout_ms=50, transaction_check_interval_ms=50, transaction_check_max=2
+    )
+    with (
+        EmbeddedBroker(config=config) as broker,
+        TransactionProducer(
+            "pg", execute=execute, check=lambda _: ROLLBACK, name_servers=broker.name_servers
+        ) as producer,
+        pytest.raises(TransactionConflict) as caught,
+    ):
+        if is_async:
+            asyncio.run(producer.asend_in_transaction(orders(1), sharding_key=key))
+        else:
+            producer.send_in_transaction(orders(1), sharding_key=key)
+    text = str(caught.value)
+    assert "`execute` returned COMMIT, but the broker had ended it before" in text
+    assert "it was given up after the last check, now in TRANS_CHECK_MAX_TIME_TOPIC" in text
+    assert "compensate the local transaction or send its message anew" in text
+
+
+@pytest.mark.parametrize("said", [COMMIT, ROLLBACK])
+def test_a_check_of_another_producer_that_contradicts_execute_is_told_to_its_caller(
+    broker: EmbeddedBroker, said: TransactionState
+) -> None:
+    statistics = broker.statistics
+
+    def execute(message: Message, argument: object) -> TransactionState:
+        ended = "transactions_committed" if said is COMMIT else "transactions_rolled_back"
+        eventually(lambda: getattr(statistics, ended) == 1, "the other one has answered")
+        assert isinstance(argument, TransactionState)
+        return argument
+
+    def begin(argument: TransactionState) -> TransactionState:
+        with (
+            TransactionProducer(
+                "pg", execute=execute, check=lambda _: UNKNOWN, name_servers=broker.name_servers,
+            ) as producer,
+            TransactionProducer(
+                "pg", check=lambda _: said, topics=["orders"], name_servers=broker.name_servers,
+            ),
+        ):  # fmt: skip
+            return producer.send_in_transaction(orders(1), argument).state
+
+    with Producer("first", name_servers=broker.name_servers) as first:
+        first.send(orders(0))
+    other = ROLLBACK if said is COMMIT else COMMIT
+    with pytest.raises(TransactionConflict, match=f"`execute` returned {other.value}, but"):
+        begin(other)
+
+
+def test_a_check_of_another_producer_that_agrees_with_execute_is_no_conflict(
+    broker: EmbeddedBroker,
+) -> None:
+    def execute(message: Message, argument: object) -> TransactionState:
+        eventually(lambda: broker.statistics.transactions_committed == 1, "the other one answered")
+        return COMMIT
+
+    with Producer("first", name_servers=broker.name_servers) as first:
+        first.send(orders(0))
+    with (
+        TransactionProducer(
+            "pg", execute=execute, check=lambda _: UNKNOWN, name_servers=broker.name_servers
+        ) as producer,
+        TransactionProducer(
+            "pg", check=lambda _: COMMIT, topics=["orders"], name_servers=broker.name_servers
+        ),
+    ):
+        assert producer.send_in_transaction(orders(1)).state is COMMIT
+    assert broker.statistics.transactions_committed == 1
 
 
 def test_a_producer_begun_again_answers_for_the_one_that_died(

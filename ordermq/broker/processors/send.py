@@ -434,6 +434,9 @@ def end_transaction(context: BrokerContext, connection: BrokerConnection, reques
         )  # fmt: skip
         connection.reply(request, ResponseCode.SUCCESS)
         return
+    if context.transactions.is_ended_so(header):
+        connection.reply(request, ResponseCode.SUCCESS)
+        return
     try:
         half = context.transactions.find(header)
     except RequestRefused as refusal:
