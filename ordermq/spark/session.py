@@ -20,7 +20,9 @@ from typing import Any, Generic, TypeVar
 from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
+from ordermq.errors import RouteError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import PERM_READ
 from ordermq.spark.options import Selection
 
 _T = TypeVar("_T")
@@ -102,6 +104,28 @@ async def queues_of(
     """
     queues = sorted([queue for topic in topics for queue in await session.queues(topic)])
     return [queue for queue in queues if selection.reads(queue)]
+
+
+async def closed_brokers(session: ClientSession, topics: Iterable[str]) -> set[tuple[str, str]]:
+    """Return the topics and brokers whose queues an admin has closed for reads."""
+    routes = await session.routes.get_all(topics)
+    return {
+        (topic, data.broker_name)
+        for topic, route in routes.items()
+        if route is not None
+        for data in route.queues
+        if not data.perm & PERM_READ
+    }
+
+
+def closed_error(topic: str, brokers: Iterable[str]) -> RouteError:
+    """Return the error of a topic that is closed for reads at these brokers."""
+    return RouteError(
+        f"the topic is closed for reads at {', '.join(sorted(brokers))} (its perm lacks 4; an "
+        "admin has withdrawn it): have it opened (mqadmin updateTopicPerm -p 6). Its messages are "
+        "kept until they expire",
+        topic=topic,
+    )
 
 
 async def learn_routes(session: ClientSession, queues: Iterable[MessageQueue]) -> None:

@@ -196,12 +196,12 @@ class DriverLocks(ProcessBound):
         self._requested |= set(queues)
         losses = self._losses
         granted: dict[MessageQueue, Lease] = {}
-        reason = "another member of the group holds it"
+        reason, unreachable = "another member of the group holds it", ""
         for broker, wanted in _by_broker(queues):
             try:
                 granted |= await self._lock(self.session.api, broker, wanted)
             except (RemotingError, RouteError) as error:
-                reason = str(error)
+                unreachable = str(error)
         refused = [queue for queue in queues if queue not in granted]
         if not refused:
             granted = await self._epochs.begin(granted)
@@ -218,10 +218,16 @@ class DriverLocks(ProcessBound):
         await self._unlock(self.session.api, granted)
         self._requested.clear()
         queue = refused[0]
+        waited = f"lock_wait_ms={self._options.lock_wait_ms}"
+        remedy = (
+            f"start the query again when their broker can be reached, or raise {waited}. Nothing "
+            f"holds them that is known: {unreachable}"
+            if unreachable
+            else "stop the other query or consumer, wait until its lock expires, or raise "
+            f"{waited}. The first is refused because {reason}"
+        )
         return LockRefused(
-            f"{len(refused)} of {len(queues)} queues cannot be locked: stop the other query or "
-            "consumer, wait until its lock expires, or raise "
-            f"lock_wait_ms={self._options.lock_wait_ms}. The first is refused because {reason}",
+            f"{len(refused)} of {len(queues)} queues cannot be locked: {remedy}",
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,
@@ -265,9 +271,12 @@ class DriverLocks(ProcessBound):
         self, api: BrokerApi, broker: str, queues: list[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
         async with self._request_lock_of[broker]:
+            try:
+                address = self.session.routes.master_of(broker)
+            except RouteError:
+                address = await self.session.address_of(queues[0])  # says whether there is a topic
             # Before the send: the broker counts from the arrival, so this side stops first.
             sent_ms = self.session.clock.now_ms()
-            address = self.session.routes.master_of(broker)
             request = asyncio.get_running_loop().create_task(
                 api.lock(address, self._group, queues, self._times.renew_ms)
             )

@@ -23,7 +23,7 @@ from ordermq.remoting.admin_bodies import queue_ends_from_body
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
 from ordermq.spark.options import Selection
-from ordermq.spark.session import queues_of, selected_topics
+from ordermq.spark.session import closed_brokers, queues_of, selected_topics
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
@@ -48,6 +48,9 @@ class LatestOffsets:
         version: rises whenever an end has changed, or a queue has come.
         routed: the queues in the routes, as far as they could be asked for.
         gone: known queues that are in no route any more, and since when.
+        missing: topics that were known, and that no name server has had for the time after which
+            brokers are forgotten, too.
+        closed: topics and brokers whose queues an admin has closed for reads.
         silent: brokers that did not answer the last question; their queues keep the end before.
     """
 
@@ -64,6 +67,8 @@ class LatestOffsets:
         self.version = 0
         self.routed: frozenset[MessageQueue] | None = None
         self.gone: dict[MessageQueue, int] = {}
+        self.missing: frozenset[str] = frozenset()
+        self.closed: frozenset[tuple[str, str]] = frozenset()
         self.silent: frozenset[str] = frozenset()
         self._asked_ms: int | None = None  # send time of the request that was answered last
         self._refresh: Future[None] | None = None
@@ -247,7 +252,14 @@ class LatestOffsets:
             self._topics = await selected_topics(self._session, self._selection)
         if self._topics is None:
             self._topics = await selected_topics(self._session, self._selection)
-        return await queues_of(self._session, self._selection, self._topics)
+        known = {queue.topic for queue in self._known}
+        routes = await self._session.routes.get_all(self._topics)
+        missing = frozenset(topic for topic in known if topic in routes and routes[topic] is None)
+        there = [topic for topic in self._topics if topic not in missing]
+        queues = await queues_of(self._session, self._selection, there)
+        self.closed = frozenset(await closed_brokers(self._session, there))
+        self.missing = missing
+        return queues
 
     async def _ends_at(self, topic: str, broker: str, queues: list[MessageQueue]) -> Offsets:
         """Return the ends of a topic's queues at a broker, by one request where it has it."""

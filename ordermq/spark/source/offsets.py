@@ -26,7 +26,7 @@ from ordermq.spark.options import (
     parse_queue,
     queue_text,
 )
-from ordermq.spark.session import queues_of, selected_topics
+from ordermq.spark.session import closed_brokers, closed_error, queues_of, selected_topics
 from ordermq.spark.source.queue_lives import Marks
 
 _T = TypeVar("_T")
@@ -261,9 +261,16 @@ async def first_queues(session: ClientSession, selection: Selection) -> list[Mes
     """Return the queues with which a query begins.
 
     Raises: ConfigError: a queue that is named does not exist. RemotingError, RouteError: no broker
-        answers, or none has a topic.
+        answers, none has a topic, or a topic is closed for reads.
     """
-    queues = await queues_of(session, selection, await selected_topics(session, selection))
+    topics = await selected_topics(session, selection)
+    queues = await queues_of(session, selection, topics)
+    closed = await closed_brokers(session, topics)
+    for topic in sorted({topic for topic, _ in closed}):
+        error = closed_error(topic, (broker for each, broker in closed if each == topic))
+        if not any(queue.topic == topic for queue in queues):
+            raise error
+        _log.warning("%s. What they have is not read before", error)
     if unknown := sorted(selection.queues.difference(queues)):
         raise ConfigError(
             f"option queues names {queue_text(unknown[0])}, which does not exist: "

@@ -333,8 +333,7 @@ class QueueReader:
         if self._must_refresh_route:  # the master may have moved
             await session.routes.refresh(wanted.topic)
             self._must_refresh_route = False
-        await session.routes.get(wanted.topic)
-        address = session.routes.master_of(wanted.broker)
+        address = await session.address_of(wanted.queue)
         return await session.api.pull(address, header, options.remoting.offset_timeout_ms)
 
     def _next_after_miss(self, at: int, code: int, reply: PullReplyHeader, waited_ms: int) -> int:

@@ -17,7 +17,7 @@ from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import Edge, SourceOptions, queue_text
-from ordermq.spark.session import learn_routes, new_run_id
+from ordermq.spark.session import closed_error, learn_routes, new_run_id
 from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.latest_offsets import LatestOffsets
@@ -370,13 +370,14 @@ class StreamDriver(ProcessBound):
     async def _lives_of(self, ends: Offsets, marks: Marks) -> dict[MessageQueue, NewLife]:
         session, options = self._session, self._options
         deadline_ms = session.clock.now_ms() + options.read_timeout_ms
-        await learn_routes(session, ends)  # nothing has asked for them since the restart
         while True:
+            await learn_routes(session, ends)  # nothing has asked for them since the restart
             lives, silent = await self._lives.check(ends, marks)
             if not silent:
                 return lives
             if session.clock.now_ms() > deadline_ms:
                 queue = min(silent)
+                await session.address_of(queue)  # raises where no broker has the topic
                 raise RequestTimeout(
                     "the broker does not tell whether a queue is still the one of the checkpoint, "
                     f"for read_timeout_ms={options.read_timeout_ms}: start the query again when it "
@@ -488,27 +489,27 @@ class StreamDriver(ProcessBound):
 
     def _check_not_gone(self, start: Offsets) -> bool:
         """Return whether the routes have all queues; raise, or warn, where one is gone."""
-        routed, gone = self._latest.routed, self._latest.gone
+        latest = self._latest
+        routed = latest.routed
         if routed is None or routed.issuperset(start):
             return True
-        # A broker that restarts is in no route for a while. Not so a queue whose broker still has
-        # others of the topic, nor in a run that ends with what there is now.
-        present = {(queue.topic, queue.broker_name) for queue in routed}
-        now_ms, grace_ms = self._session.clock.now_ms(), self._session.config.forget_broker_after_ms
-        lost = [
-            queue
-            for queue in sorted(set(start) - routed)
-            if self._frozen_end is not None
-            or (queue.topic, queue.broker_name) in present
-            or now_ms - gone.get(queue, self._began_ms) > grace_ms
+        absent = sorted(set(start) - routed)
+        closed = [queue for queue in absent if _topic_and_broker(queue) in latest.closed]
+        if closed:
+            self._tell_of_closed(closed)
+        present = {_topic_and_broker(queue) for queue in routed}
+        reasons = [
+            (queue, reason)
+            for queue in absent
+            if queue not in closed and (reason := self._why_gone(queue, present))
         ]
-        if lost:
-            first = lost[0]
+        if reasons:
+            first, reason = reasons[0]
             self._fail_or_warn(
                 DataLoss(
-                    f"{len(lost)} queues of the stream are gone, in no route any more: bring their "
-                    "broker or topic back, or set fail_on_data_loss=false to continue without "
-                    "them. What they had from the stream's offset on was not read",
+                    f"{len(reasons)} queues of the stream are gone, {reason}. Bring it back, "
+                    "or set fail_on_data_loss=false to continue without them. "
+                    "What they had from the stream's offset on was not read",
                     topic=first.topic,
                     broker=first.broker_name,
                     queue_id=first.queue_id,
@@ -516,6 +517,34 @@ class StreamDriver(ProcessBound):
                 )
             )
         return False
+
+    def _why_gone(self, queue: MessageQueue, present: set[tuple[str, str]]) -> str:
+        """Return why a queue without a route is gone; empty while it may come back by itself."""
+        latest, session = self._latest, self._session
+        if queue.topic in latest.missing:
+            return f"no name server has topic {queue.topic} any more: it was deleted"
+        # A broker that restarts is in no route for a while. Not so a queue whose broker still has
+        # others of the topic, nor in a run that ends with what there is now.
+        if _topic_and_broker(queue) in present:
+            return f"broker {queue.broker_name} has fewer queues of the topic now"
+        since_ms = latest.gone.get(queue, self._began_ms)
+        is_late = session.clock.now_ms() - since_ms > session.config.forget_broker_after_ms
+        if is_late or self._frozen_end is not None:
+            return f"broker {queue.broker_name} is in no route of the topic any more"
+        return ""
+
+    def _tell_of_closed(self, queues: list[MessageQueue]) -> None:
+        """Warn once that the stream waits for queues; raise in a run that ends with what is there.
+
+        Raises: RouteError: the run would end as if it had read them.
+        """
+        topic = queues[0].topic
+        error = closed_error(topic, {q.broker_name for q in queues if q.topic == topic})
+        if self._frozen_end is not None:
+            raise error
+        if str(error) not in self._warned:
+            self._warned.add(str(error))
+            _log.warning("%s. The query waits for it", error)
 
 
 def _topic_and_broker(queue: MessageQueue) -> tuple[str, str]:

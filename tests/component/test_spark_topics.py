@@ -1,0 +1,248 @@
+"""A stream, a batch and the sink tell apart: no topic yet, deleted, closed, its broker away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ordermq import Message, Producer
+from ordermq.admin.admin import Admin
+from ordermq.broker import EmbeddedBroker
+from ordermq.client.session import ClientSession
+from ordermq.config import BrokerConfig, RemotingConfig
+from ordermq.errors import BrokerError, DataLoss, LockRefused, OrderMQError, RouteError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
+from ordermq.spark.options import SourceOptions
+from ordermq.spark.sink.block_sender import BlockSender
+from ordermq.spark.source.offsets import StreamOffset, resolve_snapshot
+from ordermq.spark.source.queue_reader import QueueRange, read_ranges
+from ordermq.spark.source.stream_driver import StreamDriver
+from tests.component.conftest import eventually
+
+QUEUES = [MessageQueue("orders", "b", number) for number in range(2)]
+CLOSED = r"the topic is closed for reads at b \(its perm lacks 4.*mqadmin updateTopicPerm -p 6"
+NO_TOPIC = "topic not found on any broker: create it first"
+GROUPS = pytest.mark.parametrize("group", [{}, {"group": "g", "lock_wait_ms": "300"}])
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(name_servers=broker.name_servers) as running:
+        yield running
+
+
+@pytest.fixture
+def options(broker: EmbeddedBroker) -> Callable[..., SourceOptions]:
+    def make(**more: str) -> SourceOptions:
+        given = {"name_servers": broker.name_servers, "topic": "orders"}
+        given |= {"route_interval_ms": "50", "read_timeout_ms": "300"}
+        return SourceOptions.of(given | {"forget_broker_after_ms": "300"} | more)
+
+    return make
+
+
+@pytest.fixture
+def run(options: Callable[..., SourceOptions]) -> Iterator[Callable[..., StreamDriver]]:
+    made: list[StreamDriver] = []
+
+    def make(**more: str) -> StreamDriver:
+        made.append(StreamDriver(options(**more)))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+@pytest.fixture
+def session(broker: EmbeddedBroker) -> Iterator[ClientSession]:
+    with contextlib.closing(ClientSession(broker.name_servers, RemotingConfig())) as running:
+        yield running
+
+
+def permit(session: ClientSession, broker: EmbeddedBroker, perm: int) -> None:
+    """Create the topic, or change its permission, as `mqadmin updateTopicPerm` does."""
+    ext = {"topic": "orders", "defaultTopic": "TBW102", "perm": str(perm), "order": "false"}
+    ext |= {"topicFilterType": "SINGLE_TAG", "readQueueNums": "2", "writeQueueNums": "2"}
+    command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+    address = broker.name_servers
+    assert session.call(session.connections.request(address, command, 3_000)).code == 0
+
+
+def fill(producer: Producer) -> None:
+    for queue in QUEUES:
+        producer.send_batch([Message("orders", b"%d" % n) for n in range(5)], queue=queue)
+
+
+def first_batch(driver: StreamDriver) -> tuple[StreamOffset, StreamOffset]:
+    start = driver.initial()
+    end = driver.next_end(start, None)
+    assert end is not None
+    driver.begin_batch(start, end)
+    return start, end
+
+
+def failure_of(driver: StreamDriver, at: StreamOffset) -> OrderMQError:
+    """Return the error with which a running query ends."""
+    found: list[OrderMQError] = []
+
+    def fails() -> bool:
+        try:
+            assert driver.next_end(at, None) is None
+        except OrderMQError as error:
+            found.append(error)
+        return bool(found)
+
+    eventually(fails, "the query ends")
+    return found[0]
+
+
+@GROUPS
+def test_a_topic_that_is_not_there_yet_is_to_be_created(session, options, run, group):
+    with pytest.raises(RouteError, match=NO_TOPIC):
+        run(**group).initial()
+    with pytest.raises(RouteError, match=NO_TOPIC):
+        session.call(resolve_snapshot(session, options(**group)))
+
+
+@pytest.mark.parametrize("perm", [2, 0], ids=["write only", "withdrawn"])
+@GROUPS
+def test_a_topic_that_is_closed_for_reads_is_to_be_opened(
+    broker, session, options, run, group, perm
+):
+    permit(session, broker, perm)
+    with pytest.raises(RouteError, match=CLOSED):
+        run(**group).initial()
+    with pytest.raises(RouteError, match=CLOSED):
+        session.call(resolve_snapshot(session, options(**group)))
+
+
+@pytest.mark.parametrize("perm", [2, 0], ids=["write only", "withdrawn"])
+@GROUPS
+def test_a_running_query_waits_for_a_topic_that_is_closed_for_reads_and_says_so_once(
+    broker, session, producer, run, caplog, group, perm
+):
+    permit(session, broker, 6)
+    fill(producer)
+    driver = run(**group)
+    _, end = first_batch(driver)
+    permit(session, broker, perm)
+    told = "The query waits for it"
+    eventually(lambda: driver.next_end(end, None) is None and told in caplog.text, told)
+    opened = session.clock.now_ms() + 900  # three times as long as a broker that is away may be
+    eventually(
+        lambda: driver.next_end(end, None) is None and session.clock.now_ms() > opened, "a wait"
+    )
+    assert caplog.text.count(told) == 1
+    now = run(**group | ({"release_in_flight": "afterPause"} if group else {}), ordered="false")
+    now.freeze_end()
+    with pytest.raises(RouteError, match=r"closed for reads|topic not found"):
+        now.next_end(end, None)
+    permit(session, broker, 6)
+    fill(producer)
+    found: list[StreamOffset] = []
+    eventually(lambda: found.append(driver.next_end(end, None)) or found[-1], "its messages")
+
+
+def test_a_read_only_topic_is_read_and_not_written(broker, session, producer, options, run):
+    permit(session, broker, 6)
+    fill(producer)
+    permit(session, broker, 4)
+    _, end = first_batch(run())
+    assert end.queues == dict.fromkeys(QUEUES, 5)
+    sender = BlockSender(broker.name_servers, producer.config, "p", "java")
+    with pytest.raises(RouteError, match=r"no queue of this topic may be written to.*have it open"):
+        sender.queues("orders")
+
+
+@GROUPS
+def test_a_running_query_fails_when_its_topic_was_deleted(broker, admin, producer, run, group):
+    admin.create_topic("orders", 2)
+    fill(producer)
+    driver = run(**group)
+    _, end = first_batch(driver)
+    admin.delete_topic("orders")
+    error = failure_of(driver, end)
+    assert isinstance(error, DataLoss) or group  # of an ordered one its locks are gone, too
+    if not group:
+        assert "no name server has topic orders any more: it was deleted" in str(error)
+        assert "set fail_on_data_loss=false to continue without" in str(error)
+
+
+def test_without_fail_on_data_loss_a_query_goes_on_with_its_other_topics(
+    admin, producer, run, caplog
+):
+    admin.create_topic("orders", 2)
+    admin.create_topic("bills", 2)
+    fill(producer)
+    driver = run(topic="orders,bills", fail_on_data_loss="false")
+    _, end = first_batch(driver)
+    admin.delete_topic("orders")
+    told = "no name server has topic orders any more"
+    eventually(lambda: driver.next_end(end, None) is None and told in caplog.text, told)
+    bill = MessageQueue("bills", "b", 1)
+    producer.send_batch([Message("bills", b"1")], queue=bill)
+    found: list[StreamOffset] = []
+    eventually(lambda: found.append(driver.next_end(end, None)) or found[-1], "the other topic's")
+    assert found[-1].queues[bill] == 1
+
+
+def test_a_query_that_starts_again_without_its_topic_says_so(broker, admin, producer, run, session):
+    admin.create_topic("orders", 2)
+    fill(producer)
+    first = run()
+    start, end = first_batch(first)
+    first.close()
+    admin.delete_topic("orders")
+    with pytest.raises(RouteError, match=NO_TOPIC):
+        run().next_end(end, None)
+    with pytest.raises(RouteError, match=NO_TOPIC):
+        run().begin_batch(start, end)
+    with pytest.raises(
+        LockRefused, match=f"Nothing holds them that is known: {NO_TOPIC}"
+    ) as caught:
+        run(group="g", lock_wait_ms="300").begin_batch(start, end)
+    assert "stop the other query" not in str(caught.value)
+
+
+def test_a_task_says_whether_its_topic_was_deleted_or_closed(
+    broker, admin, producer, options, session
+):
+    wanted = [QueueRange("orders", "b", 0, 0, 5)]
+    with pytest.raises(RouteError, match=NO_TOPIC):
+        list(read_ranges(session, options(), wanted))
+    permit(session, broker, 6)
+    fill(producer)
+    permit(session, broker, 2)
+    with pytest.raises(BrokerError, match="closed for reads"):
+        list(read_ranges(session, options(), wanted))
+
+
+@GROUPS
+def test_a_query_whose_broker_is_away_waits_for_it(tmp_path: Path, group):
+    path, config = tmp_path / "away.db", BrokerConfig(broker_name="b")
+    broker = EmbeddedBroker(path, config=config)
+    broker.start()
+    port = broker.port
+    with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=2) as producer:
+        fill(producer)
+        given = {"name_servers": broker.name_servers, "topic": "orders"} | group
+        driver = StreamDriver(SourceOptions.of(given))
+        try:
+            _, end = first_batch(driver)
+            driver.next_end(end, None)
+            broker.close()
+            assert driver.next_end(end, None) is None
+            broker = EmbeddedBroker(path, port=port, config=config)
+            broker.start()
+            fill(producer)
+            found: list[StreamOffset] = []
+            eventually(lambda: found.append(driver.next_end(end, None)) or found[-1], "messages")
+        finally:
+            driver.close()
+            broker.close()
