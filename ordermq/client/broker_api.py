@@ -584,6 +584,27 @@ class BrokerApi:
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(answer, "broker refused the unregistration", address)
 
+    async def addresses_of(self, address: str, group: str, client_id: str) -> list[str]:
+        """Return the addresses from which a broker knows members of a group by a client id.
+
+        Raises: RemotingError: it does not answer, or does not list them.
+        """
+        from ordermq.remoting.admin_bodies import connections_from_body
+
+        command = Command.request(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupHeader(group).to_ext()
+        )
+        timeout_ms = self._config.request_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return []
+        self._check(answer, "broker did not list the group's connections", address, group=group)
+        return [
+            member.address
+            for member in connections_from_body(answer.body).members
+            if member.client_id == client_id
+        ]
+
     async def consumer_ids(self, address: str, group: str) -> list[str]:
         """Return the client ids of a group's live members, sorted; [] if there is none."""
         command = Command.request(

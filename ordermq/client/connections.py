@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 from ordermq.client.outages import Outages
@@ -60,6 +61,7 @@ _BUSY = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+_OWN_KEPT = 64  # own addresses: brokers list a broken connection for two minutes
 _MAX_BACKOFF = 16  # times reconnect_delay_ms: 3.2 s with the default, short for a restart
 
 # The reply to a broker's request: now, later, or None if this client does not serve it.
@@ -85,6 +87,8 @@ class Connections(ProcessBound):
     ) -> None:
         self.outages = Outages(clock)
         self.answered_ms: dict[str, int] = {}  # last answers to `request`; pulls and sends pass by
+        # By a server's address, the newest last: this side's of each connection.
+        self.own: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_OWN_KEPT))
         self._clock = clock
         self._config = config
         self._on_request = on_request
@@ -174,6 +178,7 @@ class Connections(ProcessBound):
         """
         self._not_before_ms.pop(address, None)
         self.outages.forget(address)
+        self.own.pop(address, None)
         error = ConnectionError(reason)
         if (connection := self._open.get(address)) is not None:
             connection.abort(error)
@@ -262,6 +267,7 @@ class Connections(ProcessBound):
             )
             raise
         self._not_before_ms.pop(address, None)
+        self.own[address].append(connection.own_address)
         self._open[address] = connection
         return connection
 

@@ -193,6 +193,15 @@ class Connection(asyncio.Protocol):
         return connection
 
     @property
+    def own_address(self) -> str:
+        """Return this side's address, as brokers print it if nothing between changes it."""
+        own = None if self._transport is None else self._transport.get_extra_info("sockname")
+        if not isinstance(own, tuple):
+            return ""
+        host, port = own[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
     def has_heard(self) -> bool:
         """True once the server has sent a byte."""
         return self._heard_bytes > 0

@@ -570,6 +570,8 @@ class GroupMember(ProcessBound):
             )
         if self._rebalancer.membership.problem:
             reasons.append(f"group {self._group}: {self._rebalancer.membership.problem}")
+        if self._locks.refusals:
+            reasons.append(f"lock requests are refused: {min(self._locks.refusals.values())}")
         if problems := self._rebalancer.problems():
             reasons.append(f"{len(problems)} queues cannot be held: {problems[0]}")
         if refusals := self._fetcher.refusals():
@@ -691,7 +693,10 @@ class GroupMember(ProcessBound):
         # Other members reserve queues for every listed member, so a member that takes none must not
         # be listed.
         shares = (
-            bool(subscriptions) and not self._rebalancer.assigned_by_user and not self._has_left
+            bool(subscriptions)
+            and not self._rebalancer.assigned_by_user
+            and not self._has_left
+            and not self._rebalancer.membership.has_stepped_down
         )
         return Heartbeat(self.client.client_id, (data,) * shares, (INNER_PRODUCER_GROUP,))
 

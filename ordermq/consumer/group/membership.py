@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from ordermq.client.session import ClientSession
-from ordermq.errors import BrokerError, RemotingError
+from ordermq.errors import BrokerError, OrderMQError, RemotingError
 from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
@@ -15,6 +15,7 @@ _LONGEST_PAUSE_MS = 10_000
 # Heartbeats in a row after which a broker that acknowledges them is asked why it lists nobody.
 # RocketMQ works a heartbeat and a request for the list in different threads: one may be overtaken.
 _ENOUGH_BEATS = 3
+LOOK_MS = 2_000  # between two looks at the connections of this member's client id
 
 
 class Membership:
@@ -26,6 +27,8 @@ class Membership:
     Attributes:
         problem: why brokers do not list this member, with the remedy; empty if they do, or if
             nobody knows yet.
+        is_in_doubt: another client has this one's id; look again, `LOOK_MS` later.
+        has_stepped_down: it still had it then: this one is no member meanwhile.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class Membership:
         self._group = group
         self._retry_ms = retry_ms
         self._warn = warn
+        self.is_in_doubt = self.has_stepped_down = False
+        self._looked_ms: int | None = None
         self._beats = 0  # in a row, without effect
         self._due_ms = 0
 
@@ -63,6 +68,54 @@ class Membership:
             self._beats += 1
             self._due_ms = now_ms + pause_ms
         return self._due_ms - now_ms
+
+    async def is_only_one(self) -> bool:
+        """Look whether another live client has this one's id; step down, or return.
+
+        Brokers know members and their locks by client id alone: two clients with one id would both
+        own its queues.
+        """
+        now_ms = self._client.clock.now_ms()
+        if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
+            is_new, self._looked_ms = self._looked_ms is None, now_ms
+            other = await self._other()
+            # Of two the new one leaves, which has no queue yet. The old one leaves if that does
+            # not, as a client of another kind would not.
+            was_in_doubt, self.is_in_doubt = self.is_in_doubt, bool(other)
+            if other and not self.has_stepped_down and (is_new or was_in_doubt):
+                await self._step_down(other)
+            elif other == "" and self.has_stepped_down:
+                self.has_stepped_down = False
+                _log.info("group %s: no other client has this one's id any more", self._group)
+                self._set_problem("")
+                await self._client.heartbeats.beat()
+        return not self.has_stepped_down
+
+    async def _step_down(self, other: str) -> None:
+        self.has_stepped_down = True  # first: a heartbeat must not register it again
+        self.problem = (
+            f"client id {self._client.client_id!r} is in use by another live client, at {other}: "
+            "this one has left the group and consumes nothing until that one is gone; stop one of "
+            "the two, and copy no running process or machine"
+        )
+        _log.error("group %s: %s", self._group, self.problem)
+        await self._client.unregister(consumer_group=self._group)
+
+    async def _other(self) -> str | None:
+        """Return where another client with this one's id is; "" if nowhere, None if unknown."""
+        for address in self._client.routes.masters():
+            own = self._client.connections.own[address]
+            try:
+                listed = await self._client.api.addresses_of(
+                    address, self._group, self._client.client_id
+                )
+            except OrderMQError:
+                continue  # it may not be allowed to ask; outages are reported by the heartbeat
+            others = [each for each in listed if each not in own]
+            # Where none of the addresses is this one's, something between has changed it.
+            if not others or self.has_stepped_down or len(others) < len(listed):
+                return min(others, default="")
+        return None
 
     def _set_problem(self, problem: str) -> None:
         self.problem = problem

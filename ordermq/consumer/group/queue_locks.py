@@ -18,7 +18,7 @@ from ordermq.consumer.offsets.lock_epochs import LockEpochs
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import OrderMQError, RemotingError, RouteError
+from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.value import Value
@@ -88,9 +88,11 @@ class Locks(Protocol):
 
     Attributes:
         are_exclusive: no other member can work a queue before it is released here.
+        refusals: why brokers refuse the lock requests as a whole, by broker.
     """
 
     are_exclusive: bool
+    refusals: dict[str, str]
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """Ask for queues; return those that were granted."""
@@ -146,6 +148,7 @@ class NoLocks:
         clock: Clock,
         retry_ms: int,
     ) -> None:
+        self.refusals: dict[str, str] = {}
         self._held = held
         self._on_regained = on_regained
         self._clock = clock
@@ -225,6 +228,7 @@ class QueueLocks:
         held: Callable[[], Iterable[AssignedQueue]],
         on_regained: Callable[[AssignedQueue], None],
     ) -> None:
+        self.refusals: dict[str, str] = {}
         self._client = client
         self._group = group
         self._config = config
@@ -459,10 +463,15 @@ class QueueLocks:
             answer = await self._client.api.lock(address, self._group, queues, self._times.renew_ms)
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
+            if isinstance(error, BrokerError):
+                self.refusals[broker] = str(error)
+            else:
+                self.refusals.pop(broker, None)
             self._client.outages.failed(address, "lock request", error)
             # Not awaited: an unlock may wait behind this request.
             self._client.doubt_route(queues[0].topic)
             return None
+        self.refusals.pop(broker, None)
         times = LeaseTimes.of(self._config, answer.lease_ms)
         if times != self._times:
             # The loop may be asleep for the interval of a broker with longer locks.

@@ -14,7 +14,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.allocation import allocate
-from ordermq.consumer.group.membership import Membership
+from ordermq.consumer.group.membership import LOOK_MS, Membership
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
@@ -341,6 +341,11 @@ class Rebalancer:
         }
         if self._is_broadcasting:  # whatever other members there are takes nothing away
             return queues | gone
+        if not await self.membership.is_only_one():
+            self._try_again_in(LOOK_MS)
+            return {topic: [] for topic in topics}
+        if self.membership.is_in_doubt:
+            self._try_again_in(LOOK_MS)
         members = await self._client.group_members(self._group)
         if self._closing or self._has_left:
             # The member left while the list was on its way. A heartbeat now would register it
