@@ -1,10 +1,13 @@
-/* Big-endian reads and writes, and numbers in decimal. The caller has checked the bounds; the
+/* Big-endian reads and writes, numbers in decimal, and copies. The caller has checked the bounds; the
  * compiler makes each read and write one load or store. */
 #ifndef OMQ_BYTES_H
 #define OMQ_BYTES_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "ordermq.h"
 
 static inline uint16_t omq_read_u16(const uint8_t *at) {
     return (uint16_t)((uint16_t)at[0] << 8 | at[1]);
@@ -64,6 +67,21 @@ static inline size_t omq_decimal_size(int64_t number) {
         size++;
     }
     return size;
+}
+
+/* Copy bytes; return the place behind them. NULL may stand for none. */
+static inline uint8_t *omq_put_bytes(uint8_t *at, const uint8_t *bytes, size_t size) {
+    if (size > 0) {
+        memcpy(at, bytes, size);
+    }
+    return at + size;
+}
+
+/* Copy a text to *at, which moves behind it; return the copy. */
+static inline omq_text omq_keep_text(uint8_t **at, omq_text text) {
+    omq_text kept = {*at, text.size};
+    *at = omq_put_bytes(*at, text.bytes, text.size);
+    return kept;
 }
 
 #endif

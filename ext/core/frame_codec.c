@@ -154,13 +154,6 @@ static uint8_t *put_value(uint8_t *at, const omq_frame_value *value) {
     return at;
 }
 
-static uint8_t *put_text(uint8_t *at, const omq_text *text) {
-    if (text->size > 0) {
-        memcpy(at, text->bytes, text->size);
-    }
-    return at + text->size;
-}
-
 size_t omq_frame_size(const omq_text *texts, const omq_frame_value *values, size_t value_count,
                       size_t body_size) {
     size_t header = texts[value_count].size;
@@ -178,10 +171,10 @@ void omq_frame_write(const omq_text *texts, const omq_frame_value *values, size_
                      const omq_text *body, uint8_t *frame) {
     uint8_t *at = frame + FRAME_HEAD;
     for (size_t i = 0; i < value_count; i++) {
-        at = put_value(put_text(at, &texts[i]), &values[i]);
+        at = put_value(omq_put_bytes(at, texts[i].bytes, texts[i].size), &values[i]);
     }
-    at = put_text(at, &texts[value_count]);
+    at = omq_put_bytes(at, texts[value_count].bytes, texts[value_count].size);
     omq_write_u32(frame + 4, (uint32_t)(at - frame - FRAME_HEAD));
-    at = put_text(at, body);
+    at = omq_put_bytes(at, body->bytes, body->size);
     omq_write_u32(frame, (uint32_t)(at - frame - 4));
 }

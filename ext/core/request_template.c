@@ -24,15 +24,6 @@ struct omq_request_template {
     omq_text signed_after;
 };
 
-static omq_text keep_text(uint8_t **at, omq_text text) {
-    omq_text kept = {*at, text.size};
-    if (text.size > 0) {
-        memcpy(*at, text.bytes, text.size);
-    }
-    *at += text.size;
-    return kept;
-}
-
 omq_request_template *omq_request_template_new(const omq_request_plan *plan) {
     size_t size = plan->is_signed ? plan->signed_after.size : 0;
     if (plan->gap_count > OMQ_REQUEST_GAPS_MOST) {
@@ -47,7 +38,7 @@ omq_request_template *omq_request_template_new(const omq_request_plan *plan) {
     }
     uint8_t *at = (uint8_t *)(made + 1);
     for (size_t i = 0; i <= plan->gap_count; i++) {
-        made->texts[i] = keep_text(&at, plan->texts[i]);
+        made->texts[i] = omq_keep_text(&at, plan->texts[i]);
     }
     if (plan->gap_count > 0) {
         memcpy(made->gaps, plan->gaps, plan->gap_count);
@@ -59,7 +50,7 @@ omq_request_template *omq_request_template_new(const omq_request_plan *plan) {
     if (plan->is_signed) {
         omq_hmac_begin(&made->signed_before, plan->secret_key.bytes, plan->secret_key.size);
         omq_hmac_add(&made->signed_before, plan->signed_before.bytes, plan->signed_before.size);
-        made->signed_after = keep_text(&at, plan->signed_after);
+        made->signed_after = omq_keep_text(&at, plan->signed_after);
     }
     return made;
 }
@@ -93,19 +84,12 @@ static void write_signature(const omq_request_template *made, const uint8_t *off
     write_base64(text, digest);
 }
 
-static uint8_t *put(uint8_t *at, const uint8_t *bytes, size_t size) {
-    if (size > 0) {
-        memcpy(at, bytes, size);
-    }
-    return at + size;
-}
-
 size_t omq_request_template_write(const omq_request_template *made, int64_t offset,
                                   uint32_t request_id, uint8_t *frame) {
     uint8_t digits[OMQ_DECIMAL_MAX];
     size_t digit_count = omq_write_decimal(digits, offset);
     uint8_t *fields_size = NULL;
-    uint8_t *at = put(frame + FRAME_HEAD, made->texts[0].bytes, made->texts[0].size);
+    uint8_t *at = omq_put_bytes(frame + FRAME_HEAD, made->texts[0].bytes, made->texts[0].size);
     for (size_t i = 0; i < made->gap_count; i++) {
         switch ((omq_request_gap)made->gaps[i]) {
         case OMQ_GAP_OFFSET:
@@ -113,7 +97,7 @@ size_t omq_request_template_write(const omq_request_template *made, int64_t offs
                 omq_write_u32(at, (uint32_t)digit_count);
                 at += 4;
             }
-            at = put(at, digits, digit_count);
+            at = omq_put_bytes(at, digits, digit_count);
             break;
         case OMQ_GAP_REQUEST_ID:
             if (made->is_binary) {
@@ -132,7 +116,7 @@ size_t omq_request_template_write(const omq_request_template *made, int64_t offs
             at += 4;
             break;
         }
-        at = put(at, made->texts[i + 1].bytes, made->texts[i + 1].size);
+        at = omq_put_bytes(at, made->texts[i + 1].bytes, made->texts[i + 1].size);
     }
     if (fields_size != NULL) {
         omq_write_u32(fields_size, (uint32_t)(at - fields_size - 4));

@@ -1166,15 +1166,6 @@ bool omq_pull_connection_send(omq_pull_connection *connection, const uint8_t *by
     return true;
 }
 
-static omq_text keep_text(uint8_t **at, omq_text text) {
-    omq_text kept = {*at, text.size};
-    if (text.size > 0) {
-        memcpy(*at, text.bytes, text.size);
-    }
-    *at += text.size;
-    return kept;
-}
-
 omq_pull_stream *omq_pull_stream_new(omq_pull_connection *connection, const omq_stream_plan *plan,
                                      void *owner) {
     size_t texts = plan->suggestion.size;
@@ -1191,9 +1182,9 @@ omq_pull_stream *omq_pull_stream_new(omq_pull_connection *connection, const omq_
     stream->connection = connection;
     stream->owner = owner;
     stream->plan = *plan;
-    stream->plan.suggestion = keep_text(&at, plan->suggestion);
+    stream->plan.suggestion = omq_keep_text(&at, plan->suggestion);
     for (size_t i = 0; i < plan->tag_count; i++) {
-        kept_tags[i] = keep_text(&at, plan->tags[i]);
+        kept_tags[i] = omq_keep_text(&at, plan->tags[i]);
     }
     stream->plan.tags = kept_tags;
     stream->limits = stream->new_limits = plan->limits;
