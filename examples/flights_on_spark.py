@@ -1,9 +1,10 @@
 """Process a year of flights on Spark in order: from a topic through a stage with state to another.
 
 Each message of the topic `flights` is an event of an aircraft; `ordermq demo` sends them and keeps
-the data of its broker. The stage keeps the log of every aircraft as Spark state over micro-batches.
-After each micro-batch it writes the changed logs to the topic `aircraft-logs`, keyed by aircraft.
-Kill it at any time: started again with the same folder, it continues.
+the data of its broker. The stage keeps the log of every aircraft beside its queue, over
+micro-batches, and gets the rows and logs of many aircraft in one call. After each micro-batch it
+writes the changed logs to the topic `aircraft-logs`, keyed by aircraft. Kill it at any time:
+started again with the same folder, it continues.
 
     ordermq demo
     ordermq broker --data demo-output/broker &
@@ -32,17 +33,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import ordermq
 from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.errors import OrderingError
-from ordermq.spark import LagListener, apply_with_state, drop_repeats, register
+from ordermq.spark import LagListener, apply_with_keyed_state, drop_repeats, register
 
 GROUP = "flights-on-spark"
 FLIGHTS, LOGS = "flights", "aircraft-logs"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 _TEXTS = ("place", "base")
 STATE = ", ".join(
@@ -52,27 +52,33 @@ STATE = ", ".join(
 )
 
 
-def keep_log(
-    rows: pd.DataFrame, state: dict[str, Any] | None
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Continue one aircraft's log; `rows` are its events in the order they were sent."""
-    key = rows["sharding_key"].iloc[0]
-    log = AircraftLog(key, **(state or {}))
-    for body in rows["body"]:
-        event = orjson.loads(body)
+def keep_logs(
+    rows: pa.RecordBatch, states: pa.RecordBatch
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Continue the logs of some aircraft; `rows` are their events in the order they were sent."""
+    logs: dict[str, AircraftLog] = {}
+    for state in states.to_pylist():
+        known = {name: value for name, value in state.items() if value is not None}  # none: new
+        key = known.pop("sharding_key")
+        logs[key] = AircraftLog(key, **known)
+    for key, body in zip(
+        *(rows[name].to_pylist() for name in ("sharding_key", "body")), strict=True
+    ):
+        event, log = orjson.loads(body), logs[key]
         if event["nth"] < log.events:
             continue  # sent twice by the producer, whose acknowledgement was lost
         if event["nth"] > log.events:
             raise OrderingError(f"{key}: event {event['nth']} arrived after {log.events} events")
         log.apply(event)
-    kept = asdict(log)
-    del kept["key"]
-    out = pd.DataFrame({"sharding_key": [key], "body": [orjson.dumps(asdict(log))]})
-    return out, kept
+    kept = [asdict(log) for log in logs.values()]
+    bodies = [orjson.dumps(log) for log in kept]
+    out = pa.RecordBatch.from_pydict({"sharding_key": list(logs), "body": bodies})
+    named = [{"sharding_key": log.pop("key"), **log} for log in kept]
+    return out, pa.RecordBatch.from_pylist(named, schema=states.schema)
 
 
-def pipeline(spark: SparkSession, name_servers: str, max_rows: int) -> DataFrame:
-    """Return the logs that each micro-batch changed."""
+def pipeline(spark: SparkSession, name_servers: str, max_rows: int, states: Path) -> DataFrame:
+    """Return the logs that each micro-batch changed; all are kept in the folder `states`."""
     flights = (
         spark.readStream.format("ordermq")
         .option("name_servers", name_servers)
@@ -83,8 +89,13 @@ def pipeline(spark: SparkSession, name_servers: str, max_rows: int) -> DataFrame
         .option("columns", "topic,broker,queue_id,offset,sharding_key,body")
         .load()
     )
-    return apply_with_state(
-        flights, keep_log, "sharding_key STRING, body BINARY", STATE, key="sharding_key"
+    return apply_with_keyed_state(
+        flights,
+        keep_logs,
+        "sharding_key STRING, body BINARY",
+        STATE,
+        directory=str(states.absolute()),
+        engine="arrow",
     )
 
 
@@ -102,7 +113,7 @@ def run(
     """
     with listening(spark, name_servers) as listener:
         query = (
-            pipeline(spark, name_servers, max_rows)
+            pipeline(spark, name_servers, max_rows, folder / "states")
             .writeStream.format("ordermq")
             .option("name_servers", name_servers)
             .option("topic", logs)
@@ -171,7 +182,7 @@ def read_back(spark: SparkSession, name_servers: str, path: Path, logs: str = LO
 
 
 def session(master: str, folder: Path, **settings: str) -> SparkSession:
-    """Return a Spark session that can keep state."""
+    """Return a Spark session."""
     builder = (
         SparkSession.builder.master(master)
         .appName("flights-on-spark")
@@ -181,7 +192,6 @@ def session(master: str, folder: Path, **settings: str) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     )
@@ -288,7 +298,9 @@ def imported_from(spark: SparkSession) -> set[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Process flights on Spark in order.")
     parser.add_argument("--name-servers", default="127.0.0.1:9876")
-    parser.add_argument("--folder", type=Path, required=True, help="folder for checkpoint and logs")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="folder for checkpoint, states and logs"
+    )
     parser.add_argument("--max-rows", type=int, default=30_000, help="maximum rows per micro-batch")
     parser.add_argument("--logs", default=LOGS, help="topic to write the logs to")
     parser.add_argument("--lag", type=Path, help="file for JSON lines about the lag")

@@ -1,4 +1,4 @@
-"""Run the demo's flights on Spark: source, stage with state, sink, and check the result.
+"""Run the demo's flights on Spark: source, stage with keyed state, sink; check the result.
 
 python ci/pipeline/run.py --out FOLDER, after `ordermq demo --out FOLDER`; ci/demo.sh runs both.
 """
