@@ -227,6 +227,10 @@ class Routes:
         """Return the route from memory, None if it is not there."""
         return self._routes.get(topic)
 
+    def is_missing(self, topic: str) -> bool:
+        """Return True if no name server lists the topic any more; its last route may be in use."""
+        return topic in self._missing_since_ms
+
     def is_known(self, topic: str) -> bool:
         """Return True if `get` would answer from memory."""
         return topic in self._routes

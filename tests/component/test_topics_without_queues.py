@@ -1,15 +1,16 @@
-"""Topics whose queues were withdrawn: nothing is sent to them until they are open again."""
+"""Topics without queues: withdrawn, closed, deleted or never created, each told apart."""
 
 from __future__ import annotations
 
 import pytest
 
-from ordermq import Message, Producer
+from ordermq import Message, Producer, PushConsumer
+from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import BrokerError, OrderingError, RouteError
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
-from tests.component.conftest import eventually
+from tests.component.conftest import Seen, eventually
 
 
 def set_perm(broker: EmbeddedBroker, perm: int) -> None:
@@ -58,3 +59,51 @@ def test_nothing_is_sent_to_a_topic_that_lost_its_write_permission(
             return True
 
         eventually(is_sent, "it is sent once the topic is open again")
+
+
+def test_a_consumer_tells_apart_why_a_topic_has_no_queues(
+    broker: EmbeddedBroker, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = PushConsumer(
+        "g",
+        name_servers=broker.name_servers,
+        route_interval_ms=50,
+        rebalance_interval_ms=100,
+        consume_from_where="first_offset",
+    )
+    consumer.subscribe("orders")
+    consumer.orderly(seen.take)
+
+    def is_not_ready(part: str) -> bool:
+        health = consumer.health()
+        return not health.is_ready and any(
+            each.startswith("orders: ") and part in each for each in health.reasons
+        )
+
+    def is_ready() -> bool:
+        return consumer.health().is_ready and len(consumer.assigned_queues()) > 0
+
+    def send(body: bytes) -> None:
+        with Producer("shop", name_servers=broker.name_servers) as producer:
+            producer.send(Message("orders", body))
+
+    with consumer, Admin(broker.name_servers) as admin:
+        # A consumer may start before its topic.
+        eventually(lambda: "waiting for it to be created. Check" in caplog.text, "it says so")
+        assert consumer.health().is_ready
+        set_perm(broker, 6)
+        send(b"1")
+        seen.wait_for_count(1)
+        set_perm(broker, 2)
+        eventually(lambda: is_not_ready("no queue of this topic is readable"), "it is closed")
+        set_perm(broker, 6)
+        eventually(is_ready, "it is open again")
+        admin.delete_topic("orders")
+        eventually(
+            lambda: is_not_ready("its brokers are connected: it was deleted"), "it is deleted"
+        )
+        assert caplog.text.count("its brokers are connected: it was deleted") == 1
+        set_perm(broker, 6)
+        eventually(is_ready, "it is there again")
+        send(b"2")
+        seen.wait_for_count(2)

@@ -572,6 +572,7 @@ class GroupMember(ProcessBound):
             reasons.append(f"group {self._group}: {self._rebalancer.membership.problem}")
         if self._locks.refusals:
             reasons.append(f"lock requests are refused: {min(self._locks.refusals.values())}")
+        reasons += self._rebalancer.lost_topics()
         if problems := self._rebalancer.problems():
             reasons.append(f"{len(problems)} queues cannot be held: {problems[0]}")
         if refusals := self._fetcher.refusals():

@@ -36,22 +36,60 @@ _NO_SUCH_TOPIC = (
     "(`ordermq topics create`, mqadmin updateTopic), or send to it where brokers create topics "
     "themselves"
 )
+_DELETED = (
+    "no name server lists this topic any more, though its brokers are connected: it was deleted. "
+    "Waiting for it to be created again, and to read it from its start: create it (`ordermq topics "
+    "create`, mqadmin updateTopic), or unsubscribe; if it exists, check that these brokers reach "
+    "their name servers"
+)
+_AWAY = (
+    "no name server lists this topic any more, and its brokers are away; waiting for them. Start "
+    "them, or check that they reach their name servers"
+)
 _NOT_READABLE = (
     "no queue of this topic is readable, so nothing of it is consumed: have an admin allow it "
     "(mqadmin updateTopicPerm -p 6), or subscribe another"
 )
 
 
-def topic_problem(topic: str, route: TopicRoute | None) -> str:
-    """Return the warning for a topic that has no queue for anybody; empty where it has.
+class TopicProblems:
+    """Problems of subscribed topics without queues: never created, deleted, away or closed.
 
-    A retry topic without queues is no problem: brokers create it when they need it.
+    Args: is_connected: returns True of a broker, by its name, that the client is connected to.
     """
-    if topic.startswith(RETRY_PREFIX):
-        return ""
-    if route is None:
-        return _NO_SUCH_TOPIC
-    return "" if subscribe_queues(topic, route) else _NOT_READABLE
+
+    def __init__(self, is_connected: Callable[[str], bool]) -> None:
+        self._is_connected = is_connected
+        self._brokers: dict[str, frozenset[str]] = {}  # of the last route of each topic
+        self._lost: dict[str, str] = {}  # topics that were there, or are closed
+
+    def look(self, topic: str, route: TopicRoute | None, *, is_missing: bool) -> str:
+        """Return the warning for a topic; empty where it has queues.
+
+        Args: is_missing: no name server lists it, and the route is its last one.
+        A retry topic without queues is no problem: brokers create it when they need it.
+        """
+        self._lost.pop(topic, None)
+        if topic.startswith(RETRY_PREFIX):
+            return ""
+        if route is not None:
+            self._brokers[topic] = frozenset(data.broker_name for data in route.queues)
+        if route is not None and not is_missing:
+            if subscribe_queues(topic, route):
+                return ""
+            problem = _NOT_READABLE
+        elif topic not in self._brokers:
+            return _NO_SUCH_TOPIC
+        elif any(map(self._is_connected, self._brokers[topic])):
+            problem = _DELETED
+        else:
+            problem = _AWAY
+        self._lost[topic] = problem
+        return problem
+
+    def lost(self, topics: Collection[str]) -> list[str]:
+        """Return the problems of those topics that were there, or are closed."""
+        return [f"{topic}: {self._lost[topic]}" for topic in sorted(topics) if topic in self._lost]
 
 
 class WarnOnce:
@@ -199,6 +237,7 @@ class Rebalancer:
         self._has_left = False  # the group, until `rejoin`
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce()
+        self._topic_problems = TopicProblems(self._is_connected)
         self.membership = Membership(client, group, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
@@ -329,9 +368,12 @@ class Rebalancer:
                 t: [queue for queue in self.assigned_by_user if queue.topic == t] for t in topics
             }
         routes = await self._client.routes.get_all(topics)
+        is_missing = self._client.routes.is_missing
         # Once per topic and problem: passes come several times a second while locks are refused.
         for topic, route in routes.items():
-            self._warnings.note(topic, topic_problem(topic, route))
+            self._warnings.note(
+                topic, self._topic_problems.look(topic, route, is_missing=is_missing(topic))
+            )
         if None in routes.values():
             self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
@@ -474,6 +516,10 @@ class Rebalancer:
     def problems(self) -> list[str]:
         """Return why queues that were granted are not held, one text for each."""
         return [f"{queue}: {problem}" for queue, (problem, _) in sorted(self._untaken.items())]
+
+    def lost_topics(self) -> list[str]:
+        """Return why topics that were there, or are closed, have no queue, one text for each."""
+        return self._topic_problems.lost(self._topics())
 
     def _release(self, assigned: AssignedQueue) -> None:
         if assigned.queue in self._releases:
