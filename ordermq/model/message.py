@@ -383,6 +383,15 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
             self.attempts = {}
         self.attempts[offset] = attempts
 
+    def sole_message(self) -> MessageView:
+        """Return the message of a record that came alone.
+
+        Raises: ProtocolError: the record is an inner batch of no messages.
+        """
+        if not len(self):
+            raise ProtocolError("a stored record that holds no message", topic=self.queue.topic)
+        return self[0]
+
     def __iter__(self) -> Iterator[MessageView]:
         return self.views(MessageView, 0, len(self))
 

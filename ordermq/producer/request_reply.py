@@ -301,7 +301,7 @@ class Requests:
             raise ProtocolError(f"no message can be made of a reply: {error}") from None
         ((_, _, record),) = block.rows(0, 0)
         batch = MessageBatch(plain, bytes(record), namespace=self._namespace)
-        return batch[0]
+        return batch.sole_message()
 
 
 def _host(text: str | None) -> bytes:

@@ -514,4 +514,4 @@ def _view(record: bytes, header: CheckTransactionHeader, namespace: str) -> Mess
     queue = MessageQueue(
         unwrapped(namespace, stored.topic), header.broker_name or "", stored.queue_id
     )
-    return MessageBatch(queue, record)[0]
+    return MessageBatch(queue, record).sole_message()

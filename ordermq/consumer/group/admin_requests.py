@@ -199,10 +199,11 @@ class AdminRequests:
 
         try:
             record = StoredMessage.read(bytes(request.body))
+            queue = MessageQueue(record.topic, request.ext.get("brokerName", ""), record.queue_id)
+            batch = MessageBatch(queue, bytes(request.body), (), self._client.config.namespace)
+            batch.sole_message()
         except ProtocolError as error:
             return self._refuse(request, str(error))
-        queue = MessageQueue(record.topic, request.ext.get("brokerName", ""), record.queue_id)
-        batch = MessageBatch(queue, bytes(request.body), (), self._client.config.namespace)
         assigned = next((each for each in self._assigned() if each.queue == queue), None)
         try:
             result = await self._receiver.consume_directly(batch, assigned)
