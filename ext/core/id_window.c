@@ -181,15 +181,19 @@ static omq_status grow(omq_id_window *window) {
 
 /* ---- copies ---- */
 
-/* Note the message at an offset above all noted ones. Writes whether it is a copy. NO_MEMORY. */
+/* Note the message at an offset above all noted ones. Writes whether it is a copy, which with
+ * `wants_new` changes nothing. NO_MEMORY. */
 static omq_status note(omq_id_window *window, int64_t offset, const omq_text *text,
-                       omq_window_body body, bool *is_copy) {
+                       omq_window_body body, bool wants_new, bool *is_copy) {
     uint32_t hash = hash_of(window, text->bytes, text->size, body);
     if (window->count > 0) {
         uint32_t *place = find(window, text, body, hash);
         if (*place != 0) {
             omq_window_id *same = window->ring + (*place - 1);
             *is_copy = offset - same->offset <= (int64_t)window->size;
+            if (*is_copy && wants_new) {
+                return OMQ_OK;
+            }
             unchain(same, place);
         }
     }
@@ -240,18 +244,9 @@ static omq_status note_row(omq_id_window *window, const uint8_t *body,
         return OMQ_OK;
     }
     window->newest = offset;
-    return read_row(body, rows, row, &id, &stored) ? note(window, offset, &id, stored, is_copy)
-                                                   : OMQ_OK;
-}
-
-static bool is_copy_of_noted(const omq_id_window *window, int64_t offset, const omq_text *id,
-                             omq_window_body stored) {
-    if (window->count == 0) {
-        return false;
-    }
-    const uint32_t *place = find(window, id, stored, hash_of(window, id->bytes, id->size, stored));
-    return *place != 0 &&
-           offset - window->ring[*place - 1].offset <= (int64_t)window->size;
+    return read_row(body, rows, row, &id, &stored)
+               ? note(window, offset, &id, stored, false, is_copy)
+               : OMQ_OK;
 }
 
 omq_status omq_id_window_note_new(omq_id_window *window, const uint8_t *body,
@@ -261,18 +256,16 @@ omq_status omq_id_window_note_new(omq_id_window *window, const uint8_t *body,
         int64_t offset = omq_message_offset(body, rows, row);
         omq_text id;
         omq_window_body stored;
-        bool is_copy;
         if (offset <= window->newest) {
             continue;
         }
         if (read_row(body, rows, row, &id, &stored)) {
-            if (is_copy_of_noted(window, offset, &id, stored)) {
-                *has_copy = true;
-                return OMQ_OK;
-            }
-            if (note(window, offset, &id, stored, &is_copy) != OMQ_OK) {
+            if (note(window, offset, &id, stored, true, has_copy) != OMQ_OK) {
                 omq_id_window_clear(window);
                 return OMQ_NO_MEMORY;
+            }
+            if (*has_copy) {
+                return OMQ_OK;
             }
         }
         window->newest = offset;
