@@ -324,9 +324,13 @@ cdef class ProcessQueue:
     cdef object _lane_batch(self, uint32_t number):
         """Return a new batch of the answer that tokens in lanes name."""
         cdef omq_answer *answer = omq_process_queue_lane_answer(self._queue, number)
-        cdef MessageIndex made
         if answer is NULL:
             raise _errors.StateError(f"{self.name}: the batch of lane token {number} is gone")
+        return self._made_of(answer)
+
+    cdef MessageIndex _made_of(self, omq_answer *answer):
+        """Return a new batch of an answer, whose hold is handed over."""
+        cdef MessageIndex made
         try:
             made = self._new_batch()
         except BaseException:
@@ -337,15 +341,9 @@ cdef class ProcessQueue:
 
     cdef object _adopted(self, uint32_t slot, omq_answer *answer):
         """Return the batch of an answer, whose hold is handed over."""
-        cdef MessageIndex made
         if answer is NULL:
             raise _errors.StateError(f"{self.name}: the batch in slot {slot} is gone")
-        try:
-            made = self._new_batch()
-        except BaseException:
-            omq_answer_release(answer)
-            raise
-        made._adopt(answer, self._max_decompressed_bytes)
+        cdef MessageIndex made = self._made_of(answer)
         # Meanwhile another thread may have made one, or the slot may be another answer's.
         if omq_process_queue_has_answer(self._queue, slot, answer):
             while slot >= <size_t>len(self._batches):
