@@ -179,9 +179,8 @@ def test_a_topic_recreated_with_as_many_messages_is_found_by_an_idle_member(
         member.close()
 
 
-def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def member_in_its_last_call(broker: EmbeddedBroker, folder: Path) -> tuple[Member, threading.Event]:
+    """Return a member that is given the last of three messages, and what ends that call."""
     goes_on = threading.Event()
     send(broker, "old", 3)
 
@@ -189,8 +188,15 @@ def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
         if body == "old 2":
             assert goes_on.wait(30)
 
-    member = Member("orderly", broker.name_servers, tmp_path, wait)
+    member = Member("orderly", broker.name_servers, folder, wait)
     eventually(lambda: member.got == ["old 0", "old 1"], "the last one runs")
+    return member, goes_on
+
+
+def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    member, goes_on = member_in_its_last_call(broker, tmp_path)
     recreate(broker, 2)
     closing = threading.Thread(target=member.close)
     closing.start()
@@ -205,15 +211,7 @@ def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
 def test_a_member_of_a_topic_that_is_gone_closes_at_once(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    goes_on = threading.Event()
-    send(broker, "old", 3)
-
-    def wait(body: str) -> None:
-        if body == "old 2":
-            assert goes_on.wait(30)
-
-    member = Member("orderly", broker.name_servers, tmp_path, wait)
-    eventually(lambda: member.got == ["old 0", "old 1"], "the last one runs")
+    member, goes_on = member_in_its_last_call(broker, tmp_path)
     with Admin(name_servers=broker.name_servers) as admin:
         admin.delete_topic("orders")
     goes_on.set()
