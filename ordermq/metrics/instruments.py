@@ -15,12 +15,18 @@ SYSTEM: Final = "rocketmq"
 
 SYSTEM_LABEL: Final = "messaging.system"  # of every instrument
 OPERATION: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
 TOPIC: Final = "messaging.destination.name"
 PARTITION: Final = "messaging.destination.partition.id"
 GROUP: Final = "messaging.consumer.group.name"
 PRODUCER_GROUP: Final = "ordermq.producer.group.name"
 ERROR: Final = "error.type"
 EVENT: Final = "ordermq.event"
+
+# The type of each operation that has a name; the conventions call a commit a settlement.
+OPERATION_TYPES: Final = {
+    "send": "send", "receive": "receive", "commit": "settle", "process": "process",
+}  # fmt: skip
 
 # The boundaries that the conventions want for every duration, in seconds.
 BOUNDARIES: Final = (
@@ -43,7 +49,8 @@ class Instrument:
 
     Args:
         unit: in UCUM, as OpenTelemetry writes units; `{message}` counts messages.
-        labels: besides `messaging.system`, in the order in which their values are given.
+        labels: besides those that are fixed, in the order in which their values are given.
+        operation: the one operation it counts or times, which is a label of the conventions then.
         join: makes one value of those that several clients of a process have for the same labels.
     """
 
@@ -53,6 +60,26 @@ class Instrument:
     labels: tuple[str, ...]
     meaning: str
     join: Callable[[Iterable[float]], float] = sum
+    operation: str = ""
+
+    def labelled(self, values: tuple[str, ...]) -> dict[str, str]:
+        """Return every label with its value; an empty value is one that there is none of."""
+        found = {SYSTEM_LABEL: SYSTEM, **self.fixed_labels}
+        found.update(zip(self.labels, values, strict=True))
+        if OPERATION in self.labels:  # else one operation is all it has, and its name says the type
+            found[OPERATION_TYPE] = OPERATION_TYPES[found[OPERATION]]
+        return found
+
+    @property
+    def fixed_labels(self) -> dict[str, str]:
+        """The labels with the same value always, besides `messaging.system`."""
+        return {OPERATION: self.operation} if self.operation else {}
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The names of the labels that `labelled` returns, in its order."""
+        types = (OPERATION_TYPE,) if OPERATION in self.labels else ()
+        return (SYSTEM_LABEL, *self.fixed_labels, *self.labels, *types)
 
     @property
     def prometheus_name(self) -> str:
@@ -75,7 +102,7 @@ _QUEUE = (TOPIC, PARTITION, GROUP)
 # Read when somebody asks: they cost nothing until then.
 CONSUMED: Final = Instrument(
     "messaging.client.consumed.messages", Kind.COUNTER, "{message}", _QUEUE,
-    "Messages that a listener has finished.",
+    "Messages that a listener has finished.", operation="process",
 )  # fmt: skip
 FAILED: Final = Instrument(
     "ordermq.consumer.failed.messages", Kind.COUNTER, "{message}", _QUEUE,
@@ -146,6 +173,7 @@ PRODUCER_EVENTS: Final = Instrument(
 PROCESS: Final = Instrument(
     "messaging.process.duration", Kind.HISTOGRAM, "s", (TOPIC, GROUP, ERROR),
     "Time of a listener call; `error.type` if it did not finish all of its messages.",
+    operation="process",
 )  # fmt: skip
 OPERATIONS: Final = Instrument(
     "messaging.client.operation.duration", Kind.HISTOGRAM, "s", (OPERATION, TOPIC, GROUP, ERROR),
@@ -154,7 +182,7 @@ OPERATIONS: Final = Instrument(
 )  # fmt: skip
 SENT: Final = Instrument(
     "messaging.client.sent.messages", Kind.COUNTER, "{message}", (TOPIC, ERROR),
-    "Messages sent; `error.type` if the send failed.",
+    "Messages sent; `error.type` if the send failed.", operation="send",
 )  # fmt: skip
 
 READ: Final = (

@@ -17,8 +17,6 @@ from ordermq.metrics.instruments import (
     PROCESS,
     READ,
     RECORDED,
-    SYSTEM,
-    SYSTEM_LABEL,
     Instrument,
     Kind,
 )
@@ -136,8 +134,7 @@ class OpenTelemetryMetrics(WatchedClients):
 
 @lru_cache(maxsize=4096)  # else a dictionary per listener call
 def _attributes(instrument: Instrument, labels: Values) -> Mapping[str, str]:
-    named = zip(instrument.labels, labels, strict=True)
-    return {SYSTEM_LABEL: SYSTEM} | {name: value for name, value in named if value}
+    return {name: value for name, value in instrument.labelled(labels).items() if value}
 
 
 def _values_between(before: Durations, now: Durations) -> Iterator[tuple[float, int]]:

@@ -13,8 +13,6 @@ from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import (
     BOUNDARIES,
     READ,
-    SYSTEM,
-    SYSTEM_LABEL,
     TIMED,
     Instrument,
     Kind,
@@ -72,7 +70,7 @@ class PrometheusMetrics(WatchedClients, Collector):
                 instrument.prometheus_name, instrument.meaning, labels=_label_names(instrument)
             )
             for labels, value in found.items():
-                family.add_metric([SYSTEM, *labels], value)
+                family.add_metric(list(instrument.labelled(labels).values()), value)
             yield family
         durations = self._durations()
         for instrument in TIMED:
@@ -82,7 +80,7 @@ class PrometheusMetrics(WatchedClients, Collector):
             for labels, counts in durations[instrument].items():
                 buckets, spent_ns = counts.read()
                 histogram.add_metric(
-                    [SYSTEM, *labels],
+                    list(instrument.labelled(labels).values()),
                     list(zip(_BOUNDS, map(float, accumulate(buckets)), strict=True)),
                     spent_ns / 1e9,
                 )
@@ -117,4 +115,4 @@ class PrometheusMetrics(WatchedClients, Collector):
 
 
 def _label_names(instrument: Instrument) -> list[str]:
-    return [label_of_prometheus(label) for label in (SYSTEM_LABEL, *instrument.labels)]
+    return [label_of_prometheus(label) for label in instrument.all_labels]

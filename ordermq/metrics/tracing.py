@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import Token
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from ordermq.metrics.instruments import (
     ERROR,
     GROUP,
     OPERATION,
+    OPERATION_TYPE,
+    OPERATION_TYPES,
     PARTITION,
     PRODUCER_GROUP,
     SYSTEM,
@@ -23,6 +25,8 @@ from ordermq.metrics.instruments import (
     TOPIC,
 )
 from ordermq.metrics.readings import error_of_call, partition_of
+from ordermq.model import properties as props
+from ordermq.model.identifiers import broker_of
 from ordermq.model.message import MessageView
 from ordermq.producer.hooks import SendCall
 from ordermq.producer.producer import Producer
@@ -34,9 +38,23 @@ with needed_from("otel"):
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 _SPAN: Final = "ordermq.span"
-_OPERATION_TYPE: Final = "messaging.operation.type"
 _MESSAGE_ID: Final = "messaging.message.id"
+_BODY_SIZE: Final = "messaging.message.body.size"
 _BATCH_SIZE: Final = "messaging.batch.message_count"
+_CONVERSATION: Final = "messaging.message.conversation_id"
+_CLIENT_ID: Final = "messaging.client.id"
+_SERVER_ADDRESS: Final = "server.address"
+_SERVER_PORT: Final = "server.port"
+_NAMESPACE: Final = "messaging.rocketmq.namespace"  # required: empty where there is none
+_CONSUMPTION_MODEL: Final = "messaging.rocketmq.consumption_model"
+_MESSAGE_TYPE: Final = "messaging.rocketmq.message.type"
+_MESSAGE_GROUP: Final = "messaging.rocketmq.message.group"
+_TAG: Final = "messaging.rocketmq.message.tag"
+_KEYS: Final = "messaging.rocketmq.message.keys"
+_DELAY_LEVEL: Final = "messaging.rocketmq.message.delay_time_level"
+_DELIVERY_MS: Final = "messaging.rocketmq.message.delivery_timestamp"
+
+_Attributes = dict[str, str | int | Sequence[str]]
 
 
 class Tracing:
@@ -66,14 +84,23 @@ class Tracing:
 
         Raises: StateError: it was started.
         """
-        producer.add_hook(_SendSpans(self._tracer, self._propagator))
+        producer.add_hook(_SendSpans(self._tracer, self._propagator, producer.client_id))
 
     def trace_consumer(self, consumer: PushConsumer) -> None:
         """Make a span of each listener call of `consumer`; before it starts.
 
         Raises: StateError: it was started.
         """
-        consumer.add_hook(_ListenerSpans(self._tracer, self._propagator))
+        consumer.add_hook(
+            _ListenerSpans(
+                self._tracer,
+                self._propagator,
+                {
+                    _CLIENT_ID: consumer.client_id,
+                    _CONSUMPTION_MODEL: consumer.config.message_model.value,
+                },
+            )
+        )
 
 
 class _PropertySetter(Setter[dict[str, str]]):
@@ -96,9 +123,10 @@ _SETTER, _GETTER = _PropertySetter(), _PropertyGetter()
 class _SendSpans:
     """Hook that spans a send."""
 
-    def __init__(self, tracer: trace.Tracer, propagator: TextMapPropagator) -> None:
+    def __init__(self, tracer: trace.Tracer, propagator: TextMapPropagator, client_id: str) -> None:
         self._tracer = tracer
         self._propagator = propagator
+        self._client_id = client_id
 
     def before(self, call: SendCall) -> None:
         message = call.message
@@ -108,11 +136,12 @@ class _SendSpans:
             attributes={
                 SYSTEM_LABEL: SYSTEM,
                 OPERATION: "send",
-                _OPERATION_TYPE: "send",
+                OPERATION_TYPE: OPERATION_TYPES["send"],
                 TOPIC: message.topic,
                 PRODUCER_GROUP: call.group,
-                _MESSAGE_ID: call.message_id,
-                "messaging.message.body.size": len(message.body),
+                _CLIENT_ID: self._client_id,
+                _NAMESPACE: call.namespace,
+                **_of_sent(call),
             },
         )
         written: dict[str, str] = {}
@@ -125,31 +154,107 @@ class _SendSpans:
         span: Span = call.notes[_SPAN]
         if call.receipt is not None:
             span.set_attribute(PARTITION, partition_of(call.receipt.message_queue))
+            span.set_attributes(_server(broker_of(call.receipt.offset_message_id)))
         if call.exception is not None:
             _fail(span, type(call.exception).__qualname__, call.exception)
         span.end()
 
 
+def _of_sent(call: SendCall) -> _Attributes:
+    """Return what the conventions want to know of a message that is sent."""
+    message = call.message
+    found: _Attributes = {
+        _MESSAGE_ID: call.message_id,
+        _BODY_SIZE: len(message.body),
+        **_type_and_group(
+            is_half=call.is_half,
+            is_delayed=message.is_delayed,
+            group="" if call.sharding_key is None else str(call.sharding_key),
+        ),
+        **_labels(message.tags, message.keys, call.correlation_id),
+    }
+    if message.delay_level:
+        found[_DELAY_LEVEL] = message.delay_level
+    elif message.is_delayed:
+        found[_DELIVERY_MS] = message.deliver_at_ms or call.at_ms + message.delay_ms
+    return found
+
+
+def _of_received(message: MessageView) -> _Attributes:
+    """Return what the conventions want to know of a message that was received."""
+    property_of = message.get_property
+    return {
+        _MESSAGE_ID: message.message_id,
+        _BODY_SIZE: len(message.body),
+        **_type_and_group(
+            is_half=property_of(props.TRANSACTION_PREPARED) is not None,
+            is_delayed=any(property_of(name) for name in _DELAYS),
+            group=property_of(props.SHARDING_KEY) or "",
+        ),
+        **_labels(message.tags, message.keys, property_of(props.CORRELATION_ID)),
+    }
+
+
+_DELAYS: Final = (props.DELAY, props.TIMER_DELIVER_MS, props.TIMER_DELAY_MS, props.TIMER_DELAY_S)
+
+
+def _type_and_group(*, is_half: bool, is_delayed: bool, group: str) -> _Attributes:
+    # The order of RocketMQ's TopicMessageType: a message has one type, the first that fits.
+    kind = "transaction" if is_half else "delay" if is_delayed else "fifo" if group else "normal"
+    found: _Attributes = {_MESSAGE_TYPE: kind}
+    if group:
+        found[_MESSAGE_GROUP] = group
+    return found
+
+
+def _labels(tag: str | None, keys: Sequence[str], conversation: str | None) -> _Attributes:
+    found: _Attributes = {}
+    if tag:
+        found[_TAG] = tag
+    if keys:
+        found[_KEYS] = tuple(keys)
+    if conversation:
+        found[_CONVERSATION] = conversation
+    return found
+
+
+def _server(address: str) -> _Attributes:
+    """Return the attributes of a broker at `address:port`, as it names itself; none for ""."""
+    if not address:
+        return {}
+    host, _, port = address.rpartition(":")
+    return {_SERVER_ADDRESS: host.strip("[]"), _SERVER_PORT: int(port)}
+
+
 class _ListenerSpans(ConsumeHook):
     """Hook that spans a listener call, and makes its span the current one meanwhile."""
 
-    def __init__(self, tracer: trace.Tracer, propagator: TextMapPropagator) -> None:
+    def __init__(
+        self,
+        tracer: trace.Tracer,
+        propagator: TextMapPropagator,
+        of_client: Mapping[str, str],
+    ) -> None:
         self._tracer = tracer
         self._propagator = propagator
+        self._of_client = of_client
 
     def before(self, call: ConsumeCall) -> None:
         queue, messages = call.message_queue, call.messages
-        attributes: dict[str, str | int] = {
+        of_each = [_of_received(message) for message in messages]
+        attributes: _Attributes = {
             SYSTEM_LABEL: SYSTEM,
             OPERATION: "process",
-            _OPERATION_TYPE: "process",
+            OPERATION_TYPE: OPERATION_TYPES["process"],
             TOPIC: queue.topic,
             PARTITION: partition_of(queue),
             GROUP: call.group,
+            _NAMESPACE: call.namespace,
+            **self._of_client,
+            **_server(messages[0].store_host),
+            **_shared(of_each),
         }
-        if len(messages) == 1:
-            attributes[_MESSAGE_ID] = messages[0].message_id
-        else:
+        if len(messages) > 1:
             attributes[_BATCH_SIZE] = len(messages)
         # A root: a call may have messages of many traces, and may come days after their sends.
         span = self._tracer.start_span(
@@ -157,17 +262,19 @@ class _ListenerSpans(ConsumeHook):
             Context(),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=list(self._links(messages)),
+            links=list(self._links(messages, of_each)),
         )
         token = context.attach(trace.set_span_in_context(span))
         call.notes[_SPAN] = span, token, _where()
 
-    def _links(self, messages: Sequence[MessageView]) -> Iterator[Link]:
-        for message in messages:
+    def _links(
+        self, messages: Sequence[MessageView], of_each: Sequence[_Attributes]
+    ) -> Iterator[Link]:
+        for message, attributes in zip(messages, of_each, strict=True):
             sent = self._propagator.extract(message, Context(), _GETTER)
             found = trace.get_current_span(sent).get_span_context()
             if found.is_valid:
-                yield Link(found, {_MESSAGE_ID: message.message_id})
+                yield Link(found, attributes)
 
     def after(self, call: ConsumeCall) -> None:
         span, token, where = _noted(call)
@@ -178,6 +285,18 @@ class _ListenerSpans(ConsumeHook):
         if kind := error_of_call(call):
             _fail(span, kind, call.exception)
         span.end()
+
+
+def _shared(of_each: Sequence[_Attributes]) -> _Attributes:
+    """Return what is the same for all messages; what differs belongs to their links."""
+    first, *others = of_each
+    return {
+        name: value
+        for name, value in first.items()
+        if all(other.get(name) == value for other in others)
+        # Two bodies of one size are a coincidence, and the sizes are those of single messages.
+        and not (others and name == _BODY_SIZE)
+    }
 
 
 def _noted(call: ConsumeCall) -> tuple[Span, Token[Context], object]:

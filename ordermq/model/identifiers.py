@@ -34,6 +34,20 @@ def offset_message_id(address: bytes, port: int, physical_offset: int) -> str:
     return (address + struct.pack(">iq", port, physical_offset)).hex().upper()
 
 
+def broker_of(message_id: str) -> str:
+    """Return `address:port` of the broker in its id of a message; empty for an id of other form."""
+    import ipaddress  # here, as few ask who stored a message
+
+    # The address, 4 bytes of the port and 8 of the position.
+    try:
+        host = bytes.fromhex(message_id)[:-8]
+        address = ipaddress.ip_address(host[:-4])
+    except ValueError:
+        return ""
+    port = int.from_bytes(host[-4:], "big")
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
 class _Month:
     """Start of the current month, and the time until which it is valid, both ms since 1970."""
 

@@ -48,6 +48,7 @@ class SendCall:
     added_properties: dict[str, str] = field(default_factory=dict)  # by `before`; sent with it
     # Of RocketMQ 4, which group and topics leave out; "" for none. Java's hooks are told it, too.
     namespace: str = ""
+    correlation_id: str | None = None  # of a request or a reply
 
 
 class SendHook(Protocol):
@@ -94,6 +95,7 @@ class SendHooks:
                 # Negative until `_after` adds the time of the outcome.
                 spent_ms=-self._clock.now_ms(),
                 namespace=self._namespace,
+                correlation_id=_correlation_of(text),
             )
             for message, unique_id, text in zip(messages, unique_ids, texts, strict=True)
         ]
@@ -168,6 +170,13 @@ class SendHooks:
                 where,
                 call.message_id,
             )
+
+
+def _correlation_of(text: str) -> str | None:
+    # A search of the text first: nearly no message is a request, and hooks run for each.
+    if props.CORRELATION_ID not in text:
+        return None
+    return props.decode(text).get(props.CORRELATION_ID)
 
 
 def _run(step: Callable[[SendCall], None], call: SendCall) -> None:

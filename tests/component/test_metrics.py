@@ -81,6 +81,7 @@ def test_what_happens_to_messages_is_counted_by_queue(
         assert labels.pop("messaging_destination_partition_id").startswith("b/")
         assert labels == {
             "messaging_system": "rocketmq",
+            "messaging_operation_name": "process",
             "messaging_destination_name": "orders",
             "messaging_consumer_group_name": "g",
         }
@@ -229,6 +230,7 @@ def test_opentelemetry_gets_the_same_instruments(
         assert timed.explicit_bounds[0] == 0.005
         assert dict(timed.attributes) == {
             "messaging.system": "rocketmq",
+            "messaging.operation.name": "process",
             "messaging.destination.name": "orders",
             "messaging.consumer.group.name": "g",
         }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +23,30 @@ from ordermq import (
     TransactionState,
 )
 from ordermq.broker import EmbeddedBroker
-from ordermq.errors import BrokerError
+from ordermq.errors import BrokerError, OrderMQError
 from ordermq.metrics.tracing import Tracing
 from tests.component.conftest import Seen, eventually
 
 MakeConsumer = Callable[..., PushConsumer]
+REGISTRY: dict[str, Any] = json.loads(
+    (Path(__file__).resolve().parents[1] / "vectors" / "opentelemetry" / "levels.json").read_text()
+)
+# A topic has no template; an envelope's size is opt-in; a send may be tried at several brokers, and
+# the one that stored the message is `server.address`.
+NOT_SET = {
+    "messaging.destination.template",
+    "messaging.message.envelope.size",
+    "network.peer.address",
+    "network.peer.port",
+}
+# Only in the case that each name says.
+IN_SOME_CASE = {
+    "error.type",
+    "messaging.batch.message_count",
+    "messaging.message.conversation_id",
+    "messaging.rocketmq.message.delay_time_level",
+    "messaging.rocketmq.message.delivery_timestamp",
+}
 
 
 class Spans:
@@ -185,3 +206,104 @@ def test_a_message_that_is_sent_on_keeps_its_context_and_a_full_one_goes_without
         with consumer:
             seen.wait_for_count(2)
     assert got == [sent, None]
+
+
+def test_spans_have_every_attribute_that_the_registry_wants(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, spans: Spans, seen: Seen
+) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    spans.tracing.trace_producer(producer)
+    consumer = make_consumer(seen.take)
+    spans.tracing.trace_consumer(consumer)
+    with producer, consumer:
+        message = Message("orders", b"paid", tags="eu", keys=("o-17", "c-3"))
+        receipt = producer.send(message, sharding_key="o-17")
+        (send,) = spans.wait_for("send orders", 1)
+        (call,) = spans.wait_for("process orders", 1)
+    host, _, port = broker.name_servers.rpartition(":")
+    of_both = {
+        "messaging.system": "rocketmq",
+        "messaging.destination.name": "orders",
+        "messaging.destination.partition.id": f"b/{receipt.message_queue.queue_id}",
+        "messaging.message.id": receipt.message_id,
+        "messaging.message.body.size": 4,
+        "messaging.rocketmq.namespace": "",
+        "messaging.rocketmq.message.type": "fifo",
+        "messaging.rocketmq.message.group": "o-17",
+        "messaging.rocketmq.message.tag": "eu",
+        "messaging.rocketmq.message.keys": ("o-17", "c-3"),
+        "server.address": host,
+        "server.port": int(port),
+    }
+    assert dict(send.attributes or {}) == of_both | {
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.client.id": producer.client_id,
+        "ordermq.producer.group.name": "p",
+    }
+    assert dict(call.attributes or {}) == of_both | {
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.client.id": consumer.client_id,
+        "messaging.consumer.group.name": "g",
+        "messaging.rocketmq.consumption_model": "clustering",
+    }
+    for name, span in ("send", send), ("process", call):
+        levels = REGISTRY["spans"][name]
+        missing = levels.keys() - set(span.attributes or {})
+        assert missing - IN_SOME_CASE <= NOT_SET
+        assert not {each for each in missing if levels[each] == "required"}
+        for attribute, values in REGISTRY["values"].items():
+            assert (span.attributes or {}).get(attribute, values[0]) in values
+
+
+def test_each_type_of_message_is_named_as_rocketmq_names_it(
+    broker: EmbeddedBroker, spans: Spans
+) -> None:
+    producer = Producer("p", name_servers=broker.name_servers, namespace="shop")
+    spans.tracing.trace_producer(producer)
+    timed_ms = 4_102_444_800_000
+    with producer:
+        producer.send(Message("orders", b"1"))
+        producer.send(Message("orders", b"2", delay_level=3))
+        with pytest.raises(BrokerError):  # farther away than brokers take; its span knows the time
+            producer.send(Message("orders", b"3", deliver_at_ms=timed_ms))
+        with pytest.raises(OrderMQError):
+            producer.request(Message("orders", b"4"), timeout_ms=50)
+        sends = [dict(span.attributes or {}) for span in spans.wait_for("send orders", 4)]
+    kind = "messaging.rocketmq.message.type"
+    assert [each[kind] for each in sends] == ["normal", "delay", "delay", "normal"]
+    assert sends[1]["messaging.rocketmq.message.delay_time_level"] == 3
+    assert sends[2]["messaging.rocketmq.message.delivery_timestamp"] == timed_ms
+    assert sends[3]["messaging.message.conversation_id"]
+    assert all(each["messaging.rocketmq.namespace"] == "shop" for each in sends)
+    assert all("messaging.rocketmq.message.group" not in each for each in sends)
+    assert "server.address" not in sends[2], "no broker has stored it"
+
+
+def test_what_differs_within_a_batch_is_said_of_its_links(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, spans: Spans, seen: Seen
+) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    spans.tracing.trace_producer(producer)
+    consumer = make_consumer(seen.take, consume_message_batch_max_size=8)
+    spans.tracing.trace_consumer(consumer)
+    with producer:
+        producer.send_batch(
+            [Message("orders", b"1", tags="eu"), Message("orders", b"2", tags="us")],
+            sharding_key="o-17",
+        )
+    with consumer:
+        (call,) = spans.wait_for("process orders", 1)
+    found = dict(call.attributes or {})
+    assert found["messaging.batch.message_count"] == 2
+    assert found["messaging.rocketmq.message.group"] == "o-17"
+    single = {
+        "messaging.message.id",
+        "messaging.message.body.size",
+        "messaging.rocketmq.message.tag",
+    }
+    assert not single & found.keys()
+    of_links = [dict(link.attributes or {}) for link in call.links]
+    assert [each["messaging.rocketmq.message.tag"] for each in of_links] == ["eu", "us"]
+    assert all(single <= each.keys() for each in of_links)

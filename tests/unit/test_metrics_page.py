@@ -14,6 +14,17 @@ SCRIPT: dict[str, Any] = runpy.run_path(
     str(Path(__file__).resolve().parents[2] / "ci" / "metrics_page.py")
 )
 EVERY = (*READ, *RECORDED)
+LEVELS: dict[str, dict[str, str]] = json.loads(
+    (Path(__file__).resolve().parents[1] / "vectors" / "opentelemetry" / "levels.json").read_text()
+)["metrics"]
+# A topic's name is no template, a group has no subscription besides it, and a queue keeps its
+# name while its broker moves to another address: a new series for each address would break rates.
+NOT_HERE = {
+    "messaging.destination.template",
+    "messaging.destination.subscription.name",
+    "server.address",
+    "server.port",
+}
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -51,3 +62,31 @@ def test_what_the_conventions_name_has_their_name() -> None:
         "messaging.client.sent.messages",
         "messaging.process.duration",
     }
+
+
+def test_the_metrics_of_the_conventions_have_every_attribute_that_these_require() -> None:
+    for one in EVERY:
+        levels = LEVELS.get(one.name)
+        if levels is None:
+            assert one.name.startswith("ordermq.")
+            continue
+        wanted = {name for name, level in levels.items() if level != "recommended"} - NOT_HERE
+        if one.name == "messaging.client.consumed.messages":
+            wanted.remove("error.type")  # what failed is not consumed: ordermq.consumer.failed
+        assert wanted <= set(one.all_labels), one.name
+        assert set(one.all_labels) <= levels.keys(), one.name
+
+
+def test_every_label_gets_its_value_in_the_order_of_the_names() -> None:
+    operations = next(one for one in EVERY if one.name == "messaging.client.operation.duration")
+    assert operations.labelled(("commit", "orders", "g", "")) == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "commit",
+        "messaging.destination.name": "orders",
+        "messaging.consumer.group.name": "g",
+        "error.type": "",
+        "messaging.operation.type": "settle",
+    }
+    for one in EVERY:
+        values = tuple("send" if "operation" in label else label for label in one.labels)
+        assert tuple(one.labelled(values)) == one.all_labels

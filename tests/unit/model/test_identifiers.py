@@ -12,7 +12,12 @@ import pytest
 
 from ordermq import core
 from ordermq.model import identifiers
-from ordermq.model.identifiers import offset_message_id, unique_message_id, unique_message_ids
+from ordermq.model.identifiers import (
+    broker_of,
+    offset_message_id,
+    unique_message_id,
+    unique_message_ids,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +103,11 @@ def test_threads_are_given_different_ids() -> None:
     with ThreadPoolExecutor(4) as pool:
         given = list(pool.map(lambda _: unique_message_ids(100), range(200)))
     assert len({text[20:] for ids in given for text in ids}) == 20_000
+
+
+def test_the_broker_of_a_message_is_read_from_its_id() -> None:
+    four = offset_message_id(bytes((10, 0, 0, 7)), 10_911, 4_096)
+    assert broker_of(four) == "10.0.0.7:10911"
+    assert broker_of(offset_message_id(bytes(15) + b"\x01", 10_911, 0)) == "[::1]:10911"
+    for odd in ("", "xy", four[:-2], four + "00", "7F0000010000", "x" * 32):
+        assert broker_of(odd) == ""
