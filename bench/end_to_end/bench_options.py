@@ -1,11 +1,12 @@
-"""Cost of options: a catch-up from a RocketMQ broker with one option at a time.
+"""Cost of options: a catch-up from a RocketMQ broker, and sends to it, with one option at a time.
 
 Starts a name server and a broker of RocketMQ (ci/rocketmq.sh; Java 17 and Maven), fills topics of 8
 queues, plain, with tags and keys, and in a namespace, and lets a new group at a time read one of
 them. Options take turns, with a run without any before every third of them: ratios are to the
-nearest such run. A third of what is read is not timed: it has the start of the process. Brokers of
-RocketMQ verify no signature by default, so an account costs what the client does for it. Writes
-bench/results/options_rocketmq.json.
+nearest such run. A third of what is read is not timed: it has the start of the process. Then
+producers send to a fourth topic, with the options and the ways of sending in turn, in the same
+manner; a third of what they send is not timed. Brokers of RocketMQ verify no signature by default,
+so an account costs what the client does for it. Writes bench/results/options_rocketmq.json.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import Any
 from bench import workloads
 from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.end_to_end.ordermq_options import NAMESPACE, OPTIONS
+from bench.end_to_end.ordermq_send_options import IN_FLIGHT, ONE, SEND_OPTIONS, STREAM
 from bench.machine import command_line, run_json, save
 from ordermq import Message, Producer
 
 BASE = "base"
 _BETWEEN_BASES = 3
-_PLAIN, _RICH = "options-plain", "options-rich"
+_PLAIN, _RICH, _SENT = "options-plain", "options-rich", "options-sent"
+_SENDS = {STREAM: 60_000, ONE: 6_000}  # messages of a run, by what it is compared with
 
 
 def store(address: str, message: Message, messages: int, **settings: Any) -> None:
@@ -43,47 +46,77 @@ def store(address: str, message: Message, messages: int, **settings: Any) -> Non
                 producer.send_batch([message] * size, queue=queue)
 
 
-def turns(names: list[str]) -> list[str]:
+def turns(names: list[str], base: str = BASE) -> list[str]:
     """Return the runs of a round: the options, and a base before every third one and at the end."""
     found = []
-    for place, name in enumerate(name for name in names if name != BASE):
-        found += [BASE] * (place % _BETWEEN_BASES == 0) + [name]
-    return [*found, BASE]
+    for place, name in enumerate(name for name in names if name != base):
+        found += [base] * (place % _BETWEEN_BASES == 0) + [name]
+    return [*found, base]
 
 
-def measure(version: str, rounds: int, messages: int, names: list[str]) -> dict[str, Any]:
-    body = b"." * workloads.CATCH_UP_BODY_BYTES
+def beside_nearest(ran: list[tuple[str, float]], base: str) -> list[tuple[str, dict[str, float]]]:
+    """Return the rows of a round's runs: their CPU, and its ratio to that of the nearest base."""
+    bases = [(place, cpu_us) for place, (name, cpu_us) in enumerate(ran) if name == base]
+    found = []
+    for place, (name, cpu_us) in enumerate(ran):
+        near = min(bases, key=lambda each: abs(each[0] - place))
+        found.append((name, {"cpu_us": cpu_us, "ratio": cpu_us / near[1]}))
+    return found
+
+
+def measure(
+    version: str, rounds: int, messages: int, names: list[str], sends: list[str]
+) -> dict[str, Any]:
     rows: dict[str, list[dict[str, float]]] = {}
+    sent: dict[str, list[dict[str, float]]] = {}
     with rocketmq(version) as address:
-        print(f"storing {messages:,} messages three times", flush=True)
-        store(address, Message(_PLAIN, body), messages)
-        store(address, Message(_PLAIN, body), messages, namespace=NAMESPACE)
-        store(address, Message(_RICH, body, tags="paid", keys=["order-1"]), messages)
-        for number in range(rounds + 1):
-            for batch in workloads.LISTENER_BATCHES:
+        if names:
+            store_all(address, messages)
+        store(address, Message(_SENT, b""), 0)
+        for number in range(rounds + 1):  # the first one warms the page cache and Java's compiler
+            for batch in workloads.LISTENER_BATCHES if names else ():
                 ran = [
                     (name, run(address, name, f"{number}-{batch}-{place}", batch, messages))
                     for place, name in enumerate(turns(names))
                 ]
-                if number == 0:
-                    continue  # it warms the page cache and Java's compiler
-                for place, (name, cpu_us) in enumerate(ran):
-                    near = min(
-                        (each for each in enumerate(ran) if each[1][0] == BASE),
-                        key=lambda each: abs(each[0] - place),
-                    )
-                    row = {"cpu_us": cpu_us, "ratio": cpu_us / near[1][1]}
-                    rows.setdefault(f"{name}, batch {batch}", []).append(row)
-                    print(f"round {number} {name:24} batch {batch:2} {cpu_us:6.2f} us", flush=True)
+                add(rows, number, [(f"{name}, batch {batch}", us) for name, us in ran],
+                    f"{BASE}, batch {batch}")  # fmt: skip
+            for base in _SENDS:
+                of_base = [name for name in sends if SEND_OPTIONS[name].base == base]
+                if of_base:
+                    ran = [(name, run_sends(address, name)) for name in turns(of_base, base)]
+                    add(sent, number, ran, base)
+    return {"rows": medians(rows), "sends": medians(sent)}
+
+
+def store_all(address: str, messages: int) -> None:
+    """Store what consumers read."""
+    body = b"." * workloads.CATCH_UP_BODY_BYTES
+    print(f"storing {messages:,} messages three times", flush=True)
+    store(address, Message(_PLAIN, body), messages)
+    store(address, Message(_PLAIN, body), messages, namespace=NAMESPACE)
+    store(address, Message(_RICH, body, tags="paid", keys=["order-1"]), messages)
+
+
+def add(
+    rows: dict[str, list[dict[str, float]]], number: int, ran: list[tuple[str, float]], base: str
+) -> None:
+    """Add the runs of a round, unless it is the first one."""
+    for name, row in beside_nearest(ran, base):
+        print(f"round {number} {name:40} {row['cpu_us']:7.2f} us {row['ratio']:5.2f}x", flush=True)
+        if number:
+            rows.setdefault(name, []).append(row)
+
+
+def medians(rows: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return the medians of each row's rounds."""
     return {
-        "rows": {
-            name: {
-                "cpu_us_per_message": round(statistics.median(r["cpu_us"] for r in found), 3),
-                "ratio": round(statistics.median(r["ratio"] for r in found), 2),
-                "rounds": len(found),
-            }
-            for name, found in rows.items()
+        name: {
+            "cpu_us_per_message": round(statistics.median(r["cpu_us"] for r in found), 3),
+            "ratio": round(statistics.median(r["ratio"] for r in found), 2),
+            "rounds": len(found),
         }
+        for name, found in rows.items()
     }
 
 
@@ -96,14 +129,31 @@ def run(address: str, name: str, group: str, batch: int, messages: int) -> float
     return float(row["cpu_seconds"] / row["messages"] * 1e6)
 
 
+def run_sends(address: str, name: str) -> float:
+    """Return the CPU of one run of sends, in us per message."""
+    messages = _SENDS[SEND_OPTIONS[name].base]
+    work: list[object] = [address, _SENT, "--option", name, "--messages", messages]
+    work += ["--warm", messages // 2, "--body-bytes", workloads.CATCH_UP_BODY_BYTES]
+    row = run_json("bench.end_to_end.ordermq_send_options", work)
+    return float(row["cpu_seconds"] / row["messages"] * 1e6)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", default="5.3.3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=240_000)
-    parser.add_argument("--only", choices=list(OPTIONS), action="append", help="these options")
+    parser.add_argument("--only", choices=[*OPTIONS, *SEND_OPTIONS], action="append",
+                        help="these rows; nothing is saved then")  # fmt: skip
     asked = parser.parse_args()
-    result = measure(asked.version, asked.rounds, asked.messages, asked.only or list(OPTIONS))
+    only = asked.only or [*OPTIONS, *SEND_OPTIONS]
+    result = measure(
+        asked.version,
+        asked.rounds,
+        asked.messages,
+        [name for name in OPTIONS if name in only],
+        [name for name in SEND_OPTIONS if name in only],
+    )
     result["command"] = command_line("bench.end_to_end.bench_options")
     result["workload"] = {
         "rocketmq": asked.version,
@@ -111,9 +161,12 @@ def main() -> None:
         "body_bytes": workloads.CATCH_UP_BODY_BYTES,
         "queues": workloads.CATCH_UP_QUEUES,
         "pull_size": workloads.PULL_SIZE,
+        "in_flight": IN_FLIGHT,
+        "sent": _SENDS,
     }
-    print(json.dumps(result["rows"], indent=1))
-    print(save("options_rocketmq", result))
+    print(json.dumps({"rows": result["rows"], "sends": result["sends"]}, indent=1))
+    if not asked.only:
+        print(save("options_rocketmq", result))
 
 
 if __name__ == "__main__":

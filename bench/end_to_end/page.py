@@ -446,6 +446,21 @@ def options_section(result: dict[str, Any]) -> str:
             ["option", "batch 32", "relative", "batch 1", "relative"],
             [[option, *by_batch["32"], *by_batch["1"]] for option, by_batch in rows.items()],
         )
+        + (
+            "\n\nSends with one option at a time, in the same manner: "
+            f"{work['in_flight']} messages in flight by `send_stream`, or awaited by as many "
+            "tasks, each with a key of its own; and one message at a time by `send`. Ratios are to "
+            "the nearest run of the same way without an option, those of tasks to `send_stream`. "
+            "The end of the producer is timed with its sends, for traces are sent until then."
+            "\n\n"
+        )
+        + table(
+            ["sends", "us", "relative"],
+            [
+                [name, f"{row['cpu_us_per_message']:.2f}", f"{row['ratio']:.2f}x"]
+                for name, row in result["sends"].items()
+            ],
+        )
         + source_line(result)
     )
 
