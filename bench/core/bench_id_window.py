@@ -14,9 +14,9 @@ from bench import workloads
 from bench.core.bench_memory import resident_bytes
 from bench.core.figures import Work, ours
 from bench.core.pull_bodies import pull_body
-from ordermq.core import IdWindow, MessageIndex, interface
+from ordermq.core import IdWindow, MessageIndex, contract
 
-Window = interface.IdWindow
+Window = contract.IdWindow
 _PULL = workloads.PULL_SIZE
 _BODY_BYTES = workloads.CORE_CODEC_BODY_BYTES[0]
 _MESSAGES = workloads.CORE_ID_MESSAGES // _PULL * _PULL
@@ -36,7 +36,7 @@ def noted(size: int, *, are_copies: bool) -> Work:
         for first in range(full, full + _MESSAGES, _PULL)
     ]
     window: Window
-    indexes: list[interface.MessageIndex] = []
+    indexes: list[contract.MessageIndex] = []
     dropped = 0
 
     def setup() -> None:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from bench import workloads
 from bench.core.figures import Work, ours
-from ordermq.core import LaneMap, interface
+from ordermq.core import LaneMap, contract
 
 BATCH = workloads.CORE_BATCH
 STANDING = workloads.CORE_LANE_STANDING
@@ -116,7 +116,7 @@ def one_of_each(keys: int) -> list[Columns]:
 def fill(keys: int) -> Work:
     """One message of each key into an empty map."""
     ready = one_of_each(keys)
-    made: list[interface.LaneMap] = []
+    made: list[contract.LaneMap] = []
 
     def setup() -> None:
         made[:] = [LaneMap(max_ahead=2**40)]

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench import workloads
 from bench.core.figures import Figures, Work, ours
-from ordermq.core import LockTable, interface
+from ordermq.core import LockTable, contract
 from ordermq.model.message_queue import MessageQueue
 
 TOPIC = "OrderEvents"
@@ -28,7 +28,7 @@ OTHER = "10.0.0.2@4711"
 NOW_MS = 1_000_000
 REPEATS = 3
 GRANTS = "unlock and lock"
-Table = interface.LockTable[Any]
+Table = contract.LockTable[Any]
 Plan = list[tuple[Any, Any]]  # (group, batch)
 
 

@@ -17,7 +17,7 @@ from bench import workloads
 from bench.core.figures import ours
 from bench.core.pull_bodies import TOPIC, pull_body
 from bench.core.standing_queues import BODY_BYTES, FILL, Fill
-from ordermq.core import ProcessQueue, interface
+from ordermq.core import ProcessQueue, contract
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 
@@ -29,7 +29,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
-def objects(queue: interface.ProcessQueue, messages: int) -> int:
+def objects(queue: contract.ProcessQueue, messages: int) -> int:
     message = object()
     sizes = [BODY_BYTES] * FILL
     before = resident_bytes()
@@ -38,7 +38,7 @@ def objects(queue: interface.ProcessQueue, messages: int) -> int:
     return resident_bytes() - before
 
 
-def batches(queue: interface.ProcessQueue, messages: int) -> int:
+def batches(queue: contract.ProcessQueue, messages: int) -> int:
     ready = [Fill(first, FILL) for first in range(0, messages, FILL)]
     before = resident_bytes()
     for batch in ready:
@@ -46,7 +46,7 @@ def batches(queue: interface.ProcessQueue, messages: int) -> int:
     return resident_bytes() - before
 
 
-def columns(queue: interface.ProcessQueue, messages: int) -> int:
+def columns(queue: contract.ProcessQueue, messages: int) -> int:
     sizes = array("i", [BODY_BYTES]) * FILL
     before = resident_bytes()
     for first in range(0, messages, FILL):
@@ -55,7 +55,7 @@ def columns(queue: interface.ProcessQueue, messages: int) -> int:
     return resident_bytes() - before
 
 
-def received(queue: interface.ProcessQueue, messages: int) -> int:
+def received(queue: contract.ProcessQueue, messages: int) -> int:
     of = MessageQueue(TOPIC, "broker-a", 3)
     bodies = [pull_body(FILL, 1, first) for first in range(0, messages, FILL)]
     before = resident_bytes()

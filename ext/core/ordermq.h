@@ -1,5 +1,5 @@
 /* The C core of ordermq: offset map, process queue, lane map, lock table, message codec, id window
- * and message writer. The Python contract with the same semantics is ordermq/core/interface.py.
+ * and message writer. The Python contract with the same semantics is ordermq/core/contract/.
  *
  * Rules that hold for every function:
  * - Offsets are queue offsets, 0 .. INT64_MAX - 1. Times are int64 milliseconds of whatever

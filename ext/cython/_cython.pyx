@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False, auto_pickle=False, freethreading_compatible=True
-"""The C core bound for CPython. Contracts: ordermq/core/interface.py.
+"""The C core bound for CPython. Contracts: ordermq/core/contract/.
 
 Every call holds the GIL, except long calls on columns: releasing it costs as much as a small call.
 Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs the GIL; the

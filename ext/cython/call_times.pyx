@@ -1,6 +1,6 @@
 @cython.final
 cdef class DurationCounts:
-    """A histogram of durations; see core/interface.py."""
+    """A histogram of durations; see core/contract/."""
 
     # Guarded by the GIL, and without one by the critical section of this object.
     cdef uint64_t _buckets[OMQ_DURATION_BUCKETS]
@@ -34,7 +34,7 @@ cdef class DurationCounts:
 
 @cython.final
 cdef class TimedListener:
-    """A listener whose calls are timed; see core/interface.py."""
+    """A listener whose calls are timed; see core/contract/."""
 
     cdef object _listener
     cdef object _success

@@ -1,6 +1,6 @@
 @cython.final
 cdef class ConcurrentPlan:
-    """Values that all runs of a concurrent dispatcher share; see core/interface.py."""
+    """Values that all runs of a concurrent dispatcher share; see core/contract/."""
 
     cdef CallPlan _calls
     cdef object _claim  # a class, perhaps with a metaclass
@@ -36,7 +36,7 @@ cdef class ConcurrentPlan:
 
 @cython.final
 cdef class ConcurrentRun:
-    """Batches of one queue, each claimed, called and settled by itself; see core/interface.py."""
+    """Batches of one queue, each claimed, called and settled by itself; see core/contract/."""
 
     cdef ConcurrentPlan _plan
     cdef QueueFields _assigned

@@ -1,5 +1,5 @@
 cdef class CallContext:
-    """The values of one listener call; see core/interface.py."""
+    """The values of one listener call; see core/contract/."""
 
     cdef public object _assigned
     cdef public object claim
@@ -55,7 +55,7 @@ cdef class CallContext:
 
 
 cdef class QueueFields:
-    """Fields of a queue that are used at each call; see core/interface.py."""
+    """Fields of a queue that are used at each call; see core/contract/."""
 
     cdef object _calling
     cdef object _lease_field
@@ -115,7 +115,7 @@ cdef class QueueFields:
 
 
 cdef class Claim:
-    """The messages that a worker has claimed, and under what; see core/interface.py."""
+    """The messages that a worker has claimed, and under what; see core/contract/."""
 
     cdef readonly object messages
     cdef readonly object lease
@@ -136,7 +136,7 @@ cdef int require_class(object kind, type base) except -1:
 
 @cython.final
 cdef class CallPlan:
-    """Values that the calls of all claims of a dispatcher share; see core/interface.py."""
+    """Values that the calls of all claims of a dispatcher share; see core/contract/."""
 
     cdef object _run  # these two are classes, perhaps with a metaclass
     cdef object _context
@@ -193,7 +193,7 @@ cdef class CallPlan:
 
 @cython.final
 cdef class BatchCalls:
-    """Calls the listener for the batches of one claim; see core/interface.py."""
+    """Calls the listener for the batches of one claim; see core/contract/."""
 
     cdef CallPlan _plan
     cdef QueueFields _assigned
@@ -290,7 +290,7 @@ cdef class BatchCalls:
 
 @cython.final
 cdef class RunPlan:
-    """Values that all runs of a dispatcher share; see core/interface.py."""
+    """Values that all runs of a dispatcher share; see core/contract/."""
 
     cdef CallPlan _calls
     cdef object _claim  # a class
@@ -332,7 +332,7 @@ cdef class RunPlan:
 
 @cython.final
 cdef class OrderlyRun:
-    """Claims of one queue, called and settled one after the other; see core/interface.py."""
+    """Claims of one queue, called and settled one after the other; see core/contract/."""
 
     cdef RunPlan _plan
     cdef readonly QueueFields assigned

@@ -29,7 +29,7 @@ cdef enum:
 @cython.final
 @cython.no_gc
 cdef class FrameTemplate:
-    """A JSON header with gaps for values; see core/interface.py."""
+    """A JSON header with gaps for values; see core/contract/."""
 
     cdef tuple _held
     cdef omq.omq_text _texts[MOST_VALUES + 1]

@@ -65,7 +65,7 @@ cdef tuple _frame_of(const omq_frame *frame):
 @cython.final
 @cython.no_gc
 cdef class FrameStream:
-    """Bytes received from one socket, and the frames they make; see core/interface.py."""
+    """Bytes received from one socket, and the frames they make; see core/contract/."""
 
     cdef omq_frame_stream *_stream  # owned; freed in __dealloc__
 
@@ -143,7 +143,7 @@ cdef class FrameStream:
 @cython.final
 @cython.no_gc
 cdef class Outbox:
-    """Frames that threads write to one socket; see core/interface.py."""
+    """Frames that threads write to one socket; see core/contract/."""
 
     cdef omq_outbox *_outbox  # owned; freed in __dealloc__
 
@@ -191,7 +191,7 @@ cdef class Outbox:
 @cython.final
 @cython.no_gc
 cdef class AwaitedAnswer:
-    """The answer to one request, for the thread that wrote it; see core/interface.py."""
+    """The answer to one request, for the thread that wrote it; see core/contract/."""
 
     cdef FrameStream _stream
     cdef Outbox _outbox

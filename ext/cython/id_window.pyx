@@ -1,6 +1,6 @@
 @cython.final
 cdef class IdWindow:
-    """The ids of a queue's newest messages; see core/interface.py."""
+    """The ids of a queue's newest messages; see core/contract/."""
 
     # Owned; freed in __dealloc__. The C window has no lock: the GIL is it, and without a GIL the
     # critical section of this object.

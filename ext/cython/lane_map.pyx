@@ -22,7 +22,7 @@ cdef int read_key(object key, omq.omq_key *name) except -1:
 
 @cython.final
 cdef class LaneMap:
-    """The key lanes of one assigned message queue; see core/interface.py."""
+    """The key lanes of one assigned message queue; see core/contract/."""
 
     cdef omq.omq_lane_map *_map  # owned; freed in __dealloc__
     cdef readonly str name  # "topic@broker/queueId", for errors and repr

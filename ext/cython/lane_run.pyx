@@ -10,7 +10,7 @@ cdef enum:
 
 @cython.final
 cdef class LanePlan:
-    """Values that all runs of a key-ordered dispatcher share; see core/interface.py."""
+    """Values that all runs of a key-ordered dispatcher share; see core/contract/."""
 
     cdef CallPlan _calls
     cdef object _claim  # these two are classes, perhaps with a metaclass
@@ -61,7 +61,7 @@ cdef class LanePlan:
 @cython.final
 cdef class LaneRun:
     """Calls for the keys of one queue, claimed and settled one after the other; see
-    core/interface.py."""
+    core/contract/."""
 
     cdef LanePlan _plan
     cdef readonly QueueFields assigned

@@ -1,6 +1,6 @@
 @cython.final
 cdef class LockTable:
-    """Holders of queues, each until when and in which epoch; see core/interface.py."""
+    """Holders of queues, each until when and in which epoch; see core/contract/."""
 
     cdef omq.omq_lock_table *_table  # owned; freed in __dealloc__
     cdef readonly int64_t lease_ms

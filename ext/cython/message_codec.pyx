@@ -4,7 +4,7 @@ cdef object _MAX_DECOMPRESSED = _compression.MAX_DECOMPRESSED_BYTES
 # No garbage collection: an index refers to bytes only, which cannot form a cycle.
 @cython.no_gc
 cdef class MessageIndex:
-    """The messages of a pull body; see core/interface.py."""
+    """The messages of a pull body; see core/contract/."""
 
     cdef readonly bytes body
     cdef readonly int64_t last_offset
@@ -290,7 +290,7 @@ cdef object property_name(const omq.omq_text *name):
 
 @cython.no_gc
 cdef class MessageView:
-    """One message of an index; see core/interface.py."""
+    """One message of an index; see core/contract/."""
 
     cdef MessageIndex _index  # None in one that __new__ alone has made
     cdef uint32_t _row
@@ -585,7 +585,7 @@ cdef uint32_t *shrunk(uint32_t *column, size_t rows) noexcept:
 
 @cython.no_gc
 cdef class MessageRun:
-    """Neighbouring messages of one index, or of several; see core/interface.py."""
+    """Neighbouring messages of one index, or of several; see core/contract/."""
 
     # Most runs are of one index, and then there is no list.
     cdef MessageIndex _index

@@ -1,7 +1,7 @@
 @cython.final
 @cython.no_gc
 cdef class RecordBlock:
-    """Records that wait for their places; see core/interface.py."""
+    """Records that wait for their places; see core/contract/."""
 
     cdef uint8_t *_records  # owned, as are the next two; freed in __dealloc__
     cdef uint32_t *_positions  # one more than records
@@ -55,7 +55,7 @@ cdef class RecordBlock:
 @cython.final
 @cython.no_gc
 cdef class RecordWriter:
-    """Writes the records of one queue and one producer's host; see core/interface.py."""
+    """Writes the records of one queue and one producer's host; see core/contract/."""
 
     cdef omq.omq_record_head _head  # its texts are the next three
     cdef bytes _topic

@@ -1,6 +1,6 @@
 @cython.final
 cdef class OffsetMap:
-    """A sorted map of offset -> token; see core/interface.py."""
+    """A sorted map of offset -> token; see core/contract/."""
 
     # Owned; freed in __dealloc__. The C map has no lock: the GIL is it, which no call here releases,
     # and without a GIL the critical section of this object.

@@ -5,7 +5,7 @@ cdef enum:
 
 @cython.final
 cdef class UniqueIds:
-    """Makes the unique ids of one process's messages; see core/interface.py."""
+    """Makes the unique ids of one process's messages; see core/contract/."""
 
     cdef object _prefix_of
     # Guarded by the GIL, and without one by the critical section of this object.
@@ -75,7 +75,7 @@ cdef str id_text(char *digits, uint64_t number):
 
 
 cdef class PendingFields:
-    """Fields of a message that waits for its receipt; see core/interface.py."""
+    """Fields of a message that waits for its receipt; see core/contract/."""
 
     cdef public object bodies
     cdef public object properties
@@ -168,7 +168,7 @@ cdef class PendingFields:
 
 @cython.final
 cdef class PlainSends:
-    """Makes the pending messages of plain sends; see core/interface.py."""
+    """Makes the pending messages of plain sends; see core/contract/."""
 
     cdef UniqueIds _ids
     cdef str _after

@@ -1,6 +1,6 @@
 @cython.final
 cdef class ProcessQueue:
-    """The buffered messages of one assigned message queue; see core/interface.py."""
+    """The buffered messages of one assigned message queue; see core/contract/."""
 
     cdef omq.omq_process_queue *_queue  # owned; freed in __dealloc__
     cdef readonly str name  # "topic@broker/queueId", for errors and repr

@@ -4,7 +4,7 @@ cdef enum:
 
 @cython.final
 cdef class PullEngine:
-    """The thread that pulls without the interpreter; see core/interface.py."""
+    """The thread that pulls without the interpreter; see core/contract/."""
 
     cdef omq_pull_engine *_engine  # owned; freed in __dealloc__
     # The GIL guards this and each stream's _is_active, and without a GIL the critical section of
@@ -90,7 +90,7 @@ cdef class PullEngine:
 
 @cython.final
 cdef class PullConnection:
-    """A connection of the engine; see core/interface.py."""
+    """A connection of the engine; see core/contract/."""
 
     cdef omq_pull_connection *_connection  # owned; freed in __dealloc__
     cdef PullEngine _engine
@@ -208,7 +208,7 @@ cdef void leave_interpreter() noexcept with gil:
 
 @cython.final
 cdef class PullStream:
-    """The pulls of one queue by the engine; see core/interface.py."""
+    """The pulls of one queue by the engine; see core/contract/."""
 
     cdef omq_pull_stream *_stream  # owned; freed in __dealloc__
     cdef PullConnection _connection

@@ -6,7 +6,7 @@ cdef extern from "ordermq.h" nogil:
 @cython.final
 @cython.no_gc
 cdef class RequestTemplate:
-    """A request of which the offset and the request id change; see core/interface.py."""
+    """A request of which the offset and the request id change; see core/contract/."""
 
     cdef omq.omq_request_template *_template  # owned; freed in __dealloc__
 

@@ -40,7 +40,7 @@ cdef extern from "send_run.h" nogil:
 @cython.final
 @cython.no_gc
 cdef class SendRun:
-    """Plain sends at the beginning of received bytes; see core/interface.py."""
+    """Plain sends at the beginning of received bytes; see core/contract/."""
 
     cdef omq_send_run *_run  # owned; freed in __dealloc__
     cdef bytes _data  # its texts are there

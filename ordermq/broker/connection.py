@@ -93,7 +93,7 @@ class BrokerConnection(asyncio.Protocol):
         # Requests of the broker to this client, by opaque.
         self._response_callbacks: dict[int, Callable[[Command | None], None]] = {}
         # Per connection, because a record holds its producer's address.
-        self._writers: dict[tuple[str, int], core.interface.RecordWriter] = {}
+        self._writers: dict[tuple[str, int], core.contract.RecordWriter] = {}
         # The log of the last pull, by group and queue: a topic that is made anew has others.
         self._pulled: dict[tuple[str, str, int], int] = {}
         self._descriptor = -1
@@ -240,7 +240,7 @@ class BrokerConnection(asyncio.Protocol):
         self._backlog = commands[done:]
         self.flush()
 
-    def writer(self, topic: str, queue_id: int) -> core.interface.RecordWriter:
+    def writer(self, topic: str, queue_id: int) -> core.contract.RecordWriter:
         """Return the writer of this client's records for a queue.
 
         Cached, because it holds the encoded topic and both addresses of every record.

@@ -16,7 +16,7 @@ from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Done, Statement, Store, Write
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
-from ordermq.core import LockTable, interface
+from ordermq.core import LockTable, contract
 from ordermq.errors import StoreError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
@@ -54,7 +54,7 @@ class QueueLocks:
         self._statistics = statistics
         self._notify = notify
         self.lease_ms = config.lock_max_live_ms
-        self._table: interface.LockTable[MessageQueue] = LockTable(self.lease_ms)
+        self._table: contract.LockTable[MessageQueue] = LockTable(self.lease_ms)
         # A dict as an ordered set: clients are notified in the order in which they were refused.
         self._refused: dict[tuple[str, MessageQueue], dict[BrokerConnection, None]] = {}
         self._twins: set[BrokerConnection] = set()  # logged ones

@@ -72,7 +72,7 @@ class PullConnection:
         address: str,
         opened: socket.socket,
         tls: TlsSession | None,
-        engine: core.interface.PullEngine,
+        engine: core.contract.PullEngine,
     ) -> None:
         assert core.PullConnection is not None
         self.address = address
@@ -109,7 +109,7 @@ class PullConnections(ProcessBound):
     def __init__(self, config: RemotingConfig, connections: Connections) -> None:
         self._config = config
         self._connections = connections
-        self._engine: core.interface.PullEngine | None = None
+        self._engine: core.contract.PullEngine | None = None
         self._sockets: list[socket.socket] = []  # the engine's two ends, and both of its events
         self._open: dict[str, PullConnection] = {}
         self._opening: dict[str, asyncio.Task[PullConnection]] = {}
@@ -193,7 +193,7 @@ class PullConnections(ProcessBound):
         self._open[address] = connection
         return connection
 
-    def _started(self) -> core.interface.PullEngine:
+    def _started(self) -> core.contract.PullEngine:
         if self._engine is None:
             assert core.PullEngine is not None
             self._sockets = [*socket.socketpair(), *socket.socketpair()]

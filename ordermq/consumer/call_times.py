@@ -44,7 +44,7 @@ class CallTimes:
     def __init__(self, on_error: Callable[[BaseException], object]) -> None:
         self.redelivered: Counter[str] = Counter()  # messages by topic, of later attempts
         self._on_error = on_error
-        self._counts: dict[_Kind, core.interface.DurationCounts] = {}
+        self._counts: dict[_Kind, core.contract.DurationCounts] = {}
         self._recorders: tuple[CallRecorder, ...] = ()
         # What native code counts into, by topic; not of retry topics, where each call is another
         # attempt.
@@ -54,7 +54,7 @@ class CallTimes:
         """Give `recorder` each duration from now on; before the consumer starts."""
         self._recorders += (recorder,)
 
-    def durations(self) -> dict[_Kind, core.interface.DurationCounts]:
+    def durations(self) -> dict[_Kind, core.contract.DurationCounts]:
         """Return the histogram of each topic and error."""
         return self._counts.copy()
 
@@ -126,7 +126,7 @@ class _Recorded:
     """Counts a duration and gives it to the recorders."""
 
     def __init__(
-        self, times: CallTimes, counts: core.interface.DurationCounts, topic: str, error: str
+        self, times: CallTimes, counts: core.contract.DurationCounts, topic: str, error: str
     ) -> None:
         self._counts = counts
         self._record = times._record

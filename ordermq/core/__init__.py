@@ -5,7 +5,7 @@ This module chooses one of three implementations of the same contract when it is
 
 | file | holds |
 |---|---|
-| interface.py | the contract, written once: protocols with all docstrings; annotate with these |
+| contract/ | the contract, written once: protocols with all docstrings; annotate with these |
 | reference/ | the specification in code: dicts and sorted(), never optimised |
 | _cython (ext/cython) | the C core bound for CPython |
 | cffi_binding/ | the same C core through cffi: PyPy, and callers with C of their own |
@@ -70,7 +70,7 @@ __all__ = [
     "encode_rows",
     "gathered",
     "include_dir",
-    "interface",
+    "contract",
     "java_hash",
     "ordered_rows",
     "read_header",
@@ -110,47 +110,47 @@ def _choose() -> tuple[str, ModuleType]:
 
 IMPLEMENTATION, _core = _choose()
 
-OffsetMap: type[interface.OffsetMap] = _core.OffsetMap
-ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
-LaneMap: type[interface.LaneMap] = _core.LaneMap
-LockTable: type[interface.LockTable[Any]] = _core.LockTable
-IdWindow: type[interface.IdWindow] = _core.IdWindow
-DurationCounts: type[interface.DurationCounts] = _core.DurationCounts
-TimedListener: type[interface.TimedListener] = _core.TimedListener
-UniqueIds: type[interface.UniqueIds] = _core.UniqueIds
-PlainSends: type[interface.PlainSends] = _core.PlainSends
-take_batch: interface.TakeBatch = _core.take_batch
-gathered: interface.Gathered = _core.gathered
-receipts_of: interface.ReceiptsOf = _core.receipts_of
-read_header: interface.ReadHeader = _core.read_header
-FrameTemplate: type[interface.FrameTemplate] = _core.FrameTemplate
-RequestTemplate: type[interface.RequestTemplate] = _core.RequestTemplate
-java_hash: interface.JavaHash = _core.java_hash
-RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
-encode_batch: interface.EncodeBatch = _core.encode_batch
-encode_rows: interface.EncodeRows = _core.encode_rows
+OffsetMap: type[contract.OffsetMap] = _core.OffsetMap
+ProcessQueue: type[contract.ProcessQueue] = _core.ProcessQueue
+LaneMap: type[contract.LaneMap] = _core.LaneMap
+LockTable: type[contract.LockTable[Any]] = _core.LockTable
+IdWindow: type[contract.IdWindow] = _core.IdWindow
+DurationCounts: type[contract.DurationCounts] = _core.DurationCounts
+TimedListener: type[contract.TimedListener] = _core.TimedListener
+UniqueIds: type[contract.UniqueIds] = _core.UniqueIds
+PlainSends: type[contract.PlainSends] = _core.PlainSends
+take_batch: contract.TakeBatch = _core.take_batch
+gathered: contract.Gathered = _core.gathered
+receipts_of: contract.ReceiptsOf = _core.receipts_of
+read_header: contract.ReadHeader = _core.read_header
+FrameTemplate: type[contract.FrameTemplate] = _core.FrameTemplate
+RequestTemplate: type[contract.RequestTemplate] = _core.RequestTemplate
+java_hash: contract.JavaHash = _core.java_hash
+RecordWriter: type[contract.RecordWriter] = _core.RecordWriter
+encode_batch: contract.EncodeBatch = _core.encode_batch
+encode_rows: contract.EncodeRows = _core.encode_rows
 # Only of the core for CPython; None in the others, whose users pull by the Python path.
-PullEngine: type[interface.PullEngine] | None = getattr(_core, "PullEngine", None)
-PullConnection: type[interface.PullConnection] | None = getattr(_core, "PullConnection", None)
-PullStream: type[interface.PullStream] | None = getattr(_core, "PullStream", None)
+PullEngine: type[contract.PullEngine] | None = getattr(_core, "PullEngine", None)
+PullConnection: type[contract.PullConnection] | None = getattr(_core, "PullConnection", None)
+PullStream: type[contract.PullStream] | None = getattr(_core, "PullStream", None)
 # Of that core alone, too; the I/O thread reads with the others.
-FrameStream: type[interface.FrameStream] | None = getattr(_core, "FrameStream", None)
-AwaitedAnswer: type[interface.AwaitedAnswer] | None = getattr(_core, "AwaitedAnswer", None)
-Outbox: type[interface.Outbox] | None = getattr(_core, "Outbox", None)
+FrameStream: type[contract.FrameStream] | None = getattr(_core, "FrameStream", None)
+AwaitedAnswer: type[contract.AwaitedAnswer] | None = getattr(_core, "AwaitedAnswer", None)
+Outbox: type[contract.Outbox] | None = getattr(_core, "Outbox", None)
 # And this; the others read each send as a command.
-SendRun: type[interface.SendRun] | None = getattr(_core, "SendRun", None)
+SendRun: type[contract.SendRun] | None = getattr(_core, "SendRun", None)
 # And these; the Python loop serves the others.
-CallPlan: type[interface.CallPlan] | None = getattr(_core, "CallPlan", None)
-BatchCalls: type[interface.BatchCalls] | None = getattr(_core, "BatchCalls", None)
-RunPlan: type[interface.RunPlan] | None = getattr(_core, "RunPlan", None)
-OrderlyRun: type[interface.OrderlyRun] | None = getattr(_core, "OrderlyRun", None)
-LanePlan: type[interface.LanePlan] | None = getattr(_core, "LanePlan", None)
-LaneRun: type[interface.LaneRun] | None = getattr(_core, "LaneRun", None)
-ConcurrentPlan: type[interface.ConcurrentPlan] | None = getattr(_core, "ConcurrentPlan", None)
-ConcurrentRun: type[interface.ConcurrentRun] | None = getattr(_core, "ConcurrentRun", None)
-ordered_rows: interface.OrderedRows = _core.ordered_rows
+CallPlan: type[contract.CallPlan] | None = getattr(_core, "CallPlan", None)
+BatchCalls: type[contract.BatchCalls] | None = getattr(_core, "BatchCalls", None)
+RunPlan: type[contract.RunPlan] | None = getattr(_core, "RunPlan", None)
+OrderlyRun: type[contract.OrderlyRun] | None = getattr(_core, "OrderlyRun", None)
+LanePlan: type[contract.LanePlan] | None = getattr(_core, "LanePlan", None)
+LaneRun: type[contract.LaneRun] | None = getattr(_core, "LaneRun", None)
+ConcurrentPlan: type[contract.ConcurrentPlan] | None = getattr(_core, "ConcurrentPlan", None)
+ConcurrentRun: type[contract.ConcurrentRun] | None = getattr(_core, "ConcurrentRun", None)
+ordered_rows: contract.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
-    from ordermq.core import interface
+    from ordermq.core import contract
     from ordermq.core.include import include_dir
     from ordermq.core.reference import (
         CallContext,
@@ -172,8 +172,8 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Import what few ask for: the contract's protocols take long to define."""
-        if name == "interface":
-            return importlib.import_module("ordermq.core.interface")
+        if name == "contract":
+            return importlib.import_module("ordermq.core.contract")
         if name == "include_dir":
             return importlib.import_module("ordermq.core.include").include_dir
         raise AttributeError(f"module 'ordermq.core' has no attribute {name!r}")

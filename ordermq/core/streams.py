@@ -1,4 +1,4 @@
-"""Values that native streams and their owners exchange; `interface.py` has the contracts."""
+"""Values that native streams and their owners exchange; `contract/` has the contracts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ordermq.core.interface import FillLimits, IdWindow, LaneMap, MessageIndex, RequestTemplate
+    from ordermq.core.contract import FillLimits, IdWindow, LaneMap, MessageIndex, RequestTemplate
 
 
 class RequestGap(IntEnum):

@@ -32,7 +32,7 @@ with needed_from("metrics"):
 
 _FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
 _BOUNDS = [*map(str, BOUNDARIES), "+Inf"]
-_Counts = dict[Values, core.interface.DurationCounts]
+_Counts = dict[Values, core.contract.DurationCounts]
 
 
 class PrometheusMetrics(WatchedClients, Collector):

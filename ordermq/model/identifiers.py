@@ -84,8 +84,8 @@ def unique_message_ids(count: int) -> list[str]:
     return ids
 
 
-def plain_sends(after: str, kind: type[core.PendingFields[Any]]) -> core.interface.PlainSends:
-    """Return a maker of pending messages with ids of this process; see core/interface.py."""
+def plain_sends(after: str, kind: type[core.PendingFields[Any]]) -> core.contract.PlainSends:
+    """Return a maker of pending messages with ids of this process; see core/contract/."""
     return core.PlainSends(_ids, after, kind)
 
 

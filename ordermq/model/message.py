@@ -343,7 +343,7 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         body: consecutive records (docs/internals/protocol.md#stored-message); kept, not copied.
         tags: keep only messages with one of these tags; empty keeps all.
         namespace: the client's, which `MessageView.topic` removes; empty for none.
-        check_crc, pulled, max_decompressed_bytes: as of `core.interface.MessageIndex`.
+        check_crc, pulled, max_decompressed_bytes: as of `core.contract.MessageIndex`.
     Raises: ProtocolError: a record is truncated, malformed, damaged or no answer to the pull.
         O(n) native at construction.
     """
@@ -451,7 +451,7 @@ _stored_reconsume_times = core.MessageView.reconsume_times.__get__
 class MessageView(core.MessageView):
     """One received message: batch and position; fields are decoded when they are read.
 
-    The fields of the record are those of `core.interface.MessageView`; a compressed `body` is
+    The fields of the record are those of `core.contract.MessageView`; a compressed `body` is
     decompressed on its first read, in core. The view keeps the bytes of its whole batch alive;
     copy `bytes(view)` to keep the body alone.
 

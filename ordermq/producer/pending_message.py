@@ -48,7 +48,7 @@ else:
 class PendingMessage(_Fields):
     """A message waiting for its receipt, or several that stay together (`send_batch`).
 
-    The fields are those of `core.interface.PendingFields`.
+    The fields are those of `core.contract.PendingFields`.
     """
 
     # Natively, making one and its id takes a third of the time.

@@ -278,7 +278,7 @@ class SendFrames:
 
 def _template(
     header: SendHeader, code: RequestCode, members: Sequence[bytes]
-) -> core.interface.FrameTemplate:
+) -> core.contract.FrameTemplate:
     """Return the template with gaps where the values of these members are."""
     rest = encode(Command(code, header.to_ext(), opaque=_OPAQUE))[8:]
     parts: list[bytes] = []

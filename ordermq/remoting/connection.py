@@ -407,7 +407,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def take_outside(
-        self, opaque: int, waiting: ResponseFuture, answer: core.interface.AwaitedAnswer
+        self, opaque: int, waiting: ResponseFuture, answer: core.contract.AwaitedAnswer
     ) -> None:
         if self._pending.pop(opaque) is None:  # it has just timed out, or its connection has ended
             return

@@ -77,7 +77,7 @@ class ReadConnection(Protocol):
         """Handle what was read, and the end if what followed is malformed."""
 
     def take_outside(
-        self, opaque: int, waiting: ResponseFuture, answer: core.interface.AwaitedAnswer
+        self, opaque: int, waiting: ResponseFuture, answer: core.contract.AwaitedAnswer
     ) -> None:
         """Handle the answer to a request on the thread that waited for it.
 
@@ -341,7 +341,7 @@ class CallersAnswer:
         opaque: int,
         waiting: ResponseFuture,
         shared: SharedSocket,
-        answer: core.interface.AwaitedAnswer,
+        answer: core.contract.AwaitedAnswer,
     ) -> None:
         self._reading = reading
         self._connection = connection

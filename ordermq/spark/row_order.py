@@ -20,7 +20,7 @@ from ordermq.spark.schema import is_split_source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from ordermq.core.interface import Texts
+    from ordermq.core.contract import Texts
 
 # The columns that tell where a row comes from, in the order that sorts rows of several queues.
 ORIGIN_COLUMNS = ("topic", "broker", "queue_id", "offset")
@@ -124,7 +124,7 @@ class RowOrigins:
     def run_end(self, first: int, end: int) -> int:
         """Return the end of the run of one queue that begins at `first`, offsets rising.
 
-        See core.interface.OrderedRows.
+        See core.contract.OrderedRows.
         """
         return core.ordered_rows(self.offsets, self._queue_ids, self._names, first, end)
 

@@ -1,6 +1,6 @@
 """The contract of the core and the C header are each written once; everything else agrees.
 
-`interface.py` is the contract, which every core fulfils by name and by signature.
+`ordermq/core/contract` is the contract, which every core fulfils by name and by signature.
 `ordermq.h` declares the C core: the Cython declarations are made from it, cffi reads it,
 `status.py` says its numbers in words.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ordermq.core import cffi_binding, interface, reference, status
+from ordermq.core import cffi_binding, contract, reference, status
 from ordermq.core._cffi import ffi, lib
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,46 +82,46 @@ FUNCTIONS = {  # function -> the protocol that it fulfils
 
 # mypy reads these: the cores in Python fulfil the contract with all its types. The Cython one
 # has no types to read; test_every_core_has_the_signatures_of_the_contract looks at its names.
-OFFSET_MAPS: list[type[interface.OffsetMap]] = [cffi_binding.OffsetMap, reference.OffsetMap]
-PROCESS_QUEUES: list[type[interface.ProcessQueue]] = [
+OFFSET_MAPS: list[type[contract.OffsetMap]] = [cffi_binding.OffsetMap, reference.OffsetMap]
+PROCESS_QUEUES: list[type[contract.ProcessQueue]] = [
     cffi_binding.ProcessQueue,
     reference.ProcessQueue,
 ]
-LANE_MAPS: list[type[interface.LaneMap]] = [cffi_binding.LaneMap, reference.LaneMap]
-LOCK_TABLES: list[type[interface.LockTable[Any]]] = [cffi_binding.LockTable, reference.LockTable]
-INDEXES: list[type[interface.MessageIndex]] = [cffi_binding.MessageIndex, reference.MessageIndex]
-ID_WINDOWS: list[type[interface.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
-CONTEXTS: list[type[interface.CallContext]] = [reference.CallContext]
-DURATIONS: list[type[interface.DurationCounts]] = [reference.DurationCounts]
-TIMED: list[type[interface.TimedListener]] = [reference.TimedListener]
-CLAIMS: list[type[interface.Claim]] = [reference.Claim]
-PENDING_FIELDS: list[type[interface.PendingFields]] = [reference.PendingFields]
-PLAIN_SENDS: list[type[interface.PlainSends]] = [reference.PlainSends]
-UNIQUE_IDS: list[type[interface.UniqueIds]] = [reference.UniqueIds]
-GATHERERS: list[interface.Gathered] = [reference.gathered]
-TAKERS: list[interface.TakeBatch] = [reference.take_batch]
-QUEUE_FIELDS: list[type[interface.QueueFields]] = [reference.QueueFields]
-RUNS: list[type[interface.MessageRun]] = [cffi_binding.MessageRun, reference.MessageRun]
-VIEWS: list[type[interface.MessageView]] = [cffi_binding.MessageView, reference.MessageView]
-RECORD_BLOCKS: list[type[interface.RecordBlock]] = [cffi_binding.RecordBlock, reference.RecordBlock]
-RECORD_WRITERS: list[type[interface.RecordWriter]] = [
+LANE_MAPS: list[type[contract.LaneMap]] = [cffi_binding.LaneMap, reference.LaneMap]
+LOCK_TABLES: list[type[contract.LockTable[Any]]] = [cffi_binding.LockTable, reference.LockTable]
+INDEXES: list[type[contract.MessageIndex]] = [cffi_binding.MessageIndex, reference.MessageIndex]
+ID_WINDOWS: list[type[contract.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
+CONTEXTS: list[type[contract.CallContext]] = [reference.CallContext]
+DURATIONS: list[type[contract.DurationCounts]] = [reference.DurationCounts]
+TIMED: list[type[contract.TimedListener]] = [reference.TimedListener]
+CLAIMS: list[type[contract.Claim]] = [reference.Claim]
+PENDING_FIELDS: list[type[contract.PendingFields]] = [reference.PendingFields]
+PLAIN_SENDS: list[type[contract.PlainSends]] = [reference.PlainSends]
+UNIQUE_IDS: list[type[contract.UniqueIds]] = [reference.UniqueIds]
+GATHERERS: list[contract.Gathered] = [reference.gathered]
+TAKERS: list[contract.TakeBatch] = [reference.take_batch]
+QUEUE_FIELDS: list[type[contract.QueueFields]] = [reference.QueueFields]
+RUNS: list[type[contract.MessageRun]] = [cffi_binding.MessageRun, reference.MessageRun]
+VIEWS: list[type[contract.MessageView]] = [cffi_binding.MessageView, reference.MessageView]
+RECORD_BLOCKS: list[type[contract.RecordBlock]] = [cffi_binding.RecordBlock, reference.RecordBlock]
+RECORD_WRITERS: list[type[contract.RecordWriter]] = [
     cffi_binding.RecordWriter,
     reference.RecordWriter,
 ]
-ENCODERS: list[interface.EncodeBatch] = [cffi_binding.encode_batch, reference.encode_batch]
-ROW_ORDERS: list[interface.OrderedRows] = [cffi_binding.ordered_rows, reference.ordered_rows]
-ROW_ENCODERS: list[interface.EncodeRows] = [cffi_binding.encode_rows, reference.encode_rows]
-HASHES: list[interface.JavaHash] = [cffi_binding.java_hash, reference.java_hash]
-TEMPLATES: list[type[interface.FrameTemplate]] = [
+ENCODERS: list[contract.EncodeBatch] = [cffi_binding.encode_batch, reference.encode_batch]
+ROW_ORDERS: list[contract.OrderedRows] = [cffi_binding.ordered_rows, reference.ordered_rows]
+ROW_ENCODERS: list[contract.EncodeRows] = [cffi_binding.encode_rows, reference.encode_rows]
+HASHES: list[contract.JavaHash] = [cffi_binding.java_hash, reference.java_hash]
+TEMPLATES: list[type[contract.FrameTemplate]] = [
     cffi_binding.FrameTemplate,
     reference.FrameTemplate,
 ]
-REQUEST_TEMPLATES: list[type[interface.RequestTemplate]] = [
+REQUEST_TEMPLATES: list[type[contract.RequestTemplate]] = [
     cffi_binding.RequestTemplate,
     reference.RequestTemplate,
 ]
-RECEIPTS: list[interface.ReceiptsOf] = [reference.receipts_of]
-READERS: list[interface.ReadHeader] = [cffi_binding.read_header, reference.read_header]
+RECEIPTS: list[contract.ReceiptsOf] = [reference.receipts_of]
+READERS: list[contract.ReadHeader] = [cffi_binding.read_header, reference.read_header]
 
 Declarations = dict[str, dict[str, Any]]
 
@@ -223,7 +223,7 @@ def public_names(kind: type) -> set[str]:
 @pytest.mark.parametrize("core", CORES)
 def test_every_core_has_the_names_of_the_contract_and_no_other(core: str) -> None:
     for name in CLASSES:
-        promised = getattr(interface, name)
+        promised = getattr(contract, name)
         assert public_names(getattr(CORES[core], name)) == public_names(promised), name
 
 
@@ -244,20 +244,20 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
 def test_every_core_has_the_signatures_of_the_contract(core: str) -> None:
     for name in CLASSES:
         kind = getattr(CORES[core], name)
-        for method, promised in functions(getattr(interface, name)):
+        for method, promised in functions(getattr(contract, name)):
             if method.startswith("_") and method != "_check":
                 continue
             found = parameters(inspect.getattr_static(kind, method))
             assert found == parameters(promised), f"{name}.{method}"
     for name, protocol in FUNCTIONS.items():
-        promised = getattr(interface, protocol).__call__
+        promised = getattr(contract, protocol).__call__
         assert parameters(getattr(CORES[core], name)) == parameters(promised)[1:], name
 
 
 @pytest.mark.parametrize("core", CORES)
 def test_every_core_has_the_special_methods_of_the_contract(core: str) -> None:
     for name in CLASSES:
-        promised = vars(getattr(interface, name))
+        promised = vars(getattr(contract, name))
         special = {
             one
             for one in ("__len__", "__contains__", "__iter__", "__getitem__", "__setitem__")
@@ -268,7 +268,7 @@ def test_every_core_has_the_special_methods_of_the_contract(core: str) -> None:
 
 def test_properties_of_the_contract_are_properties_in_every_core() -> None:
     for name in CLASSES:
-        for attribute, promised in vars(getattr(interface, name)).items():
+        for attribute, promised in vars(getattr(contract, name)).items():
             if isinstance(promised, property) and attribute not in INSTANCES:
                 for core in CORES.values():
                     found = inspect.getattr_static(getattr(core, name), attribute)
@@ -288,7 +288,7 @@ def test_the_cython_module_has_nothing_that_the_contract_has_not() -> None:
 def test_what_one_core_alone_has_fulfils_its_contract_by_name() -> None:
     # The others have no thread without an interpreter to run it, and no calls without one.
     for name in [*ENGINE, *LOOP]:
-        declared = vars(getattr(interface, name))
+        declared = vars(getattr(contract, name))
         public = {each for each in declared if not each.startswith("_")}
         assert public <= set(dir(getattr(CORES["cython"], name))), name
 

@@ -68,7 +68,7 @@ def test_a_client_loads_neither_the_other_nor_what_it_rarely_needs(
     assert not loaded & {*RARE, *EXTRAS}
     assert not rooms_of(loaded) & {"ordermq.broker", "ordermq.spark", "ordermq.cli", "ordermq.sql"}
     # For type checkers, and by far the slowest to define.
-    assert not loaded & {"ordermq.core.interface", "ordermq.config.settings"}
+    assert not loaded & {"ordermq.core.contract", "ordermq.config.settings"}
     # Of few: who asks for its health, is traced, or is sent one message by a tool.
     assert not loaded & {
         "ordermq.health", "ordermq.client.trace", "ordermq.remoting.trace",

@@ -38,7 +38,7 @@ class NoReceivedSends:
 class NativeReceivedSends:
     """Stores the sends that the native core takes for plain."""
 
-    def __init__(self, context: BrokerContext, run: type[core.interface.SendRun]) -> None:
+    def __init__(self, context: BrokerContext, run: type[core.contract.SendRun]) -> None:
         self._context = context
         self._new_run = run
 
@@ -76,7 +76,7 @@ class NativeReceivedSends:
         return run.size
 
     def _store(
-        self, connection: BrokerConnection, run: core.interface.SendRun, appends: list[Append]
+        self, connection: BrokerConnection, run: core.contract.SendRun, appends: list[Append]
     ) -> None:
         def finish(error: StoreError | None) -> None:
             self._finish(connection, run, appends, error)
@@ -89,7 +89,7 @@ class NativeReceivedSends:
     def _finish(
         self,
         connection: BrokerConnection,
-        run: core.interface.SendRun,
+        run: core.contract.SendRun,
         appends: list[Append],
         error: StoreError | None,
     ) -> None:

@@ -17,7 +17,7 @@ from ordermq.broker.processors.fast_path import read_send_header, send_reply
 from ordermq.broker.recent_sends import unique_id_of
 from ordermq.broker.store import Append, QueueLog
 from ordermq.broker.topics import is_retry_topic
-from ordermq.core.interface import RecordBlock
+from ordermq.core.contract import RecordBlock
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.remoting.codes import RequestCode

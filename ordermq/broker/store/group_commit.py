@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.core.interface import RecordBlock
+from ordermq.core.contract import RecordBlock
 from ordermq.errors import StoreError
 
 log = logging.getLogger("ordermq.broker")

@@ -121,7 +121,7 @@ class MakeConcurrentCalls(Protocol):
 
 
 def native_calls(
-    calls: core.interface.CallPlan | None, is_closed: Callable[[], bool]
+    calls: core.contract.CallPlan | None, is_closed: Callable[[], bool]
 ) -> MakeConcurrentCalls | None:
     """Return what makes native runs; None if the core does not allow them.
 

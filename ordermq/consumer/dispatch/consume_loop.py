@@ -225,7 +225,7 @@ class MakeClaimCalls(Protocol):
 
 def native_plan(
     path: ConsumePathKind, plan: CallPlan, context: type[ConsumeContext] = ConsumeContext
-) -> core.interface.CallPlan | None:
+) -> core.contract.CallPlan | None:
     """Return the plan for native calls; None if they are not asked for, or the core has none.
 
     Args: context: class of the contexts.
@@ -247,7 +247,7 @@ def native_plan(
     )
 
 
-def calls_of_claims(plan: CallPlan, native: core.interface.CallPlan | None) -> MakeClaimCalls:
+def calls_of_claims(plan: CallPlan, native: core.contract.CallPlan | None) -> MakeClaimCalls:
     """Return what makes the calls of claims: native code if there is a plan for it."""
     if native is None or core.BatchCalls is None:
         return partial(BatchCalls, plan)

@@ -108,7 +108,7 @@ class MakeLaneCalls(Protocol):
 
 def native_lanes(
     config: ConsumeConfig,
-    calls: core.interface.CallPlan | None,
+    calls: core.contract.CallPlan | None,
     size: int,
     is_closed: Callable[[], bool],
 ) -> MakeLaneCalls | None:

@@ -150,7 +150,7 @@ def _is_single(config: ConsumeConfig) -> bool:
 
 
 def native_runs(
-    config: ConsumeConfig, calls: core.interface.CallPlan | None, most_batches: int
+    config: ConsumeConfig, calls: core.contract.CallPlan | None, most_batches: int
 ) -> MakeRun | None:
     """Return what makes native runs; None if the core or the settings do not allow them.
 

@@ -44,7 +44,7 @@ class CopyFilter(Protocol):
     accept: Accept
 
     @property
-    def window(self) -> core.interface.IdWindow | None:
+    def window(self) -> core.contract.IdWindow | None:
         """The ids by which the pull engine finds copies; None: it looks for none."""
 
     async def prepare(

@@ -74,7 +74,7 @@ class QueuePulls(Value):
     tags: tuple[bytes, ...]
     broker_id: int
     is_filtered: bool
-    window: core.interface.IdWindow | None
+    window: core.contract.IdWindow | None
 
 
 class RunningPulls(Protocol):

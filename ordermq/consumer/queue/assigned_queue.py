@@ -190,7 +190,7 @@ class FillPermit(Protocol):
         it, or there is none.
         """
 
-    def lane_batch(self, number: int) -> core.interface.MessageIndex:
+    def lane_batch(self, number: int) -> core.contract.MessageIndex:
         """Make the batch that the tokens of its messages in lanes name."""
 
 
@@ -201,8 +201,8 @@ class AssignedQueue(QueueFields):
     code reads it without looking an attribute up.
     """
 
-    process_queue: core.interface.ProcessQueue
-    lanes: core.interface.LaneMap | None = None  # of keys
+    process_queue: core.contract.ProcessQueue
+    lanes: core.contract.LaneMap | None = None  # of keys
     attempts: dict[int, int]  # failed attempts by buffered offset; worker only
     _failed_ms: dict[int, int]  # first failure of unfinished offsets
     _paused: set[Pause]

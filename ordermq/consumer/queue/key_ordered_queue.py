@@ -46,7 +46,7 @@ class KeyOrderedQueue(AssignedQueue):
     the flag at its start, so that others can be submitted meanwhile.
     """
 
-    lanes: core.interface.LaneMap
+    lanes: core.contract.LaneMap
 
     def __init__(
         self,

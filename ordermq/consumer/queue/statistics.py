@@ -185,7 +185,7 @@ class ConsumerStatistics:
         self._counts: Counter[str] = Counter()
         self._topics: dict[str, TopicCounts] = {}
         self._queues: dict[MessageQueue, QueueCounts] = {}
-        self._durations: dict[tuple[str, str], core.interface.DurationCounts] = {}
+        self._durations: dict[tuple[str, str], core.contract.DurationCounts] = {}
         self._assigned: Callable[[], Sequence[AssignedQueue]] = lambda: ()
         self._gatherers: tuple[Callable[[], object], ...] = ()
 
@@ -215,7 +215,7 @@ class ConsumerStatistics:
         found = [found for each in self._assigned() if (found := each.blocked()) is not None]
         return sorted(found, key=lambda each: each.since_ms)
 
-    def durations(self) -> dict[tuple[str, str], core.interface.DurationCounts]:
+    def durations(self) -> dict[tuple[str, str], core.contract.DurationCounts]:
         """Return the durations by operation and topic: "receive", pulls that returned messages,
         with their wait at the broker; and "commit".
         """
@@ -285,7 +285,7 @@ class ConsumerStatistics:
         spent_ms = self._clock.now_ms() - asked_ms
         self._times("commit", queue.topic).add(spent_ms * 1_000_000)
 
-    def _times(self, operation: str, topic: str) -> core.interface.DurationCounts:
+    def _times(self, operation: str, topic: str) -> core.contract.DurationCounts:
         with self._lock:
             found = self._durations.get((operation, topic))
             if found is None:

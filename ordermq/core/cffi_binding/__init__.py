@@ -1,6 +1,6 @@
 """The C core through cffi, for PyPy and for callers with C of their own.
 
-The contract is ordermq/core/interface.py. cffi releases the GIL in every call, so each object here
+The contract is ordermq/core/contract/. cffi releases the GIL in every call, so each object here
 has a lock besides the C mutex: it ties a native call to the change of Python state that goes with
 it. `ffi` and `lib` are ordermq.h itself, without that lock; see docs/core.md.
 """

@@ -7,11 +7,11 @@ from typing import Any
 
 from ordermq.core import status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.interface import FRAME_VALUES_MOST, Header
+from ordermq.core.contract import FRAME_VALUES_MOST, Header
 
 
 def read_header(header: bytes) -> Header:
-    """See interface.ReadHeader."""
+    """See contract.ReadHeader."""
     # `data` must stay referenced to the end: the texts in `found` point into it.
     data = ffi.from_buffer("uint8_t[]", header)
     found = ffi.new("omq_header *")
@@ -36,7 +36,7 @@ def _decoded(text: Any) -> str:
 
 
 class FrameTemplate:
-    """See interface.FrameTemplate."""
+    """See contract.FrameTemplate."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         if not 1 <= len(texts) <= FRAME_VALUES_MOST + 1:

@@ -6,7 +6,7 @@ import random
 import threading
 from typing import final
 
-from ordermq.core import interface, status
+from ordermq.core import contract, status
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.arguments import INT32_MAX, INT64_MAX, clamped, raise_unless_ok
 from ordermq.core.cffi_binding.message_codec import MessageIndex
@@ -16,7 +16,7 @@ _random_seed = random.SystemRandom().getrandbits
 
 @final
 class IdWindow:
-    """See interface.IdWindow."""
+    """See contract.IdWindow."""
 
     def __init__(self, size: int) -> None:
         if not 1 <= size <= INT32_MAX:
@@ -29,7 +29,7 @@ class IdWindow:
             raise MemoryError("no memory for an id window")
         self._window = ffi.gc(window, lib.omq_id_window_free)
 
-    def drop_copies(self, index: interface.MessageIndex, end: int = INT64_MAX) -> int:
+    def drop_copies(self, index: contract.MessageIndex, end: int = INT64_MAX) -> int:
         if not isinstance(index, MessageIndex):
             raise TypeError(f"drop_copies: expected a MessageIndex, got {type(index).__name__}")
         dropped = ffi.new("size_t *")

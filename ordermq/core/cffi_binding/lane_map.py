@@ -18,7 +18,7 @@ from ordermq.core.cffi_binding.arguments import (
     clamped,
     raise_unless_ok,
 )
-from ordermq.core.interface import LaneKey
+from ordermq.core.contract import LaneKey
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -47,7 +47,7 @@ class _Key:
 
 @final
 class LaneMap:
-    """See interface.LaneMap."""
+    """See contract.LaneMap."""
 
     def __init__(
         self,

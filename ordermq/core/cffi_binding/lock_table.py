@@ -17,7 +17,7 @@ from ordermq.core.cffi_binding.arguments import (
     epoch_of,
     raise_unless_ok,
 )
-from ordermq.core.interface import LockEntry, Queue
+from ordermq.core.contract import LockEntry, Queue
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -30,7 +30,7 @@ _uninitialized: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
 @final
 class LockTable(Generic[Queue]):
-    """See interface.LockTable."""
+    """See contract.LockTable."""
 
     def __init__(self, lease_ms: int = 60_000, first_epoch: int = 1) -> None:
         if not (0 <= lease_ms <= INT64_MAX and 1 <= first_epoch <= INT64_MAX):

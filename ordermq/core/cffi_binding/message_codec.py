@@ -19,7 +19,7 @@ _CTYPES: Final = {"q": "int64_t[]", "I": "uint32_t[]", "i": "int32_t[]"}
 
 
 class MessageIndex:
-    """See interface.MessageIndex."""
+    """See contract.MessageIndex."""
 
     __slots__ = ("_arrays", "_bytes", "_rows", "body", "last_offset", "max_decompressed_bytes")
 
@@ -213,7 +213,7 @@ def _not_text(pieces: bytes, starts: Any, number: int) -> Exception:
 
 
 class MessageView:
-    """See interface.MessageView."""
+    """See contract.MessageView."""
 
     __slots__ = ("_decompressed", "_index", "_properties", "_row")
 
@@ -362,7 +362,7 @@ def _decoded(text: Any) -> str:
 
 
 def java_hash(text: str) -> int:
-    """See interface.JavaHash."""
+    """See contract.JavaHash."""
     data = text.encode()
     found: int = lib.omq_java_hash(
         ffi.new("omq_text *", (ffi.from_buffer("uint8_t[]", data), len(data)))

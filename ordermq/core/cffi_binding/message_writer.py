@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from ordermq.core import status
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.arguments import Lent, raise_unless_ok
-from ordermq.core.interface import Texts
+from ordermq.core.contract import Texts
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
 class RecordBlock:
-    """See interface.RecordBlock."""
+    """See contract.RecordBlock."""
 
     __slots__ = ("_positions", "_records", "_tags")
 
@@ -44,7 +44,7 @@ class RecordBlock:
 
 
 class RecordWriter:
-    """See interface.RecordWriter."""
+    """See contract.RecordWriter."""
 
     __slots__ = ("_head", "_texts")
 
@@ -114,7 +114,7 @@ def _text(text: bytes) -> tuple[Any, int]:
 
 
 def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]) -> bytes:
-    """See interface.EncodeBatch."""
+    """See contract.EncodeBatch."""
     count = len(bodies)
     if len(properties) != count or len(flags) != count:
         raise ValueError(
@@ -150,7 +150,7 @@ def ordered_rows(
     first: int,
     end: int,
 ) -> int:
-    """See interface.OrderedRows."""
+    """See contract.OrderedRows."""
     with Lent() as lent:
         column = lent.column(offsets, "ql", "int64_t", "offsets")
         ids = lent.column(queue_ids, "il", "int32_t", "queue_ids")
@@ -194,7 +194,7 @@ def encode_rows(
     unique: bytes,
     most_bytes: int,
 ) -> tuple[bytes, int]:
-    """See interface.EncodeRows."""
+    """See contract.EncodeRows."""
     count = len(memoryview(bodies[0])) - 1
     if count < 0:
         raise ValueError("bodies: 0 positions")

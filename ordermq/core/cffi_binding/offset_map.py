@@ -29,7 +29,7 @@ def _entry(found: bool, entry: Any) -> tuple[int, int] | None:
 
 @final
 class OffsetMap:
-    """See interface.OffsetMap."""
+    """See contract.OffsetMap."""
 
     def __init__(self) -> None:
         # The C map has no mutex of its own, and cffi releases the GIL in every call.

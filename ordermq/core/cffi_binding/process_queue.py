@@ -18,7 +18,7 @@ from ordermq.core.cffi_binding.arguments import (
     raise_unless_ok,
 )
 from ordermq.core.cffi_binding.message_codec import MessageIndex
-from ordermq.core.interface import Batch, Segment
+from ordermq.core.contract import Batch, Segment
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -28,7 +28,7 @@ _NO_SLOT: Final = 2**32 - 1
 
 @final
 class ProcessQueue:
-    """See interface.ProcessQueue."""
+    """See contract.ProcessQueue."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

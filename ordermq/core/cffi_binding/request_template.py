@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from ordermq.core import status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.interface import REQUEST_GAPS_MOST
+from ordermq.core.contract import REQUEST_GAPS_MOST
 
 if TYPE_CHECKING:
     from ordermq.core.streams import RequestGap
 
 
 class RequestTemplate:
-    """See interface.RequestTemplate."""
+    """See contract.RequestTemplate."""
 
     def __init__(
         self,

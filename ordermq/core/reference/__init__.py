@@ -1,7 +1,7 @@
 """The core in plain dicts and sorted(): the specification in code, and a fallback for tests.
 
 Written from docs/internals/semantics.md and protocol.md, never optimised. Property tests run it
-beside the native cores and compare every result. The contract is ordermq/core/interface.py.
+beside the native cores and compare every result. The contract is ordermq/core/contract/.
 """
 
 from ordermq.core.reference.call_times import DurationCounts, TimedListener

@@ -1,4 +1,4 @@
-"""Reference histogram of durations, and listener that is timed; see interface.py."""
+"""Reference histogram of durations, and listener that is timed; see contract/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOUNDARIES_NS = [ms * 1_000_000 for ms in BOUNDARIES_MS]
 
 
 class DurationCounts:
-    """See interface.DurationCounts."""
+    """See contract.DurationCounts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class DurationCounts:
 
 
 class TimedListener:
-    """See interface.TimedListener."""
+    """See contract.TimedListener."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CallContext:
-    """See interface.CallContext."""
+    """See contract.CallContext."""
 
     __slots__ = (
         "_ack_index",
@@ -29,7 +29,7 @@ class CallContext:
 
 
 class Claim:
-    """See interface.Claim."""
+    """See contract.Claim."""
 
     __slots__ = ("generation", "lease", "messages")
 
@@ -40,7 +40,7 @@ class Claim:
 
 
 class QueueFields:
-    """See interface.QueueFields."""
+    """See contract.QueueFields."""
 
     __slots__ = (
         "_done_offset",

@@ -7,11 +7,11 @@ import struct
 from collections.abc import Sequence
 
 from ordermq.core import status
-from ordermq.core.interface import FRAME_VALUES_MOST, Header
+from ordermq.core.contract import FRAME_VALUES_MOST, Header
 
 
 def read_header(header: bytes) -> Header:
-    """See interface.ReadHeader."""
+    """See contract.ReadHeader."""
 
     def need(holds: bool, fault: int, at: int) -> None:
         if not holds:
@@ -45,7 +45,7 @@ def read_header(header: bytes) -> Header:
 
 
 class FrameTemplate:
-    """See interface.FrameTemplate."""
+    """See contract.FrameTemplate."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._texts = list(texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 from zlib import crc32
 
-from ordermq.core import interface
+from ordermq.core import contract
 from ordermq.core.reference.arguments import MAX_SIZE, out_of_range
 from ordermq.core.reference.message_codec import MessageIndex
 from ordermq.core.status import MAX_OFFSET
@@ -13,7 +13,7 @@ from ordermq.core.status import MAX_OFFSET
 
 @final
 class IdWindow:
-    """See interface.IdWindow."""
+    """See contract.IdWindow."""
 
     def __init__(self, size: int) -> None:
         if not 1 <= size <= MAX_SIZE:
@@ -33,7 +33,7 @@ class IdWindow:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def drop_copies(self, index: interface.MessageIndex, end: int = MAX_OFFSET + 1) -> int:
+    def drop_copies(self, index: contract.MessageIndex, end: int = MAX_OFFSET + 1) -> int:
         if not isinstance(index, MessageIndex):
             raise TypeError(f"drop_copies: expected a MessageIndex, got {type(index).__name__}")
         return index._drop_rows(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ordermq.core import status
-from ordermq.core.interface import LaneKey
+from ordermq.core.contract import LaneKey
 from ordermq.core.reference.arguments import column_of, out_of_range
 from ordermq.core.status import NO_KEY
 
@@ -37,7 +37,7 @@ def name_of(key: LaneKey) -> bytes:
 
 
 class LaneMap:
-    """See interface.LaneMap."""
+    """See contract.LaneMap."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from ordermq.core import status
-from ordermq.core.interface import LockEntry, Queue
+from ordermq.core.contract import LockEntry, Queue
 from ordermq.core.reference.arguments import MAX_EPOCH, column_of, out_of_range
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LockTable(Generic[Queue]):
-    """See interface.LockTable."""
+    """See contract.LockTable."""
 
     def __init__(self, lease_ms: int = 60_000, first_epoch: int = 1) -> None:
         if lease_ms < 0 or first_epoch < 1:

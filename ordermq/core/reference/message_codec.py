@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from ordermq.core import compression, interface, status
+from ordermq.core import compression, contract, status
 from ordermq.core.reference.arguments import MAX_SIZE, column_of
 from ordermq.errors import StateError
 
@@ -67,7 +67,7 @@ _FIELDS: Final = {
 
 
 class MessageIndex:
-    """See interface.MessageIndex."""
+    """See contract.MessageIndex."""
 
     __slots__ = ("_rows", "body", "last_offset", "max_decompressed_bytes")
 
@@ -227,7 +227,7 @@ class MessageIndex:
 
 
 class MessageView:
-    """See interface.MessageView."""
+    """See contract.MessageView."""
 
     __slots__ = ("_decompressed", "_index", "_properties", "_row")
 
@@ -496,14 +496,14 @@ _Segments = Sequence[tuple[Any, int, int]]
 
 
 class MessageRun:
-    """See interface.MessageRun."""
+    """See contract.MessageRun."""
 
     __slots__ = ("_length", "_segments")
 
     _length: int
     _segments: _Segments
 
-    def __init__(self, segments: Sequence[tuple[interface.MessageIndex, int, int]]) -> None:
+    def __init__(self, segments: Sequence[tuple[contract.MessageIndex, int, int]]) -> None:
         for index, first, count in segments:
             # By attribute, not by class: the cffi binding uses this class with its own index.
             if not callable(getattr(index, "offset_at", None)):
@@ -583,7 +583,7 @@ def _run(kind: type[RunT], segments: list[tuple[Any, int, int]]) -> RunT:
 
 
 def java_hash(text: str) -> int:
-    """See interface.JavaHash."""
+    """See contract.JavaHash."""
     # Units, not characters: one past U+FFFF counts as its two surrogates, as in Java.
     value = 0
     for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be")):

@@ -9,7 +9,7 @@ from operator import index
 from typing import TYPE_CHECKING, Final
 
 from ordermq.core import status
-from ordermq.core.interface import Texts
+from ordermq.core.contract import Texts
 from ordermq.core.reference.arguments import MAX_SIZE, column_of, out_of_range
 from ordermq.core.reference.message_codec import _properties, _tag_hash
 
@@ -25,7 +25,7 @@ _ENTRY: Final = 22  # bytes of a batch's message without its body and properties
 
 
 class RecordBlock:
-    """See interface.RecordBlock."""
+    """See contract.RecordBlock."""
 
     __slots__ = ("_records", "tags")
 
@@ -46,7 +46,7 @@ class RecordBlock:
 
 
 class RecordWriter:
-    """See interface.RecordWriter."""
+    """See contract.RecordWriter."""
 
     __slots__ = ("_born_host", "_host_flags", "_queue_id", "_store_host", "_topic")
 
@@ -162,7 +162,7 @@ def _messages(batch: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]) -> bytes:
-    """See interface.EncodeBatch."""
+    """See contract.EncodeBatch."""
     if not len(bodies) == len(properties) == len(flags):
         raise ValueError(
             f"encode_batch: {len(bodies)} bodies, {len(properties)} properties, {len(flags)} "
@@ -203,7 +203,7 @@ def ordered_rows(
     first: int,
     end: int,
 ) -> int:
-    """See interface.OrderedRows."""
+    """See contract.OrderedRows."""
     column = column_of(offsets, "ql", "offsets")
     ids = column_of(queue_ids, "il", "queue_ids")
     count = len(column)
@@ -229,7 +229,7 @@ def encode_rows(
     unique: bytes,
     most_bytes: int,
 ) -> tuple[bytes, int]:
-    """See interface.EncodeRows."""
+    """See contract.EncodeRows."""
     count = len(memoryview(bodies[0])) - 1
     if count < 0:
         raise ValueError("bodies: 0 positions")

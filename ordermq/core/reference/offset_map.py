@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OffsetMap:
-    """See interface.OffsetMap."""
+    """See contract.OffsetMap."""
 
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from ordermq.core import status
 
 if TYPE_CHECKING:
-    from ordermq.core import interface
+    from ordermq.core import contract
 
 ReceiptT = TypeVar("ReceiptT")
 
 
 class UniqueIds:
-    """See interface.UniqueIds."""
+    """See contract.UniqueIds."""
 
     def __init__(self, prefix_of: Callable[[int], str], number: int = 0) -> None:
         self._prefix_of = prefix_of
@@ -46,7 +46,7 @@ class UniqueIds:
 
 
 class PendingFields(Generic[ReceiptT]):
-    """See interface.PendingFields."""
+    """See contract.PendingFields."""
 
     __slots__ = (
         "bodies",
@@ -130,10 +130,10 @@ class PendingFields(Generic[ReceiptT]):
 
 
 class PlainSends:
-    """See interface.PlainSends."""
+    """See contract.PlainSends."""
 
     def __init__(
-        self, ids: interface.UniqueIds, after: str, kind: Callable[..., interface.PendingFields]
+        self, ids: contract.UniqueIds, after: str, kind: Callable[..., contract.PendingFields]
     ) -> None:
         self._ids = ids
         self._after = after
@@ -187,7 +187,7 @@ def receipts_of(
     status: object,
     recall_handle: str | None,
 ) -> list[Any] | None:
-    """See interface.ReceiptsOf."""
+    """See contract.ReceiptsOf."""
     offset_ids = message_ids.split(",")
     if len(offset_ids) != sum(len(message.bodies) for message in batch):
         return None

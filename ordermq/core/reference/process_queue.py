@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ordermq.core import status
-from ordermq.core.interface import Batch, Segment
+from ordermq.core.contract import Batch, Segment
 from ordermq.core.reference.arguments import MAX_SIZE, column_of, out_of_range
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class _Entry(NamedTuple):
 
 
 class ProcessQueue:
-    """See interface.ProcessQueue."""
+    """See contract.ProcessQueue."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

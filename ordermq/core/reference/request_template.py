@@ -7,12 +7,12 @@ import hmac
 import struct
 
 from ordermq.core import status
-from ordermq.core.interface import REQUEST_GAPS_MOST
+from ordermq.core.contract import REQUEST_GAPS_MOST
 from ordermq.core.streams import RequestGap
 
 
 class RequestTemplate:
-    """See interface.RequestTemplate."""
+    """See contract.RequestTemplate."""
 
     def __init__(
         self,

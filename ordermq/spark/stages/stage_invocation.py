@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ordermq.callables import require_plain
-from ordermq.core import ProcessQueue, interface
+from ordermq.core import ProcessQueue, contract
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import require_packages
@@ -121,7 +121,7 @@ MAX_IDLE_S = 600.0
 
 @dataclass(slots=True)
 class _Entry:
-    process_queue: interface.ProcessQueue
+    process_queue: contract.ProcessQueue
     task: RunningTask
     used_s: float
 
@@ -146,7 +146,7 @@ class ProcessQueues:
 
     def get(
         self, task: RunningTask, queue: MessageQueue, first_offset: int, now_s: float | None = None
-    ) -> interface.ProcessQueue:
+    ) -> contract.ProcessQueue:
         """Return the process queue of this task; a new task's begins at `first_offset`.
 
         Raises: OrderingError: a later micro-batch begins before the end of an earlier one.
@@ -273,7 +273,7 @@ class StageInvocation:
         return self._drain(process_queue, rows, rows.num_rows, context)
 
     def _drain(
-        self, process_queue: interface.ProcessQueue, rows: Any, count: int, context: StageContext
+        self, process_queue: contract.ProcessQueue, rows: Any, count: int, context: StageContext
     ) -> Iterator[Any]:
         """Take, call and commit until the queue is empty.
 

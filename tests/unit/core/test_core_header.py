@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ordermq.core import reference
-from ordermq.core.interface import FRAME_VALUES_MOST
+from ordermq.core.contract import FRAME_VALUES_MOST
 from ordermq.errors import ProtocolError
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ordermq.core import reference
-from ordermq.core.interface import REQUEST_GAPS_MOST
+from ordermq.core.contract import REQUEST_GAPS_MOST
 from ordermq.core.streams import RequestGap
 
 BYTES = st.binary(max_size=200)  # keys and signed texts of none, one and several blocks of 64

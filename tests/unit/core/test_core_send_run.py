@@ -42,7 +42,7 @@ def send(number: int, queue: int = 0, body: bytes = b"body", **changed: Any) -> 
     return Command(RequestCode.SEND_MESSAGE_V2, ext, body, opaque=number)
 
 
-def read(data: bytes) -> core.interface.SendRun:
+def read(data: bytes) -> core.contract.SendRun:
     assert core.SendRun is not None
     return core.SendRun(data, max_frame_bytes=MOST_FRAME, max_body_bytes=MOST_BODY)
 

@@ -429,7 +429,7 @@ _FIELDS = st.dictionaries(
 )
 
 
-def awaited(answer: Command) -> tuple[int, core.interface.AwaitedAnswer]:
+def awaited(answer: Command) -> tuple[int, core.contract.AwaitedAnswer]:
     """Wait for an answer on this thread; return how the wait ended."""
     assert core.FrameStream is not None
     assert core.Outbox is not None

@@ -1,0 +1,142 @@
+"""The contract of the core: the protocols that all implementations fulfil, a file per subject.
+
+The docstrings are here and nowhere else. Annotate with these protocols; create objects with the
+classes of `ordermq.core`, which belong to the chosen implementation. Offsets are queue offsets,
+0 .. 2**63 - 2. Times are milliseconds of whatever clock the caller uses throughout; the core never
+reads a clock, but for the pull engine and the consume loop. Names and signatures are compared by
+tests/architecture/test_declarations.py.
+"""
+
+from ordermq.core.contract.consume_loop import (
+    BatchCalls,
+    CallContext,
+    CallPlan,
+    Claim,
+    ConcurrentPlan,
+    ConcurrentRun,
+    DurationCounts,
+    LanePlan,
+    LaneRun,
+    OrderlyRun,
+    QueueFields,
+    RunPlan,
+    TimedListener,
+)
+from ordermq.core.contract.frame_codec import (
+    FRAME_VALUES_MOST,
+    REQUEST_GAPS_MOST,
+    FrameTemplate,
+    Header,
+    JavaHash,
+    ReadHeader,
+    RequestTemplate,
+)
+from ordermq.core.contract.id_window import (
+    IdWindow,
+)
+from ordermq.core.contract.lane_map import (
+    LaneKey,
+    LaneMap,
+)
+from ordermq.core.contract.lock_table import (
+    LockEntry,
+    LockTable,
+    Queue,
+)
+from ordermq.core.contract.message_codec import (
+    MessageIndex,
+    MessageRun,
+    MessageView,
+)
+from ordermq.core.contract.message_writer import (
+    EncodeBatch,
+    EncodeRows,
+    OrderedRows,
+    RecordBlock,
+    RecordWriter,
+    Texts,
+)
+from ordermq.core.contract.offset_map import (
+    OffsetMap,
+)
+from ordermq.core.contract.pending_messages import (
+    Gathered,
+    PendingFields,
+    PlainSends,
+    ReceiptsOf,
+    TakeBatch,
+    UniqueIds,
+)
+from ordermq.core.contract.process_queue import (
+    Batch,
+    ProcessQueue,
+    Segment,
+)
+from ordermq.core.contract.streams import (
+    AwaitedAnswer,
+    FillLimits,
+    FrameStream,
+    Outbox,
+    PullConnection,
+    PullEngine,
+    PullStream,
+    SendRun,
+    Tls,
+)
+
+__all__ = [
+    "AwaitedAnswer",
+    "Batch",
+    "BatchCalls",
+    "CallContext",
+    "CallPlan",
+    "Claim",
+    "ConcurrentPlan",
+    "ConcurrentRun",
+    "DurationCounts",
+    "EncodeBatch",
+    "EncodeRows",
+    "FRAME_VALUES_MOST",
+    "FillLimits",
+    "FrameStream",
+    "FrameTemplate",
+    "Gathered",
+    "Header",
+    "IdWindow",
+    "JavaHash",
+    "LaneKey",
+    "LaneMap",
+    "LanePlan",
+    "LaneRun",
+    "LockEntry",
+    "LockTable",
+    "MessageIndex",
+    "MessageRun",
+    "MessageView",
+    "OffsetMap",
+    "OrderedRows",
+    "OrderlyRun",
+    "Outbox",
+    "PendingFields",
+    "PlainSends",
+    "ProcessQueue",
+    "PullConnection",
+    "PullEngine",
+    "PullStream",
+    "Queue",
+    "QueueFields",
+    "REQUEST_GAPS_MOST",
+    "ReadHeader",
+    "ReceiptsOf",
+    "RecordBlock",
+    "RecordWriter",
+    "RequestTemplate",
+    "RunPlan",
+    "Segment",
+    "SendRun",
+    "TakeBatch",
+    "Texts",
+    "TimedListener",
+    "Tls",
+    "UniqueIds",
+]
