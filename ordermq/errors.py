@@ -133,6 +133,12 @@ class DecodeError(ProtocolError):
     code = "decode"
 
 
+class ChangeRefused(OrderMQError):
+    """A change of a database cannot be read or applied as it is; nothing of it was done."""
+
+    code = "change-refused"
+
+
 class BrokerError(RemotingError):
     """A broker or name server answered with a code other than success.
 

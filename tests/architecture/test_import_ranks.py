@@ -37,7 +37,18 @@ RANKS = (
     {"client"},
     {"consumer", "producer"},
     {"rocketmq", "admin"},
-    {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin", "sql", "testing", "__main__"},
+    {
+        "broker",
+        "spark",
+        "cli",
+        "audit",
+        "cdc",
+        "metrics",
+        "pytest_plugin",
+        "sql",
+        "testing",
+        "__main__",
+    },
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Inside a room with folders: each folder or file imports itself and the floors below, none beside.
