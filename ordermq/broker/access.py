@@ -17,6 +17,7 @@ from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.bodies import Heartbeat, LockBatch, load_object
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.pop import acks_from_body
 from ordermq.remoting.signing import ACCESS_KEY
 
 _OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
@@ -161,6 +162,12 @@ def _locks(*actions: str) -> Callable[[BrokerContext, Command], Needs]:
     return needs
 
 
+def _batch_ack(context: BrokerContext, request: Command) -> Needs:
+    for ack in acks_from_body(request.body):
+        yield _group(ack.group, "SUB")
+        yield _topic(ack.topic, "SUB")
+
+
 def _end_transaction(context: BrokerContext, request: Command) -> Needs:
     # Of the half message, whatever topic the request names; clients of 4.x name none.
     return _stored(context, request.ext.get("commitLogOffset", ""), 10, "PUB")
@@ -204,6 +211,10 @@ NEEDS: dict[int, Callable[[BrokerContext, Command], Needs]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.PULL_MESSAGE: _by_both("SUB"),
     RequestCode.LITE_PULL_MESSAGE: _by_both("SUB"),
+    RequestCode.POP_MESSAGE: _by_both("SUB"),
+    RequestCode.ACK_MESSAGE: _by_both("SUB"),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _by_both("SUB"),
+    RequestCode.BATCH_ACK_MESSAGE: _batch_ack,
     RequestCode.QUERY_MESSAGE: _by_topic("GET", "SUB"),
     RequestCode.VIEW_MESSAGE_BY_ID: _view,
     RequestCode.QUERY_CONSUMER_OFFSET: _by_both("GET", "SUB"),

@@ -10,8 +10,10 @@ from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.consumer_offsets import ConsumerOffsets
 from ordermq.broker.delayed_messages import DelayedMessages, TimedMessages
 from ordermq.broker.groups import GroupTable, ProducerTable, notify_rebalance
+from ordermq.broker.held_pops import HeldPop, HeldPops
 from ordermq.broker.long_polling import HeldPull, LongPolling
 from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.pop_leases import PopLeases
 from ordermq.broker.queue_locks import QueueLocks
 from ordermq.broker.recent_sends import recent_sends
 from ordermq.broker.statistics import BrokerStatistics
@@ -38,6 +40,7 @@ class BrokerContext:
 
     Args:
         answer_held: answers a held pull.
+        look_at_pop: answers a held pop, or returns False.
     """
 
     def __init__(
@@ -48,13 +51,14 @@ class BrokerContext:
         history: GuardedRecorder,
         statistics: BrokerStatistics,
         answer_held: Callable[[HeldPull], None],
+        look_at_pop: Callable[[HeldPop], bool],
     ) -> None:
         self.store = store
         self.config = config
         self.clock = clock
         self.history = history
         self.statistics = statistics
-        steady = SteadyWall(clock)
+        self.steady = steady = SteadyWall(clock)
         store.adopt_back_up(clock.wall_ms(), config.lock_max_live_ms)
         self.topics = TopicTable(store, config)
         self.groups = GroupTable(store, config)
@@ -67,6 +71,11 @@ class BrokerContext:
             clock, config.pull_recheck_interval_ms, statistics, answer_held
         )
         store.on_append(self.long_polling.on_append)
+        self.held_pops = HeldPops(clock, steady, statistics, look_at_pop)
+        store.on_append(self.held_pops.on_append)
+        self.pop_leases = PopLeases(
+            store, self.offsets, steady, lambda key: self.held_pops.wake(key[:2])
+        )
         self.routing = MessageRouting(
             store, self.topics, config, clock, steady, history, statistics
         )
@@ -84,6 +93,7 @@ class BrokerContext:
         """Begin the loops that run from start to stop; they need the running store."""
         clock, config = self.clock, self.config
         supervisor.start("held pulls", self.long_polling.round)
+        supervisor.start("held pops", self.held_pops.round)
         supervisor.start("delayed messages", self.delayed.round)
         supervisor.start("timed messages", self.timed.round)
         check_ms, trim_ms = config.transaction_check_interval_ms, config.retention_interval_ms

@@ -11,6 +11,7 @@ from ordermq.broker.access import Access
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.held_pops import HeldPop
 from ordermq.broker.listener import Listener
 from ordermq.broker.long_polling import HeldPull
 from ordermq.broker.processors import (
@@ -18,6 +19,7 @@ from ordermq.broker.processors import (
     groups,
     locks,
     offsets,
+    pop,
     pull,
     query_message,
     send,
@@ -45,6 +47,7 @@ log = logging.getLogger("ordermq.broker")
 HANDLERS: dict[int, Handler] = {
     **send.HANDLERS,
     **pull.HANDLERS,
+    **pop.HANDLERS,
     **offsets.HANDLERS,
     **locks.HANDLERS,
     **groups.HANDLERS,
@@ -75,7 +78,13 @@ class BrokerServer:
         guarded = GuardedRecorder(history, self._count_history_error)
         with loading(store.path):
             self._context = BrokerContext(
-                store, config, clock, guarded, statistics, self._answer_held
+                store,
+                config,
+                clock,
+                guarded,
+                statistics,
+                self._answer_held,
+                self._look_at_pop,
             )
         self._received_sends = received_sends(self._context)
         self._access = Access(config.policies) if config.policies else None
@@ -172,6 +181,7 @@ class BrokerServer:
         self._limits.release(connection)
         self._statistics.connections -= 1
         self._context.long_polling.disconnect(connection)
+        self._context.held_pops.disconnect(connection)
         self._context.locks.disconnect(connection)
         self._context.producers.disconnect(connection)
         for group in self._context.groups.disconnect(connection):
@@ -234,6 +244,13 @@ class BrokerServer:
             pull.answer_held(self._context, held)
         except Exception as error:  # noqa: BLE001 - it is answered and logged
             self._reply_error(held.connection, held.request, error)
+
+    def _look_at_pop(self, held: HeldPop) -> bool:
+        try:
+            return pop.look_again(self._context, held)
+        except Exception as error:  # noqa: BLE001 - it is answered and logged
+            self._reply_error(held.connection, held.request, error)
+            return True
 
     def _reply_error(
         self, connection: BrokerConnection, request: Command, error: Exception

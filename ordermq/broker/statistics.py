@@ -15,6 +15,8 @@ class BrokerStatistics:
     messages_stored: int = 0  # acknowledged, including retries and dead letters
     copies_dropped: int = 0  # messages that a producer sent again and that were stored already
     pulls: int = 0
+    pops: int = 0
+    held_pops: int = 0  # waiting now for a message, or for a queue that is leased
     bytes_pulled: int = 0
     pulls_refused: int = 0  # one too many that would have waited for a message
     floods_held: int = 0  # times that a connection was not read because its writes waited

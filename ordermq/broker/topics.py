@@ -201,6 +201,7 @@ class TopicTable:
         # Everything of the topic goes in one write.
         statements = [
             Statement("DELETE FROM offsets WHERE topic = ?", (name,)),
+            Statement("DELETE FROM pop_leases WHERE topic = ?", (name,)),
             Statement("DELETE FROM topics WHERE name = ?", (name,)),
         ]
 

@@ -13,7 +13,7 @@ VERSION_WITH_TIMERS = 413
 
 
 class RequestCode(IntEnum):
-    """Kind of a request; 28101 and above are extensions of the embedded broker."""
+    """Kind of a request; OMQ_ are extensions of the embedded broker."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -67,6 +67,10 @@ class RequestCode(IntEnum):
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400  # a client since 5.3.2 that gets code 3 for it never consumes
     OMQ_QUERY_LOCKS = 28_101  # extension: live locks of these queues
+    POP_MESSAGE = 200_050
+    ACK_MESSAGE = 200_051
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    BATCH_ACK_MESSAGE = 200_151
 
 
 class ResponseCode(IntEnum):
@@ -95,6 +99,9 @@ class ResponseCode(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215  # nothing was stored, like 2, 14 and 1500: safe to send again
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500

@@ -171,10 +171,13 @@ def delete_group(context: BrokerContext, connection: BrokerConnection, request: 
 
     def deleted() -> None:
         context.offsets.forget_group(name)
+        context.pop_leases.forget_group(name)
         connection.reply(request, ResponseCode.SUCCESS)
 
     done = context.when_durable(connection, request, deleted)
-    context.groups.remove(name, done, [context.offsets.deletion(name)])
+    context.groups.remove(
+        name, done, [context.offsets.deletion(name), context.pop_leases.deletion(name)]
+    )
 
 
 def connections(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

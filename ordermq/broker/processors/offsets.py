@@ -216,8 +216,11 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
                 EventType.RESET, group=name, topic=topic.name,
                 broker=context.config.broker_name, queue=queue_id, off=offset,
             )  # fmt: skip
+            # A popped batch is of before the reset: nothing of it may move the group any more.
+            context.pop_leases.forget(key)
             # A held pull would hear of it only at its deadline.
             context.long_polling.answer_group((topic.name, queue_id), name)
+        context.held_pops.wake((name, topic.name))
         broker = context.config.broker_name
         table = {MessageQueue(topic.name, broker, key[2]): to for key, to in targets.items()}
         body = b'{"offsetTable":' + queue_table_to_json(table) + b"}"

@@ -75,7 +75,7 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
         )
     if header.sys_flag & _SUBSCRIPTION:
         try:
-            return _tag_hashes(header.subscription)
+            return tag_hashes_of(header.subscription)
         except ConfigError as error:
             raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
     # Without an expression of its own, a pull uses the subscription of the group's heartbeats.
@@ -98,7 +98,11 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
 
 # A consumer sends the same expression with every pull.
 @lru_cache(maxsize=1024)
-def _tag_hashes(expression: str | None) -> tuple[int, ...]:
+def tag_hashes_of(expression: str | None) -> tuple[int, ...]:
+    """Return the hashes of an expression's tags, none for all messages.
+
+    Raises: ConfigError: it is no expression.
+    """
     return tuple(string_hash(tag) for tag in split_tags("", expression))
 
 

@@ -70,8 +70,10 @@ def delete(context: BrokerContext, connection: BrokerConnection, request: Comman
 
     def deleted() -> None:
         context.offsets.forget_topic(name)
+        context.pop_leases.forget_topic(name)
         # Whoever waits for a message of the topic learns now that there will be none.
         context.long_polling.answer_topic(name)
+        context.held_pops.wake_topic(name)
         connection.reply(request, ResponseCode.SUCCESS)
 
     context.topics.remove(name, context.when_durable(connection, request, deleted))

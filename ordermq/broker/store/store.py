@@ -65,6 +65,11 @@ _SCHEMA = (
     "CREATE TABLE locks (grp TEXT, queue TEXT, owner TEXT, epoch INTEGER,"
     " PRIMARY KEY (grp, queue)) WITHOUT ROWID",
 )
+# Made in older databases, too, when they are opened.
+_POP_LEASES = (
+    "CREATE TABLE IF NOT EXISTS pop_leases (grp TEXT, topic TEXT, queue_id INTEGER, lease TEXT,"
+    " PRIMARY KEY (grp, topic, queue_id)) WITHOUT ROWID"
+)
 
 
 class Store(ProcessBound):
@@ -412,6 +417,8 @@ class Store(ProcessBound):
                 f"{self.path} is a database, but not one of this version of ordermq: "
                 "give another path, or upgrade"
             )
+        if "pop_leases" not in tables:
+            self._writer.execute(_POP_LEASES)
         for row, topic, queue_id in self._reader.execute("SELECT id, topic, queue_id FROM queues"):
             found = QueueLog(row, topic, queue_id, is_stored=True)
             first, last = self._reader.execute(

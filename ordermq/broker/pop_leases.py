@@ -1,0 +1,227 @@
+"""Leases of messages that were popped in order, one batch per group and queue
+(docs/internals/semantics.md#pop).
+
+The rules are those of RocketMQ's ConsumerOrderInfoManager, with three differences: a lease survives
+a restart of the broker, each batch of a queue has a later time than the one before it, and an
+acknowledgement of a batch that the broker does not know moves no offset. A change is visible only
+once it is durable, and until then its queue hands out nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from ordermq.broker.consumer_offsets import ConsumerOffsets, OffsetKey
+from ordermq.broker.store import Done, Statement, Store, Write
+from ordermq.clock import SteadyWall
+from ordermq.errors import StoreError
+
+_UPSERT = "INSERT OR REPLACE INTO pop_leases VALUES (?, ?, ?, ?)"
+
+
+@dataclass(slots=True)
+class PopLease:
+    """The last batch that was popped from a queue. Times are ms since 1970.
+
+    Args:
+        pop_ms: names the batch.
+        attempt_id: of the request that popped it; None: it had none.
+        offsets: of its messages, ascending.
+        acked: those that are done.
+        visible_ms: when a message may be popped again, where that was changed after the pop.
+        deliveries: how often a message was delivered before, where it was.
+    """
+
+    pop_ms: int
+    invisible_ms: int
+    attempt_id: str | None
+    offsets: tuple[int, ...]
+    acked: set[int] = field(default_factory=set)
+    visible_ms: dict[int, int] = field(default_factory=dict)
+    deliveries: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to continue from: of the first message that is not done."""
+        for offset in self.offsets:
+            if offset not in self.acked:
+                return offset
+        return self.offsets[-1] + 1
+
+    @property
+    def blocked_until_ms(self) -> int:
+        """The time from which on the queue may be popped again; 0 with every message done."""
+        # RocketMQ asks for all messages that are not done: renewing one keeps the queue blocked.
+        default_ms = self.pop_ms + self.invisible_ms
+        return max(
+            (self.visible_ms.get(at, default_ms) for at in self.offsets if at not in self.acked),
+            default=0,
+        )
+
+    def is_blocked(self, now_ms: int, attempt_id: str | None) -> bool:
+        """Return True if a request must not pop the queue now."""
+        is_repeated = attempt_id is not None and attempt_id == self.attempt_id
+        return not is_repeated and now_ms < self.blocked_until_ms
+
+    def acknowledged(self, offsets: Iterable[int]) -> PopLease:
+        """Return this lease with more of its messages done."""
+        return self._changed(acked=self.acked | set(offsets))
+
+    def extended(self, offset: int, visible_ms: int) -> PopLease:
+        """Return this lease with another time for one message."""
+        return self._changed(visible_ms=self.visible_ms | {offset: visible_ms})
+
+    def _changed(
+        self, acked: set[int] | None = None, visible_ms: dict[int, int] | None = None
+    ) -> PopLease:
+        return PopLease(
+            self.pop_ms,
+            self.invisible_ms,
+            self.attempt_id,
+            self.offsets,
+            self.acked if acked is None else acked,
+            self.visible_ms if visible_ms is None else visible_ms,
+            self.deliveries,
+        )
+
+    def text(self) -> str:
+        """Return the lease as it is stored."""
+        return orjson.dumps(
+            [
+                self.pop_ms, self.invisible_ms, self.attempt_id, self.offsets, sorted(self.acked),
+                sorted(self.visible_ms.items()), sorted(self.deliveries.items()),
+            ]
+        ).decode()  # fmt: skip
+
+    @classmethod
+    def of_text(cls, text: str) -> PopLease:
+        pop_ms, invisible_ms, attempt_id, offsets, acked, visible, deliveries = orjson.loads(text)
+        return cls(
+            pop_ms, invisible_ms, attempt_id, tuple(offsets), set(acked), dict(visible),
+            dict(deliveries),
+        )  # fmt: skip
+
+
+def next_lease(
+    before: PopLease | None,
+    now_ms: int,
+    invisible_ms: int,
+    attempt_id: str | None,
+    offsets: Sequence[int],
+) -> PopLease:
+    """Return the lease of a batch that is popped now; counts what it delivers again."""
+    pop_ms, deliveries = now_ms, {}
+    if before is not None:
+        # Two batches of one millisecond would accept each other's acknowledgements.
+        pop_ms = max(now_ms, before.pop_ms + 1)
+        if attempt_id is not None and attempt_id == before.attempt_id:
+            # The answer was lost: nobody has seen these messages, so nothing is counted.
+            deliveries = {at: count for at, count in before.deliveries.items() if at in offsets}
+        else:
+            again = set(before.offsets).intersection(offsets)
+            deliveries = {at: before.deliveries.get(at, 0) + 1 for at in sorted(again)}
+    return PopLease(pop_ms, invisible_ms, attempt_id, tuple(offsets), deliveries=deliveries)
+
+
+class PopLeases:
+    """The leases of all groups, made durable; used on the loop thread.
+
+    Args:
+        on_change: called with a queue's key once its change is durable, or has failed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        offsets: ConsumerOffsets,
+        steady: SteadyWall,
+        on_change: Callable[[OffsetKey], None],
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._steady = steady
+        self._on_change = on_change
+        self._changing: set[OffsetKey] = set()  # by a write that is not durable
+        self._leases: dict[OffsetKey, PopLease] = {}
+        now_ms = steady.ms()
+        for group, topic, queue_id, text in store.rows("SELECT * FROM pop_leases"):
+            lease = PopLease.of_text(str(text))
+            # The member may be alive, and have renewed just before: each message stays with it for
+            # the whole time again. The clock may have been changed meanwhile.
+            until_ms = now_ms + lease.invisible_ms
+            lease.visible_ms = {
+                at: max(lease.visible_ms.get(at, until_ms), until_ms) for at in lease.offsets
+            }
+            self._leases[str(group), str(topic), int(str(queue_id))] = lease
+        # After a back-up was restored: members may still have batches that it does not know.
+        self._first_pop_ms = int(str(store.meta("no_locks_before_ms") or 0))
+
+    def get(self, key: OffsetKey) -> PopLease | None:
+        """Return the durable lease of a queue's last batch; None: nothing was popped yet."""
+        return self._leases.get(key)
+
+    def is_changing(self, key: OffsetKey) -> bool:
+        """Return True while a change of the queue is not durable."""
+        return key in self._changing
+
+    def blocked_until_ms(self, key: OffsetKey, attempt_id: str | None) -> int:
+        """Return when a queue may be popped; 0: now. While it is changing, nobody knows: -1."""
+        if key in self._changing:
+            return -1
+        now_ms, lease = self._steady.ms(), self._leases.get(key)
+        if now_ms < self._first_pop_ms:
+            return self._first_pop_ms
+        if lease is None or not lease.is_blocked(now_ms, attempt_id):
+            return 0
+        return lease.blocked_until_ms
+
+    def grant(self, batches: Sequence[tuple[OffsetKey, int, PopLease]], done: Done) -> None:
+        """Lease a batch of each queue, and store the group's offset there; then call `done`."""
+        self._write([(key, lease, start) for key, start, lease in batches], done)
+
+    def change(self, key: OffsetKey, lease: PopLease, offset: int | None, done: Done) -> None:
+        """Store a changed lease, and the group's offset unless it is None; then call `done`."""
+        self._write([(key, lease, offset)], done)
+
+    def _write(self, changes: Sequence[tuple[OffsetKey, PopLease, int | None]], done: Done) -> None:
+        statements = [Statement(_UPSERT, (*key, lease.text())) for key, lease, _ in changes]
+        moved = {key: offset for key, _, offset in changes if offset is not None}
+        statements += [self._offsets.statement(key, offset) for key, offset in moved.items()]
+
+        def finish(error: StoreError | None) -> None:
+            for key, lease, _ in changes:
+                self._changing.discard(key)
+                if error is None:
+                    self._leases[key] = lease
+            if error is None:
+                for key, offset in moved.items():
+                    self._offsets.note(key, offset)
+            # Answered first: whoever waits for a message is served behind the one who asked.
+            done(error)
+            for key, _, _ in changes:
+                self._on_change(key)
+
+        self._store.submit(Write(finish, statements=statements))
+        self._changing.update(key for key, _, _ in changes)
+
+    def forget(self, key: OffsetKey) -> None:
+        """Drop a queue's lease from memory; the group was moved, or its topic is gone."""
+        self._leases.pop(key, None)
+
+    # Linear, as in ConsumerOffsets: topics and groups are deleted by hand.
+    def forget_topic(self, topic: str) -> None:
+        """Drop the leases of a topic that was deleted."""
+        for key in [key for key in self._leases if key[1] == topic]:
+            del self._leases[key]
+
+    def deletion(self, group: str) -> Statement:
+        """Return the statement that deletes a group's leases; call `forget_group` then."""
+        return Statement("DELETE FROM pop_leases WHERE grp = ?", (group,))
+
+    def forget_group(self, group: str) -> None:
+        """Drop the leases of a group that was deleted."""
+        for key in [key for key in self._leases if key[0] == group]:
+            del self._leases[key]

@@ -1,0 +1,423 @@
+"""Handlers of POP: messages leased in order, acknowledged, renewed and given back
+(docs/internals/protocol.md#pop; the rules of docs/internals/semantics.md#pop).
+
+A request with `omqFenced`, as ordermq's clients send it, is refused with OMQ_FENCED where its batch
+has been given to another member. To others that is answered with success, as RocketMQ does it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.consumer_offsets import OffsetKey
+from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.held_pops import HeldPop
+from ordermq.broker.pop_leases import PopLease, next_lease
+from ordermq.broker.processors.pull import tag_hashes_of
+from ordermq.broker.store import QueueLog, Write
+from ordermq.errors import ConfigError, StoreError
+from ordermq.model.stored_message import queue_offsets
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.pop import (
+    MAX_POPPED,
+    ORDERED,
+    AckHeader,
+    BatchAck,
+    ChangeInvisibleHeader,
+    ChangeInvisibleReplyHeader,
+    PopHandle,
+    PopHeader,
+    PoppedOffsets,
+    PopReplyHeader,
+    acks_from_body,
+    offsets_to_texts,
+)
+
+_LATE_MS = 500  # as RocketMQ's isTimeoutTooMuch
+_FROM_FIRST = 0  # of initMode
+MAX_INVISIBLE_MS = 7 * 24 * 3_600_000
+
+
+class _Found(NamedTuple):
+    """What a pop found in one queue."""
+
+    key: OffsetKey
+    start: int
+    offsets: list[int]
+    body: bytes
+    rest: int
+
+
+def pop(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    header = PopHeader.from_ext(request.ext)
+    context.statistics.pops += 1
+    tag_hashes = _check(context, header)
+    now_ms = context.steady.ms()
+    held = HeldPop(connection, request, header, tag_hashes, now_ms + header.poll_ms, 0)
+    if _answer(context, held):
+        return
+    if header.poll_ms <= 0:
+        _reply_nothing(context, held, ResponseCode.POLLING_TIMEOUT)
+    elif not context.held_pops.hold(held):
+        context.statistics.pulls_refused += 1
+        _reply_nothing(context, held, ResponseCode.POLLING_FULL)
+
+
+def look_again(context: BrokerContext, held: HeldPop) -> bool:
+    """Evaluate a held pop again; return False if it must go on waiting."""
+    context.topics.existing(held.header.topic)  # it may have been deleted meanwhile
+    if _answer(context, held):
+        return True
+    if context.steady.ms() < held.deadline_ms:
+        return False
+    _reply_nothing(context, held, ResponseCode.POLLING_TIMEOUT)
+    return True
+
+
+def _check(context: BrokerContext, header: PopHeader) -> tuple[int, ...]:
+    """Check that the pop is allowed; return the tag hashes it filters by, none for all."""
+    if not header.order:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            "the embedded broker pops in order only: send order=true, or consume by pulls",
+        )
+    group = context.groups.ensure(header.group)
+    if not group.is_enabled:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"group {group.name!r} may not consume: consumeEnable is off",
+        )
+    topic = context.topics.existing(header.topic)
+    if not topic.is_readable:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"topic {topic.name!r} has no read permission"
+        )
+    _check_range(header.queue_id, -1, topic.read_queues - 1, f"queue of topic {topic.name!r}")
+    _check_range(header.max_messages, 1, MAX_POPPED, "messages of a pop")
+    _check_range(header.invisible_ms, 1, MAX_INVISIBLE_MS, "invisible time in ms")
+    if context.clock.wall_ms() - header.born_ms - max(header.poll_ms, 0) > _LATE_MS:
+        raise RequestRefused(
+            ResponseCode.POLLING_TIMEOUT,
+            f"the pop is {context.clock.wall_ms() - header.born_ms} ms old, and wanted to wait "
+            f"{header.poll_ms} ms: set the clocks of client and broker",
+        )
+    if header.expression_type not in (None, "", "TAG"):
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker does not filter by {header.expression_type}: use a tag expression",
+        )
+    try:
+        return tag_hashes_of(header.expression or "*")
+    except ConfigError as error:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+def _check_range(number: int, least: int, most: int, what: str) -> None:
+    if not least <= number <= most:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER, f"{what}: {number}: expected {least}..{most}"
+        )
+
+
+def _answer(context: BrokerContext, held: HeldPop) -> bool:
+    """Lease what there is to the pop and answer it; False if there is nothing now."""
+    header = held.header
+    topic = context.topics.existing(header.topic)
+    queues: Sequence[int] = (header.queue_id,)
+    if header.queue_id < 0:
+        # Begun anywhere, as in RocketMQ, so that no queue is served before all others.
+        first = random.randrange(topic.read_queues)
+        queues = [(first + at) % topic.read_queues for at in range(topic.read_queues)]
+    found: list[_Found] = []
+    held.look_ms = held.deadline_ms
+    left, left_bytes = header.max_messages, context.config.max_pull_bytes
+    for queue_id in queues:
+        if left <= 0 or left_bytes <= 0:
+            break
+        key = header.group, header.topic, queue_id
+        until_ms = context.pop_leases.blocked_until_ms(key, header.attempt_id)
+        if context.offsets.is_resetting(key) or context.topics.is_ending(header.topic):
+            until_ms = -1  # its end wakes this pop
+        if until_ms:
+            if until_ms > 0:
+                held.look_ms = min(held.look_ms, until_ms)
+            continue
+        part = _look_into(context, held, key, left, left_bytes)
+        if part is not None:
+            found.append(part)
+            left -= len(part.offsets)
+            left_bytes -= len(part.body)
+    if found:
+        _grant(context, held, found)
+    return bool(found)
+
+
+def _look_into(
+    context: BrokerContext, held: HeldPop, key: OffsetKey, count: int, max_bytes: int
+) -> _Found | None:
+    """Return the next messages of a queue that nobody has leased; None if it has none now."""
+    if context.offsets.take_reset(key) is not None:
+        context.pop_leases.forget(key)
+    log = context.store.readable_log(key[1], key[2])
+    stored = context.offsets.get(key)
+    start = _first_offset(context, held.header, log) if stored is None else stored
+    # Retention may have overtaken the group; beyond the end is an offset of an earlier life.
+    start = min(max(start, log.min_offset), log.max_offset)
+    if start == log.max_offset:
+        if stored != start:
+            _move(context, key, start)
+        return None
+    if held.tag_hashes:
+        body, end = context.store.read_tagged(log, start, count, max_bytes, held.tag_hashes)
+    else:
+        body, end = context.store.read(log, start, count, max_bytes)
+    if not body:
+        # Other tags only, or the gap of a restored back-up. The move wakes this pop.
+        _move(context, key, context.store.next_stored(log, end))
+        return None
+    return _Found(key, start, queue_offsets(body), body, log.max_offset - end)
+
+
+def _first_offset(context: BrokerContext, header: PopHeader, log: QueueLog) -> int:
+    """Return where a group without an offset starts, as RocketMQ's broker decides it."""
+    if header.init_mode == _FROM_FIRST:
+        return log.min_offset
+    if context.config.new_groups_start_at_zero and log.min_offset == 0:
+        return 0
+    return max(log.max_offset - 1, 0)  # its last message is popped
+
+
+def _move(context: BrokerContext, key: OffsetKey, offset: int) -> None:
+    def finish(error: StoreError | None) -> None:
+        if error is not None:
+            context.statistics.writes_failed += 1
+        else:
+            context.held_pops.wake(key[:2])
+
+    context.offsets.commit(key, offset, finish)
+
+
+def _grant(context: BrokerContext, held: HeldPop, found: Sequence[_Found]) -> None:
+    header, now_ms = held.header, context.steady.ms()
+    batches = []
+    for part in found:
+        before = context.pop_leases.get(part.key)
+        lease = next_lease(before, now_ms, header.invisible_ms, header.attempt_id, part.offsets)
+        batches.append((part.key, part.start, lease))
+    # One time for all queues of an answer, which has one field for it.
+    pop_ms = max(lease.pop_ms for _, _, lease in batches)
+    for _, _, lease in batches:
+        lease.pop_ms = pop_ms
+
+    def answer() -> None:
+        context.held_pops.note_lease((header.group, header.topic), pop_ms + header.invisible_ms)
+        parts = [
+            PoppedOffsets(key[2], start, lease.offsets, lease.deliveries)
+            for key, start, lease in batches
+        ]
+        body = b"".join([part.body for part in found])
+        context.statistics.bytes_pulled += len(body)
+        reply = PopReplyHeader(
+            pop_ms,
+            header.invisible_ms,
+            ORDERED,
+            sum(part.rest for part in found),
+            *offsets_to_texts(parts),
+            fenced=True if header.fenced else None,
+        )
+        held.connection.reply(held.request, ResponseCode.SUCCESS, reply.to_ext(), body, "FOUND")
+
+    context.pop_leases.grant(batches, context.when_durable(held.connection, held.request, answer))
+
+
+def _reply_nothing(context: BrokerContext, held: HeldPop, code: int) -> None:
+    reply = PopReplyHeader(context.steady.ms(), held.header.invisible_ms, ORDERED)
+    held.connection.reply(held.request, code, reply.to_ext(), remark="NO_MESSAGE_IN_QUEUE")
+
+
+def acknowledge(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    header = AckHeader.from_ext(request.ext)
+    handle = PopHandle.of_text(header.handle)
+    log = _log_of(context, header.topic, header.queue_id)
+    if not log.min_offset <= header.offset <= log.max_offset:
+        raise RequestRefused(ResponseCode.NO_MESSAGE, _not_stored(header.offset, log))
+    ack = BatchAck(header.group, header.topic, handle, (header.offset,))
+    again = partial(acknowledge, context, connection, request)
+    _acknowledge(
+        context, connection, request, [ack], again, is_fenced=bool(header.fenced), is_strict=True
+    )
+
+
+def acknowledge_batch(
+    context: BrokerContext, connection: BrokerConnection, request: Command
+) -> None:
+    acks = acks_from_body(request.body)
+    if not acks:
+        raise RequestRefused(ResponseCode.NO_MESSAGE, "the batch ack names no message")
+    is_fenced = request.ext.get("omqFenced") == "true"
+    again = partial(acknowledge_batch, context, connection, request)
+    _acknowledge(context, connection, request, acks, again, is_fenced=is_fenced, is_strict=False)
+
+
+def _acknowledge(
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    acks: Iterable[BatchAck],
+    again: partial[None],
+    *,
+    is_fenced: bool,
+    is_strict: bool,
+) -> None:
+    """Acknowledge messages of several batches, and answer once all of it is durable.
+
+    Args:
+        is_strict: refuse a message that is not of its batch.
+    """
+    changes: dict[OffsetKey, PopLease] = {}
+    for ack in acks:
+        _require_ordered(ack.handle)
+        _log_of(context, ack.topic, ack.handle.queue_id)
+        key = ack.group, ack.topic, ack.handle.queue_id
+        if _is_changing(context, key):
+            _handle_later(context, connection, request, again)
+            return
+        lease = changes.get(key) or _current(context, key, ack.handle, is_fenced)
+        if lease is None:
+            continue
+        own = [offset for offset in ack.offsets if offset in lease.offsets]
+        if is_strict and not own:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset {ack.offsets[0]} is not of the batch that was popped at {lease.pop_ms}",
+            )
+        changes[key] = lease.acknowledged(own)
+    left = len(changes)
+    if not left:
+        connection.reply(request, ResponseCode.SUCCESS)
+        return
+    failed: list[StoreError] = []
+
+    def finish(error: StoreError | None) -> None:
+        nonlocal left
+        left -= 1
+        if error is not None:
+            failed.append(error)
+        if left:
+            return
+        if failed:
+            context.reply_write_failed(connection, request, failed[0])
+        else:
+            context.statistics.commits += 1
+            connection.reply(request, ResponseCode.SUCCESS)
+
+    for key, lease in changes.items():
+        # An offset that an administrator has set stands.
+        offset = lease.next_offset
+        is_behind = offset <= (context.offsets.get(key) or 0)
+        moved = None if is_behind or context.offsets.has_unseen_reset(key) else offset
+        context.pop_leases.change(key, lease, moved, finish)
+
+
+def change_invisible(
+    context: BrokerContext, connection: BrokerConnection, request: Command
+) -> None:
+    """Change when a message may be popped again: renew its lease, or give it back."""
+    header = ChangeInvisibleHeader.from_ext(request.ext)
+    handle = PopHandle.of_text(header.handle)
+    _require_ordered(handle)
+    _check_range(header.invisible_ms, 0, MAX_INVISIBLE_MS, "invisible time in ms")
+    log = _log_of(context, header.topic, header.queue_id)
+    if not log.min_offset <= header.offset < log.max_offset:
+        raise RequestRefused(ResponseCode.NO_MESSAGE, _not_stored(header.offset, log))
+    key = header.group, header.topic, header.queue_id
+    if _is_changing(context, key):
+        again = partial(change_invisible, context, connection, request)
+        _handle_later(context, connection, request, again)
+        return
+    lease = _current(context, key, handle, bool(header.fenced))
+    if lease is None or header.offset not in lease.offsets or header.offset in lease.acked:
+        reply = ChangeInvisibleReplyHeader()
+        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
+        return
+    visible_ms = context.steady.ms() + header.invisible_ms
+    changed = lease.extended(header.offset, visible_ms)
+
+    def answer() -> None:
+        if changed.blocked_until_ms:
+            context.held_pops.note_lease(key[:2], changed.blocked_until_ms)
+        reply = ChangeInvisibleReplyHeader(lease.pop_ms, visible_ms - lease.pop_ms, ORDERED)
+        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
+
+    done = context.when_durable(connection, request, answer)
+    context.pop_leases.change(key, changed, None, done)
+
+
+def _current(
+    context: BrokerContext, key: OffsetKey, handle: PopHandle, is_fenced: bool
+) -> PopLease | None:
+    """Return the lease of a handle; None if the queue's last batch is another one.
+
+    Raises: RequestRefused: so it is, and the client wants to be told.
+    """
+    lease = context.pop_leases.get(key)
+    if lease is not None and lease.pop_ms == handle.pop_ms:
+        return lease
+    if not is_fenced:
+        return None
+    context.statistics.commits_fenced += 1
+    known = "knows no batch of it" if lease is None else f"has popped it again at {lease.pop_ms}"
+    raise RequestRefused(
+        ResponseCode.OMQ_FENCED,
+        f"queue {key[2]} of topic {key[1]!r}, group {key[0]!r}: the batch that was popped at "
+        f"{handle.pop_ms} is over, the broker {known}",
+    )
+
+
+def _require_ordered(handle: PopHandle) -> None:
+    if not handle.is_ordered:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            "the embedded broker pops in order only, and the handle is of another pop",
+        )
+
+
+def _log_of(context: BrokerContext, name: str, queue_id: int) -> QueueLog:
+    topic = context.topics.staying(name)
+    if not 0 <= queue_id < topic.read_queues:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"queue {queue_id} of topic {name!r}: expected 0..{topic.read_queues - 1}",
+        )
+    return context.store.readable_log(name, queue_id)
+
+
+def _not_stored(offset: int, log: QueueLog) -> str:
+    return (
+        f"offset {offset} of queue {log.queue_id} of topic {log.topic!r}: the queue has "
+        f"{log.min_offset}..{log.max_offset - 1}"
+    )
+
+
+def _is_changing(context: BrokerContext, key: OffsetKey) -> bool:
+    return context.pop_leases.is_changing(key) or context.offsets.is_resetting(key)
+
+
+def _handle_later(
+    context: BrokerContext, connection: BrokerConnection, request: Command, again: partial[None]
+) -> None:
+    """Handle a request when the writes submitted before have ended: one is of its queue."""
+    context.store.submit(Write(context.when_durable(connection, request, again)))
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.POP_MESSAGE: pop,
+    RequestCode.ACK_MESSAGE: acknowledge,
+    RequestCode.BATCH_ACK_MESSAGE: acknowledge_batch,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: change_invisible,
+}
