@@ -44,7 +44,7 @@ MAX_INVISIBLE_MS = 7 * 24 * 3_600_000
 
 
 class _Found(NamedTuple):
-    """What a pop found in one queue."""
+    """Messages that a pop found in one queue."""
 
     key: OffsetKey
     start: int
