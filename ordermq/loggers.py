@@ -19,6 +19,7 @@ from ordermq.background_writer import BackgroundWriter
 LOGGERS = (
     "ordermq",
     "ordermq.broker",
+    "ordermq.cdc",
     "ordermq.client",
     "ordermq.consumer",
     "ordermq.events",

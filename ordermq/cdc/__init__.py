@@ -3,20 +3,37 @@
 
 from typing import TYPE_CHECKING
 
-from ordermq.lazy_imports import lazy_names
+from ordermq.lazy_imports import lazy_names, needed_from
 
 if TYPE_CHECKING:
+    from ordermq.cdc.apply import ApplyChanges, TableStatistics
     from ordermq.cdc.canal import CanalCodec
     from ordermq.cdc.change import Change, Operation, Order
     from ordermq.cdc.debezium import DebeziumCodec
+    from ordermq.cdc.metrics import ChangeMetrics
 
-__all__ = ["CanalCodec", "Change", "DebeziumCodec", "Operation", "Order"]
+__all__ = [
+    "ApplyChanges",
+    "CanalCodec",
+    "Change",
+    "ChangeMetrics",
+    "DebeziumCodec",
+    "Operation",
+    "Order",
+    "TableStatistics",
+]
 
 _HOMES = {
+    "apply": ("ApplyChanges", "TableStatistics"),
     "canal": ("CanalCodec",),
     "change": ("Change", "Operation", "Order"),
     "debezium": ("DebeziumCodec",),
+    "metrics": ("ChangeMetrics",),
 }
 
 if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
-    __getattr__, __dir__ = lazy_names("ordermq.cdc", _HOMES)
+    _find, __dir__ = lazy_names("ordermq.cdc", _HOMES)
+
+    def __getattr__(name: str) -> object:
+        with needed_from("cdc"):
+            return _find(name)

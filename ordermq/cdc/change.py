@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from ordermq.errors import ChangeRefused, ConfigError
 
 Row = Mapping[str, Any]
+Place = tuple[int, ...]
+POSITION_PROPERTY = "CDC_POSITION"  # of messages: formats do not have one, or not for each change
 
 
 class Operation(StrEnum):
@@ -31,6 +33,10 @@ class Order(StrEnum):
     KEY = "key"  # those of one row
     TABLE = "table"  # those of one table
     SOURCE = "source"  # all
+
+
+class _Properties(Protocol):
+    def get_property(self, name: str, /) -> str | None: ...
 
 
 _WRITES = frozenset({Operation.READ, Operation.INSERT, Operation.UPDATE})
@@ -62,7 +68,7 @@ class Change:
     before: Row | None = None
     after: Row | None = None
     unavailable: frozenset[str] = frozenset()
-    position: tuple[int, ...] | None = None
+    position: Place | None = None
     source: str = ""
     committed_ms: int | None = None
     transaction: str | None = None
@@ -158,6 +164,37 @@ class Change:
                 f"columns {sorted(row)}"
             )
         return values
+
+
+class Position(NamedTuple):
+    """A place in the log of a source; it grows with each message of the source in a queue.
+
+    A reader that was killed sends again what it does not know to be stored; by its position it is
+    told apart from what is new.
+    """
+
+    source: str
+    place: Place  # empty: unknown
+
+    @classmethod
+    def of_message(cls, message: _Properties, changes: Sequence[Change]) -> Position:
+        """Return the position of a message: of its property, or else of its last change.
+
+        Raises: ChangeRefused: the property is none.
+        """
+        text = message.get_property(POSITION_PROPERTY)
+        if text is None:
+            last = changes[-1]
+            return cls(last.source, last.position or ())
+        place, _, source = text.partition("@")
+        try:
+            return cls(source, tuple(map(int, place.split(","))))
+        except ValueError as error:
+            raise ChangeRefused(f"property {POSITION_PROPERTY}={text!r}: {error}") from error
+
+    def to_property(self) -> str:
+        """Return the text for the property of a message."""
+        return f"{','.join(map(str, self.place))}@{self.source}"
 
 
 def require_order(order: str) -> Order:

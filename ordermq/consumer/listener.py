@@ -60,6 +60,10 @@ class ConsumeContext(core.CallContext):
         return self._assigned.queue
 
     @property
+    def consumer_group(self) -> str:
+        return self._assigned.group
+
+    @property
     def auto_commit(self) -> bool:
         """True if this call's result commits; a listener may set it, for this call alone.
 

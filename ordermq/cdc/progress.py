@@ -1,0 +1,152 @@
+"""Progress: what of each queue, or key, and of each source is applied; kept beside the copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from ordermq.cdc.change import Place, Position
+from ordermq.errors import StoreError
+
+_INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+_MOST_NAMES = 100  # in one statement; SQLite takes 32,766 parameters
+
+
+class QueueName(NamedTuple):
+    """A queue, in calls by key one of its keys, and a source; progress is kept of each."""
+
+    consumer_group: str
+    topic: str
+    broker: str
+    queue_id: int
+    lane: str
+    source: str
+
+
+Mark = tuple[QueueName, int, Position]
+
+
+class Progress:
+    """The table `ordermq_changes`.
+
+    Raises: StoreError: it cannot be created.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.table = table = Table(
+            "ordermq_changes",
+            MetaData(),
+            Column("consumer_group", String(255), primary_key=True),
+            Column("topic", String(255), primary_key=True),
+            Column("broker", String(255), primary_key=True),
+            Column("queue_id", Integer, primary_key=True, autoincrement=False),
+            Column("lane", Text, primary_key=True),  # the sharding key; empty for the whole queue
+            Column("source", Text, primary_key=True),
+            Column("next_offset", BigInteger, nullable=False),
+            Column("position", Text, nullable=False),
+        )
+        self._names = [table.c[name] for name in QueueName._fields]
+        self._reserve = _INSERTS[engine.dialect.name](table).on_conflict_do_nothing()
+        self._save = (
+            update(table)
+            .where(*(column == bindparam(f"of_{column.name}") for column in self._names))
+            .values(next_offset=bindparam("offset"), position=bindparam("place"))
+        )
+        try:
+            self._create(engine)
+        except SQLAlchemyError as error:
+            raise StoreError(f"table ordermq_changes: {error}") from error
+
+    def of_call(self, connection: Connection, marks: Iterable[Mark], by_key: bool) -> CallProgress:
+        """Read, and lock, the progress of what a call has.
+
+        Args:
+            by_key: a message below the next offset is a repeat, too: of a consumer that was
+                killed, or is late.
+        """
+        names = sorted({name for name, _, _ in marks})
+        found: dict[QueueName, tuple[int, Place]] = {}
+        if names:
+            new = {"next_offset": 0, "position": "[]"}
+            connection.execute(self._reserve, [name._asdict() | new for name in names])
+        for start in range(0, len(names), _MOST_NAMES):
+            some = names[start : start + _MOST_NAMES]
+            of_names = or_(
+                *(
+                    and_(*(column == part for column, part in zip(self._names, name, strict=True)))
+                    for name in some
+                )
+            )
+            rows = connection.execute(
+                select(self.table).where(of_names).order_by(*self._names).with_for_update()
+            )
+            for row in rows:
+                name = QueueName(*(getattr(row, each) for each in QueueName._fields))
+                found[name] = (row.next_offset, tuple(orjson.loads(row.position)))
+        return CallProgress(self._save, connection, found, by_key)
+
+    def _create(self, engine: Engine) -> None:
+        try:
+            self.table.create(engine, checkfirst=True)
+        except SQLAlchemyError:
+            # Members that start together create it together; all but one of them fail.
+            self.table.create(engine, checkfirst=True)
+
+
+class CallProgress:
+    """The progress that one call makes."""
+
+    def __init__(
+        self,
+        save: Any,
+        connection: Connection,
+        found: dict[QueueName, tuple[int, Place]],
+        by_key: bool,
+    ) -> None:
+        self._save = save
+        self._connection = connection
+        self._found = found
+        self._by_key = by_key
+        self._moved: set[QueueName] = set()
+
+    def is_repeat(self, mark: Mark) -> bool:
+        """Return whether a message was applied before; one that was not counts as applied now."""
+        name, offset, position = mark
+        next_offset, place = self._found[name]
+        if self._by_key and offset < next_offset:
+            return True
+        if position.place and position.place <= place:
+            return True
+        self._found[name] = (max(offset + 1, next_offset), position.place or place)
+        self._moved.add(name)
+        return False
+
+    def save(self) -> None:
+        """Write what is new, in the call's transaction."""
+        rows = []
+        for name in sorted(self._moved):
+            next_offset, place = self._found[name]
+            of_name = {f"of_{field}": part for field, part in name._asdict().items()}
+            rows.append(of_name | {"offset": next_offset, "place": orjson.dumps(place).decode()})
+        if rows:
+            self._connection.execute(self._save, rows)
