@@ -16,7 +16,7 @@ from ordermq.metrics.instruments import (
     PARTITION,
     PRODUCER_GROUP,
     READ,
-    RECORDED,
+    TIMED,
     TOPIC,
     Instrument,
     Kind,
@@ -47,7 +47,7 @@ def table() -> str:
     rows += [
         f"| `{one.name}` <br> `{_in_prometheus(one)}` | {_kind(one)} "
         f"| {', '.join(_WORDS[label] for label in one.labels)} | {one.meaning} |"
-        for one in (*READ, *RECORDED)
+        for one in (*READ, *TIMED)
     ]
     return "\n".join(rows)
 

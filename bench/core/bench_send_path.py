@@ -29,6 +29,7 @@ from ordermq.producer.accumulator import MessagePreparation
 from ordermq.producer.hooks import SendHooks
 from ordermq.producer.pending_message import PendingMessage, batch_body, is_single
 from ordermq.producer.send_protocol import SendProtocol
+from ordermq.producer.send_times import SendTimers
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command, Framer, encode
 from ordermq.remoting.headers import SendReplyHeader
@@ -67,7 +68,7 @@ def sent(batch_size: int, body_bytes: int) -> Work:
     api = BrokerApi(wire, RemotingConfig(), "bench")  # type: ignore[arg-type]
     routes = SimpleNamespace(master_of=lambda name: _ADDRESS)
     client: Any = SimpleNamespace(api=api, routes=routes, clock=ManualClock())
-    preparation = MessagePreparation(config, SendHooks("bench", client.clock, ""))
+    preparation = MessagePreparation(config, SendHooks("bench", client.clock, ""), SendTimers())
     protocol = SendProtocol(client, "bench", _QUEUE, config)
     waiting_answer = ResponseFuture()
     frames = [_answer(first, batch_size) for first in range(0, _MESSAGES, batch_size)]

@@ -16,32 +16,41 @@ from ordermq.core import IMPLEMENTATION
 IN_FLIGHT = 256
 
 
-def with_prometheus(producer: Producer) -> None:
+def nothing() -> None: ...
+
+
+def with_prometheus(producer: Producer) -> Callable[[], object]:
     """Watch it as a program does that is scraped."""
     from prometheus_client import CollectorRegistry
 
     from ordermq.metrics.prometheus import PrometheusMetrics
 
-    PrometheusMetrics(CollectorRegistry()).watch_producer(producer)
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry).watch_producer(producer)
+    return lambda: list(registry.collect())
 
 
-def with_opentelemetry(producer: Producer) -> None:
+def with_opentelemetry(producer: Producer) -> Callable[[], object]:
     """Watch it as a program does that has an SDK of OpenTelemetry."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
     from ordermq.metrics.opentelemetry import OpenTelemetryMetrics
 
-    OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()])).watch_producer(producer)
+    reader = InMemoryMetricReader()
+    metrics = OpenTelemetryMetrics(MeterProvider([reader]))
+    metrics.watch_producer(producer)
+    return reader.get_metrics_data
 
 
-def with_spans(producer: Producer) -> None:
+def with_spans(producer: Producer) -> Callable[[], object]:
     """Trace it with an SDK that samples and keeps no span: what the client does is measured."""
     from opentelemetry.sdk.trace import TracerProvider
 
     from ordermq.metrics.tracing import Tracing
 
     Tracing(TracerProvider()).trace_producer(producer)
+    return nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +60,15 @@ class SendOption:
     Args:
         way: how messages are sent.
         settings: of the producer's constructor.
-        prepare: called with the producer before it starts.
+        prepare: called with the producer before it starts; what it returns is called, and timed,
+            at the end.
         base: the row that it is compared with.
     """
 
     way: str
     base: str
     settings: dict[str, Any] = field(default_factory=dict)
-    prepare: Callable[[Producer], object] = lambda producer: None
+    prepare: Callable[[Producer], Callable[[], object]] = lambda producer: nothing
 
 
 _TLS: dict[str, Any] = {"tls": True, "tls_verify": "none"}
@@ -116,12 +126,13 @@ def one_by_one(producer: Producer, topic: str, body: bytes, count: int) -> None:
 def blocking(given: argparse.Namespace, option: SendOption, timed: Timed) -> None:
     send = streamed if option.way == "stream" else one_by_one
     producer = Producer("bench-options", name_servers=given.address, **option.settings)
-    option.prepare(producer)
+    finish = option.prepare(producer)
     body = b"x" * given.body_bytes
     with producer:
         send(producer, given.topic, body, given.warm)
         timed.begin()
         send(producer, given.topic, body, given.messages)
+        finish()
     timed.end()  # traces are sent until the producer is closed
 
 
@@ -139,11 +150,12 @@ def in_tasks(given: argparse.Namespace, option: SendOption, timed: Timed) -> Non
 
     async def work() -> None:
         producer = AsyncProducer("bench-options", name_servers=given.address, **option.settings)
-        option.prepare(producer.blocking)
+        finish = option.prepare(producer.blocking)
         async with producer:
             await send(producer, given.warm)
             timed.begin()
             await send(producer, given.messages)
+            finish()
         timed.end()
 
     asyncio.run(work())

@@ -1,38 +1,4 @@
 @cython.final
-cdef class DurationCounts:
-    """A histogram of durations; see core/contract/."""
-
-    # Guarded by the GIL, and without one by the critical section of this object.
-    cdef uint64_t _buckets[OMQ_DURATION_BUCKETS]
-    cdef int64_t _spent_ns
-
-    @cython.critical_section
-    cdef int _add(self, int64_t ns) except -1:
-        self._buckets[omq_duration_bucket(ns)] += 1
-        self._spent_ns += ns
-        return 0
-
-    def add(self, int64_t ns):
-        self._add(ns)
-
-    @cython.critical_section
-    def add_many(self, buckets, int64_t spent_ns):
-        cdef Py_ssize_t i
-        cdef uint64_t count
-        if len(buckets) != OMQ_DURATION_BUCKETS:
-            raise ValueError(f"{len(buckets)} buckets: expected {OMQ_DURATION_BUCKETS}")
-        for i in range(OMQ_DURATION_BUCKETS):
-            count = buckets[i]
-            self._buckets[i] += count
-        self._spent_ns += spent_ns
-
-    @cython.critical_section
-    def read(self):
-        cdef Py_ssize_t i
-        return tuple([self._buckets[i] for i in range(OMQ_DURATION_BUCKETS)]), self._spent_ns
-
-
-@cython.final
 cdef class TimedListener:
     """A listener whose calls are timed; see core/contract/."""
 
@@ -66,7 +32,7 @@ cdef class TimedListener:
         ):
             times = self._by_topic.get(context._assigned.queue.topic)
             if type(times) is DurationCounts:
-                (<DurationCounts>times)._add(spent_ns)
+                (<DurationCounts>times)._add(spent_ns, 1)
                 return value
             if times is not None:
                 times.add(spent_ns)

@@ -95,6 +95,9 @@ cdef class PendingFields:
     cdef public bint is_oneway
     cdef object _receipts
     cdef object _error
+    cdef SendTimer _timer
+    cdef int64_t _begun_ns
+    cdef readonly int64_t spent_ns
 
     def __init__(self, bodies, properties, unique_ids, flags, size, key, is_alone, on_done):
         self.bodies = bodies
@@ -150,6 +153,10 @@ cdef class PendingFields:
             raise _status.not_done()
         return receipts
 
+    def begin_timing(self, SendTimer timer):
+        self._timer = timer
+        self._begun_ns = monotonic_ns()
+
     def finish(self, receipts, error):
         with cython.critical_section(self):
             is_first = self._receipts is None and self._error is None
@@ -158,9 +165,19 @@ cdef class PendingFields:
         if not is_first:
             return
         try:
+            if self._begun_ns:
+                self.spent_ns = monotonic_ns() - self._begun_ns
+                if self._timer is not None:
+                    self._timer._count(self.spent_ns, len(self.bodies), error)
+        finally:
+            self._notify()
+
+    cdef int _notify(self) except -1:
+        try:
             self.on_done(self)
         except Exception:
             self.not_notified()
+        return 0
 
     def not_notified(self):
         raise

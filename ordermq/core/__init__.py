@@ -64,6 +64,7 @@ __all__ = [
     "RequestTemplate",
     "RunPlan",
     "SendRun",
+    "SendTimer",
     "TimedListener",
     "UniqueIds",
     "encode_batch",
@@ -117,6 +118,7 @@ LockTable: type[contract.LockTable[Any]] = _core.LockTable
 IdWindow: type[contract.IdWindow] = _core.IdWindow
 DurationCounts: type[contract.DurationCounts] = _core.DurationCounts
 TimedListener: type[contract.TimedListener] = _core.TimedListener
+SendTimer: type[contract.SendTimer] = _core.SendTimer
 UniqueIds: type[contract.UniqueIds] = _core.UniqueIds
 PlainSends: type[contract.PlainSends] = _core.PlainSends
 take_batch: contract.TakeBatch = _core.take_batch

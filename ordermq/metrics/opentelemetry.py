@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import ordermq
 from ordermq.consumer.call_times import CallTimes
@@ -16,32 +16,34 @@ from ordermq.metrics.instruments import (
     OPERATIONS,
     PROCESS,
     READ,
-    RECORDED,
+    TIMED,
     Instrument,
     Kind,
 )
 from ordermq.metrics.readings import Durations, Readings, Values, WatchedClients, operations_of
+from ordermq.producer.producer import Producer
 
 with needed_from("otel"):
     from opentelemetry import metrics
     from opentelemetry.metrics import (
         CallbackOptions,
-        Counter,
         Histogram,
         MeterProvider,
         Observation,
     )
 
 _KEPT_S = 1.0
+_RECORDED_AT_ONCE = 128  # sends, about 1 ms; threads that want the interpreter lock wait for 5 ms
+_REST_S = 0.001
 _NOTHING: Durations = ((0,) * (len(BOUNDARIES) + 1), 0)
 
 
 class OpenTelemetryMetrics(WatchedClients):
     """The metrics of producers and consumers of this process (docs/metrics.md).
 
-    An SDK takes single values only. So each listener call is recorded as it happens, while pulls
-    and commits, which are counted natively, are recorded at each collection: with the mean of
-    their bucket.
+    An SDK takes single values only. So each listener call is recorded as it happens, while sends,
+    pulls and commits, which are counted natively, are recorded at each collection: with the mean of
+    their bucket. Sends are so many that a thread records those of each second, too.
 
     Args:
         meter_provider: default the global one.
@@ -61,18 +63,20 @@ class OpenTelemetryMetrics(WatchedClients):
         self._reading = threading.Lock()
         self._readings: Readings = {}
         self._read_s = -_KEPT_S
-        # What was recorded of each consumer's pulls and commits.
+        # What was recorded of each consumer's pulls and commits, and of all sends.
         self._recorded: WeakKeyDictionary[object, dict[Values, Durations]] = WeakKeyDictionary()
-        self._histograms: dict[Instrument, Histogram] = {}
-        self._counters: dict[Instrument, Counter] = {}
-        for instrument in RECORDED:
-            name, unit, meaning = instrument.name, instrument.unit, instrument.meaning
-            if instrument.kind is Kind.HISTOGRAM:
-                self._histograms[instrument] = meter.create_histogram(
-                    name, unit, meaning, explicit_bucket_boundaries_advisory=BOUNDARIES
-                )
-            else:
-                self._counters[instrument] = meter.create_counter(name, unit, meaning)
+        self._recorded_sends: dict[Values, Durations] = {}
+        self._recording_sends = threading.Lock()
+        self._send_recorder: threading.Thread | None = None
+        self._histograms: dict[Instrument, Histogram] = {
+            instrument: meter.create_histogram(
+                instrument.name,
+                instrument.unit,
+                instrument.meaning,
+                explicit_bucket_boundaries_advisory=BOUNDARIES,
+            )
+            for instrument in TIMED
+        }
         makers = {
             Kind.COUNTER: meter.create_observable_counter,
             Kind.GAUGE: meter.create_observable_gauge,
@@ -81,6 +85,18 @@ class OpenTelemetryMetrics(WatchedClients):
             makers[instrument.kind](
                 instrument.name, [self._reader(instrument)], instrument.unit, instrument.meaning
             )
+
+    def watch_producer(self, producer: Producer) -> None:
+        super().watch_producer(producer)
+        with self._lock:
+            if self._send_recorder is None or not self._send_recorder.is_alive():
+                self._send_recorder = threading.Thread(
+                    target=_record_sends_each_second,
+                    args=(ref(self),),
+                    name="ordermq-send-metrics",
+                    daemon=True,
+                )
+                self._send_recorder.start()
 
     def _reader(self, instrument: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(options: CallbackOptions) -> Iterable[Observation]:
@@ -102,12 +118,30 @@ class OpenTelemetryMetrics(WatchedClients):
     def _record_operations(self) -> None:
         for consumer in self.watched_consumers():
             recorded = self._recorded.setdefault(consumer, {})
-            for labels, now in operations_of(consumer):
-                before = recorded.get(labels, _NOTHING)
-                recorded[labels] = now
-                for value, count in _values_between(before, now):
-                    for _ in range(count):
-                        self.record(OPERATIONS, value, labels)
+            self._record_new(recorded, operations_of(consumer))
+        self._record_sends()
+
+    def _record_sends(self, rest: Callable[[], object] | None = None) -> None:
+        with self._recording_sends:
+            self._record_new(self._recorded_sends, self.sends(), rest)
+
+    def _record_new(
+        self,
+        recorded: dict[Values, Durations],
+        durations: Iterable[tuple[Values, Durations]],
+        rest: Callable[[], object] | None = None,
+    ) -> None:
+        """Record what is not in `recorded`; `rest` is called now and then."""
+        record = self._histograms[OPERATIONS].record
+        for labels, now in durations:
+            before = recorded.get(labels, _NOTHING)
+            recorded[labels] = now
+            attributes = _attributes(OPERATIONS, labels)
+            for value, count in _values_between(before, now):
+                for number in range(count):
+                    record(value, attributes)
+                    if rest is not None and not number % _RECORDED_AT_ONCE:
+                        rest()
 
     def _time_calls(self, group: str, times: CallTimes) -> None:
         attributes: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -121,15 +155,22 @@ class OpenTelemetryMetrics(WatchedClients):
 
         times.record_with(record)
 
-    # Sink
 
-    def record(self, instrument: Instrument, value: float, labels: Values) -> None:
-        """Record one value of a histogram."""
-        self._histograms[instrument].record(value, _attributes(instrument, labels))
-
-    def add(self, instrument: Instrument, count: int, labels: Values) -> None:
-        """Count something."""
-        self._counters[instrument].add(count, _attributes(instrument, labels))
+def _record_sends_each_second(found: ref[OpenTelemetryMetrics]) -> None:
+    """Record until no producer is left, which its garbage collection decides."""
+    pause = threading.Event()
+    while True:
+        pause.wait(_KEPT_S)
+        metrics = found()
+        if metrics is None:
+            return
+        # Threads that send and receive wait for the interpreter lock: it is released in between.
+        metrics._record_sends(lambda: pause.wait(_REST_S))
+        with metrics._lock:
+            if not metrics._producers:
+                metrics._send_recorder = None
+                return
+        del metrics  # or it would live until the next second
 
 
 @lru_cache(maxsize=4096)  # else a dictionary per listener call

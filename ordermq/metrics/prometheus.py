@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from ordermq import core
@@ -18,7 +16,7 @@ from ordermq.metrics.instruments import (
     Kind,
     label_of_prometheus,
 )
-from ordermq.metrics.readings import Values, WatchedClients, calls_of, operations_of
+from ordermq.metrics.readings import Durations, Values, WatchedClients, calls_of, operations_of
 
 with needed_from("metrics"):
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -46,10 +44,6 @@ class PrometheusMetrics(WatchedClients, Collector):
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         super().__init__()
-        # Of sends, by the labels of their instruments.
-        self._send_times: _Counts = {}
-        self._sent: Counter[Values] = Counter()
-        self._counting = threading.Lock()
         registry.register(self)
 
     # Collector
@@ -61,9 +55,8 @@ class PrometheusMetrics(WatchedClients, Collector):
     def collect(self) -> Iterator[Metric]:
         """Read every watched client now."""
         readings = self.read()
-        with self._counting:
-            sent: dict[Values, float] = {**self._sent}
-        for instrument, found in [*((each, readings.get(each)) for each in READ), (of.SENT, sent)]:
+        for instrument in READ:
+            found = readings.get(instrument)
             if not found:
                 continue
             family = _FAMILIES[instrument.kind](
@@ -87,31 +80,17 @@ class PrometheusMetrics(WatchedClients, Collector):
             yield histogram
 
     def _durations(self) -> dict[Instrument, _Counts]:
-        with self._counting:
-            send_times = self._send_times.copy()
-        found: dict[Instrument, _Counts] = {of.PROCESS: {}, of.OPERATIONS: send_times}
+        found: dict[Instrument, _Counts] = {of.PROCESS: {}, of.OPERATIONS: {}}
+        self._add(found[of.OPERATIONS], self.sends())
         for consumer in self.watched_consumers():
-            for instrument, read in (of.PROCESS, calls_of), (of.OPERATIONS, operations_of):
-                for labels, (buckets, spent_ns) in read(consumer):
-                    # Added up: a process may have several clients of a group.
-                    total = found[instrument].setdefault(labels, core.DurationCounts())
-                    total.add_many(buckets, spent_ns)
+            self._add(found[of.PROCESS], calls_of(consumer))
+            self._add(found[of.OPERATIONS], operations_of(consumer))
         return found
 
-    # Sink
-
-    def record(self, instrument: Instrument, value: float, labels: Values) -> None:
-        """Record one value of a histogram: the duration of a send."""
-        counts = self._send_times.get(labels)
-        if counts is None:
-            with self._counting:
-                counts = self._send_times.setdefault(labels, core.DurationCounts())
-        counts.add(int(value * 1e9))
-
-    def add(self, instrument: Instrument, count: int, labels: Values) -> None:
-        """Count something: messages sent."""
-        with self._counting:
-            self._sent[labels] += count
+    def _add(self, found: _Counts, durations: Iterable[tuple[Values, Durations]]) -> None:
+        for labels, (buckets, spent_ns) in durations:
+            # Added up: a process may have several clients of a group.
+            found.setdefault(labels, core.DurationCounts()).add_many(buckets, spent_ns)
 
 
 def _label_names(instrument: Instrument) -> list[str]:

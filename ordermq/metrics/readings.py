@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 from weakref import WeakSet
 
@@ -17,28 +16,15 @@ from ordermq.consumer.queue.statistics import COUNTERS, Lag
 from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import Instrument
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.hooks import SendCall
 from ordermq.producer.producer import Producer
+from ordermq.producer.send_times import SendTimes
 
 Values = tuple[str, ...]  # of an instrument's labels, in their order
 Readings = dict[Instrument, dict[Values, float]]
 _Reading = tuple[Instrument, Values, float]
 _Consumer = PushConsumer | LitePullConsumer
-_BEGUN = "ordermq.metrics"
-
-
 # The number of durations in each bucket, and their sum in ns.
 Durations = tuple[tuple[int, ...], int]
-
-
-class Sink(Protocol):
-    """Receiver of what hooks record of sends; any thread."""
-
-    def record(self, instrument: Instrument, value: float, labels: Values) -> None:
-        """Record one value of a histogram."""
-
-    def add(self, instrument: Instrument, count: int, labels: Values) -> None:
-        """Count something."""
 
 
 class ReportsLag(Protocol):
@@ -48,7 +34,7 @@ class ReportsLag(Protocol):
         """Return the lag of each queue, by group."""
 
 
-class WatchedClients(Sink):
+class WatchedClients:
     """The producers and consumers of a process that are read; base of what exports them."""
 
     def __init__(self) -> None:
@@ -57,6 +43,7 @@ class WatchedClients(Sink):
         self._consumers: WeakSet[_Consumer] = WeakSet()
         self._producers: WeakSet[Producer] = WeakSet()
         self._queries: WeakSet[ReportsLag] = WeakSet()
+        self._send_times = SendTimes()  # of all producers, so that they stay counted
 
     def watch_consumer(self, consumer: PushConsumer) -> None:
         """Read `consumer` at each scrape, and time its listener calls; before it starts.
@@ -75,7 +62,7 @@ class WatchedClients(Sink):
 
         Raises: StateError: it was started.
         """
-        producer.add_hook(SendTimes(self))
+        producer.time_sends(self._send_times)
         with self._lock:
             self._producers.add(producer)
 
@@ -96,6 +83,11 @@ class WatchedClients(Sink):
         with self._lock:
             return list(self._consumers)
 
+    def sends(self) -> Iterator[tuple[Values, Durations]]:
+        """Return the durations of the producers' sends, by the labels of `OPERATIONS`."""
+        for (topic, error), counts in self._send_times.durations().items():
+            yield ("send", topic, "", error), counts.read()
+
     def read(self) -> Readings:
         """Return the state of all of them at this moment; takes seconds if a broker is away."""
         consumers = self.watched_consumers()
@@ -110,6 +102,8 @@ class WatchedClients(Sink):
         for producer in producers:
             for instrument, labels, value in _of_producer(producer):
                 found[instrument][labels].append(value)
+        for (_, topic, _, error), (buckets, _) in self.sends():
+            found[of.SENT][topic, error].append(sum(buckets))
         for listener in queries:
             for group, lags in listener.lag().items():
                 for instrument, labels, value in _of_lags(lags, group):
@@ -189,21 +183,3 @@ def error_of_call(call: ConsumeCall) -> str:
     if call.exception is not None:
         return type(call.exception).__qualname__
     return "" if call.is_success or call.outcome is None else call.outcome.value
-
-
-class SendTimes:
-    """Hook that times and counts sends."""
-
-    def __init__(self, sink: Sink, clock_s: Callable[[], float] = time.perf_counter) -> None:
-        self._sink = sink
-        self._clock_s = clock_s
-
-    def before(self, call: SendCall) -> None:
-        call.notes[_BEGUN] = self._clock_s()
-
-    def after(self, call: SendCall) -> None:
-        topic, error = call.message.topic, call.exception
-        kind = "" if error is None else type(error).__qualname__
-        spent_s = self._clock_s() - call.notes[_BEGUN]
-        self._sink.record(of.OPERATIONS, spent_s, ("send", topic, "", kind))
-        self._sink.add(of.SENT, 1, (topic, kind))

@@ -24,6 +24,7 @@ from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import QueueRouting, ShardingKey
 from ordermq.producer.queue_sender import InFlightBatch, QueueSender
+from ordermq.producer.send_times import SendTimers
 from ordermq.remoting.reading import AnswerWaiter, wait_for_event
 
 # Also a selector's sys.exit(), which would end the I/O thread's loop.
@@ -36,10 +37,11 @@ class MessagePreparation:
     A message that no request could hold raises here, before anything is sent.
     """
 
-    def __init__(self, config: SendConfig, hooks: SendHooks) -> None:
+    def __init__(self, config: SendConfig, hooks: SendHooks, timers: SendTimers) -> None:
         self._max_message_bytes = config.max_message_bytes
         self._max_batch_bytes = config.max_batch_bytes
         self._hooks = hooks
+        self._timers = timers
         self._plain = PlainMessages(PendingMessage)
         self.checks: list[SendCheck] = []
 
@@ -62,6 +64,8 @@ class MessagePreparation:
         if not added and not self._hooks.hooks:
             plain: PendingMessage | None = self._plain.pending(message, key, on_done)
             if plain is not None:
+                if self._timers.observers:
+                    plain.begin_timing(self._timers.of(message.topic))
                 return plain
         # Made once, in the call: every re-sent copy carries the same id, by which consumers can
         # recognise it.
@@ -83,6 +87,8 @@ class MessagePreparation:
         )
         if pending.is_alone:
             pending.is_timed = message.is_timed
+        if self._timers.observers:
+            pending.begin_timing(self._timers.of(message.topic))
         if calls is not None:
             hooks.follow(calls, pending)
         return pending
@@ -133,6 +139,8 @@ class MessagePreparation:
                 on_done,
             )
             pending.is_timed = first.is_timed
+            if self._timers.observers:
+                pending.begin_timing(self._timers.of(first.topic))
             made.append(pending)
             if calls is not None:
                 hooks.follow(calls[part], pending)

@@ -48,6 +48,7 @@ from ordermq.producer.request_reply import (
     reply_message,
 )
 from ordermq.producer.send_protocol import SendProtocol
+from ordermq.producer.send_times import SendTimers, SendTimes
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.reading import AnswerWaiter, can_share_reads
@@ -122,7 +123,8 @@ class Producer(Starting):
         self._failed_keys = FailedKeys()
         self._accumulator: Accumulator | None = None
         self._hooks = SendHooks(self.group, self._clock, self.config.remoting.namespace)
-        self._preparation = MessagePreparation(self.config.send, self._hooks)
+        self._timers = SendTimers()
+        self._preparation = MessagePreparation(self.config.send, self._hooks, self._timers)
         self._registration: BrokerRegistration | None = None
         self._requests: Requests | None = None
         self._shutdown: Shutdown | None = None
@@ -182,6 +184,14 @@ class Producer(Starting):
         self._require_not_started("add_hook")
         require_plain("hook", hook.before, hook.after)
         self._hooks.hooks.append(hook)
+
+    def time_sends(self, times: SendTimes) -> None:
+        """Have sends counted in the histograms of `times`; before `start`. Metrics read them.
+
+        Raises: StateError: it was started.
+        """
+        self._require_not_started("time_sends")
+        self._timers.count_into(times)
 
     def add_check(self, check: SendCheck) -> None:
         """Call `check(message)` before each send; an exception it raises refuses the message.

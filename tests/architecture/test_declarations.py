@@ -47,6 +47,7 @@ CLASSES = [
     "QueueFields",
     "RecordBlock",
     "RecordWriter",
+    "SendTimer",
     "TimedListener",
     "UniqueIds",
 ]
@@ -93,6 +94,7 @@ INDEXES: list[type[contract.MessageIndex]] = [cffi_binding.MessageIndex, referen
 ID_WINDOWS: list[type[contract.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
 CONTEXTS: list[type[contract.CallContext]] = [reference.CallContext]
 DURATIONS: list[type[contract.DurationCounts]] = [reference.DurationCounts]
+SEND_TIMERS: list[type[contract.SendTimer]] = [reference.SendTimer]
 TIMED: list[type[contract.TimedListener]] = [reference.TimedListener]
 CLAIMS: list[type[contract.Claim]] = [reference.Claim]
 PENDING_FIELDS: list[type[contract.PendingFields]] = [reference.PendingFields]

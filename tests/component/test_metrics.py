@@ -17,7 +17,7 @@ from ordermq import ConsumeResult, DeadLetter, LitePullConsumer, Message, Produc
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import ProducerConfig
 from ordermq.errors import BrokerError, StateError
-from ordermq.metrics.instruments import READ, RECORDED
+from ordermq.metrics.instruments import READ, TIMED
 from ordermq.metrics.opentelemetry import OpenTelemetryMetrics
 from ordermq.metrics.prometheus import PrometheusMetrics
 from tests.component.conftest import Seen, eventually
@@ -197,6 +197,82 @@ def test_a_send_that_fails_has_its_error(
         assert total(registry, "ordermq_producer_ready") == 1
 
 
+def test_every_way_to_send_counts_its_messages_for_each_observer(
+    broker: EmbeddedBroker, registry: CollectorRegistry
+) -> None:
+    reader = InMemoryMetricReader()
+    first, second = PrometheusMetrics(registry), OpenTelemetryMetrics(MeterProvider([reader]))
+    producers = [Producer(group, name_servers=broker.name_servers) for group in ("p", "q")]
+    for producer in producers:
+        first.watch_producer(producer)
+        second.watch_producer(producer)
+    message = Message("orders", b"x")
+    with producers[0] as producer, producers[1] as other:
+        with pytest.raises(StateError, match="time_sends\\(\\) before start"):
+            first.watch_producer(producer)
+        queue = producer.send(message).message_queue
+        producer.send(Message("orders", b"x", tags="t"), sharding_key="k")
+        producer.send_batch([message] * 3, sharding_key="k")
+        producer.send_many([(message, "k")] * 4)
+        producer.send_nowait(message).result(10)
+        producer.send_oneway(message)
+        other.send(message)
+        with pytest.raises(BrokerError):
+            producer.send(message, queue=queue._replace(queue_id=4_000))
+        producer.flush()
+        sent = "messaging_client_sent_messages_total"
+        timed = "messaging_client_operation_duration_seconds_count"
+        for name in sent, timed:
+            assert total(registry, name, error_type="") == 12
+            assert total(registry, name, error_type="BrokerError") == 1
+        counted = {
+            (metric.name, point.attributes.get("error.type")): getattr(point, kind)
+            for resource in reader.get_metrics_data().resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in metric.data.data_points
+            for kind in ("value", "count")
+            if hasattr(point, kind)
+        }
+    for name in "messaging.client.sent.messages", "messaging.client.operation.duration":
+        assert counted[name, None] == 12
+        assert counted[name, "BrokerError"] == 1
+
+
+def test_sends_of_a_producer_that_is_gone_stay_counted(
+    broker: EmbeddedBroker, registry: CollectorRegistry
+) -> None:
+    metrics = PrometheusMetrics(registry)
+    producer = Producer("p", name_servers=broker.name_servers)
+    metrics.watch_producer(producer)
+    with producer:
+        producer.send(Message("orders", b"x"))
+    del producer
+    gc.collect()
+    assert total(registry, "messaging_client_sent_messages_total") == 1
+
+
+def test_opentelemetry_gets_sends_before_it_collects(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ordermq.metrics.opentelemetry._KEPT_S", 0.01)
+    metrics = OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()]))
+    producer = Producer("p", name_servers=broker.name_servers)
+    metrics.watch_producer(producer)
+    with producer:
+        producer.send(Message("orders", b"x"))
+        recorded = metrics._recorded_sends
+        eventually(
+            lambda: sum(sum(buckets) for buckets, _ in [*recorded.values()]) == 1, "it is recorded"
+        )
+    recorder = metrics._send_recorder
+    assert recorder is not None
+    del producer
+    gc.collect()
+    recorder.join(10)
+    assert not recorder.is_alive(), "without producers there is nothing to record"
+
+
 def test_opentelemetry_gets_the_same_instruments(
     broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
@@ -235,7 +311,7 @@ def test_opentelemetry_gets_the_same_instruments(
             "messaging.consumer.group.name": "g",
         }
         # Whatever has not happened has no point.
-        names = {instrument.name for instrument in (*READ, *RECORDED)}
+        names = {instrument.name for instrument in (*READ, *TIMED)}
         assert names - found.keys() == {"ordermq.consumer.redelivered.messages"}
         assert found.keys() <= names
     provider.shutdown()

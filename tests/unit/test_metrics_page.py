@@ -8,12 +8,12 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from ordermq.metrics.instruments import READ, RECORDED, Kind
+from ordermq.metrics.instruments import READ, TIMED, Kind
 
 SCRIPT: dict[str, Any] = runpy.run_path(
     str(Path(__file__).resolve().parents[2] / "ci" / "metrics_page.py")
 )
-EVERY = (*READ, *RECORDED)
+EVERY = (*READ, *TIMED)
 LEVELS: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).resolve().parents[1] / "vectors" / "opentelemetry" / "levels.json").read_text()
 )["metrics"]

@@ -14,13 +14,16 @@ from ordermq.core.contract.consume_loop import (
     Claim,
     ConcurrentPlan,
     ConcurrentRun,
-    DurationCounts,
     LanePlan,
     LaneRun,
     OrderlyRun,
     QueueFields,
     RunPlan,
     TimedListener,
+)
+from ordermq.core.contract.durations import (
+    DurationCounts,
+    SendTimer,
 )
 from ordermq.core.contract.frame_codec import (
     FRAME_VALUES_MOST,
@@ -134,6 +137,7 @@ __all__ = [
     "RunPlan",
     "Segment",
     "SendRun",
+    "SendTimer",
     "TakeBatch",
     "Texts",
     "TimedListener",

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ordermq.core.contract.message_codec import MessageRun
-
-
-class DurationCounts(Protocol):
-    """A histogram of durations, in the buckets of `ordermq.metrics.instruments.BOUNDARIES`; any
-    thread.
-    """
-
-    def add(self, ns: int) -> None:
-        """Count a duration."""
-
-    def add_many(self, buckets: Sequence[int], spent_ns: int) -> None:
-        """Count durations that are counted already.
-
-        Raises: ValueError: there are more buckets or fewer.
-        """
-
-    def read(self) -> tuple[tuple[int, ...], int]:
-        """Return the number of durations in each bucket, not those below it, and their sum, ns."""
 
 
 class TimedListener(Protocol):

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ordermq.core.contract.durations import SendTimer
+
 
 class UniqueIds(Protocol):
     """Makes the unique ids of one process's messages: 28 digits of process and time, and a number.
@@ -135,6 +137,13 @@ class PendingFields(Protocol):
 
     def receipt(self) -> Any:
         """Return the receipt of a single message; raises as `all_receipts`."""
+
+    @property
+    def spent_ns(self) -> int:
+        """The time from `begin_timing` to the outcome; 0 before, and if it is not timed."""
+
+    def begin_timing(self, timer: SendTimer | None) -> None:
+        """Measure the time until `finish`, from now on; the `SendTimer` counts it, if not None."""
 
     def finish(self, receipts: Sequence[Any] | None, error: BaseException | None) -> None:
         """Set the outcome and call `on_done`; later outcomes change nothing."""

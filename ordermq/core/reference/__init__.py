@@ -4,7 +4,7 @@ Written from docs/internals/semantics.md and protocol.md, never optimised. Prope
 beside the native cores and compare every result. The contract is ordermq/core/contract/.
 """
 
-from ordermq.core.reference.call_times import DurationCounts, TimedListener
+from ordermq.core.reference.call_times import DurationCounts, SendTimer, TimedListener
 from ordermq.core.reference.consume_loop import CallContext, Claim, QueueFields
 from ordermq.core.reference.frame_codec import FrameTemplate, read_header
 from ordermq.core.reference.id_window import IdWindow
@@ -49,6 +49,7 @@ __all__ = [
     "RecordBlock",
     "RecordWriter",
     "RequestTemplate",
+    "SendTimer",
     "TimedListener",
     "UniqueIds",
     "encode_batch",

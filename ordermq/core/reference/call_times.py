@@ -1,4 +1,4 @@
-"""Reference histogram of durations, and listener that is timed; see contract/."""
+"""Reference histogram of durations, timer of sends and timed listener; see contract/."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ordermq.core.reference.consume_loop import CallContext
+
+if TYPE_CHECKING:
+    from ordermq.core import contract
 
 BOUNDARIES_MS: Final = (5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10_000)
 _BOUNDARIES_NS = [ms * 1_000_000 for ms in BOUNDARIES_MS]
@@ -22,10 +25,10 @@ class DurationCounts:
         self._buckets = [0] * (len(_BOUNDARIES_NS) + 1)
         self._spent_ns = 0
 
-    def add(self, ns: int) -> None:
+    def add(self, ns: int, count: int = 1) -> None:
         with self._lock:
-            self._buckets[bisect_left(_BOUNDARIES_NS, ns)] += 1
-            self._spent_ns += ns
+            self._buckets[bisect_left(_BOUNDARIES_NS, ns)] += count
+            self._spent_ns += ns * count
 
     def add_many(self, buckets: Sequence[int], spent_ns: int) -> None:
         with self._lock:
@@ -36,6 +39,25 @@ class DurationCounts:
     def read(self) -> tuple[tuple[int, ...], int]:
         with self._lock:
             return tuple(self._buckets), self._spent_ns
+
+
+class SendTimer:
+    """See contract.SendTimer."""
+
+    def __init__(
+        self,
+        stored: tuple[contract.DurationCounts, ...],
+        on_failed: Callable[[BaseException, int, int], object],
+    ) -> None:
+        self._stored = stored
+        self._on_failed = on_failed
+
+    def count(self, spent_ns: int, count: int, error: BaseException | None) -> None:
+        if error is not None:
+            self._on_failed(error, count, spent_ns)
+            return
+        for counts in self._stored:
+            counts.add(spent_ns, count)
 
 
 class TimedListener:

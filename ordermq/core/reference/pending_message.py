@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -49,6 +50,8 @@ class PendingFields(Generic[ReceiptT]):
     """See contract.PendingFields."""
 
     __slots__ = (
+        "_begun_ns",
+        "_timer",
         "bodies",
         "error",
         "fallbacks_left",
@@ -64,6 +67,7 @@ class PendingFields(Generic[ReceiptT]):
         "reply_header",
         "requirement",
         "size",
+        "spent_ns",
         "sys_flag",
         "unique_ids",
         "wakes_only",
@@ -98,6 +102,8 @@ class PendingFields(Generic[ReceiptT]):
         self.receipts: Sequence[ReceiptT] | None = None
         self.error: BaseException | None = None
         self.reply_header: Any = None
+        self.spent_ns = self._begun_ns = 0
+        self._timer: contract.SendTimer | None = None
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -116,10 +122,23 @@ class PendingFields(Generic[ReceiptT]):
     def receipt(self) -> ReceiptT:
         return self.all_receipts()[0]
 
+    def begin_timing(self, timer: contract.SendTimer | None) -> None:
+        self._timer = timer
+        self._begun_ns = time.monotonic_ns()
+
     def finish(self, receipts: Sequence[ReceiptT] | None, error: BaseException | None) -> None:
         if self.is_done:
             return
         self.receipts, self.error = receipts, error
+        try:
+            if self._begun_ns:
+                self.spent_ns = time.monotonic_ns() - self._begun_ns
+                if self._timer is not None:
+                    self._timer.count(self.spent_ns, len(self.bodies), error)
+        finally:
+            self._notify()
+
+    def _notify(self) -> None:
         try:
             self.on_done(self)
         except Exception:  # noqa: BLE001 - a defect; others of its request are notified next

@@ -33,6 +33,14 @@ def test_the_native_histogram_counts_as_the_reference(durations):
     assert native.read() == plain.read()
 
 
+def test_equal_durations_are_counted_together(core):
+    counts, one_by_one = core.DurationCounts(), core.DurationCounts()
+    counts.add(7_000_000, 3)
+    for _ in range(3):
+        one_by_one.add(7_000_000)
+    assert counts.read() == one_by_one.read()
+
+
 def test_durations_that_are_counted_already_are_added(core):
     counts = core.DurationCounts()
     counts.add_many(range(15), 10**12)

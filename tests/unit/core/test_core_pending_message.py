@@ -319,3 +319,62 @@ def test_receipts_are_those_of_the_reference(sizes, more):
             receipts[0] if n == 1 else receipts for receipts, n in zip(found[0], sizes, strict=True)
         ]
         assert [first[2] for first in firsts] == [40 + sum(sizes[:at]) for at in range(len(sizes))]
+
+
+# ---- times of sends ----
+
+
+@pytest.fixture(params=[CYTHON, reference], ids=["cython", "reference"])
+def timing_core(request):
+    return request.param
+
+
+def test_a_timed_message_that_is_stored_counts_once_in_each_histogram(timing_core):
+    histograms = timing_core.DurationCounts(), timing_core.DurationCounts()
+    timer = timing_core.SendTimer(histograms, pytest.fail)
+    pending = made(timing_core, (b"a", b"b", b"c"))
+    pending.begin_timing(timer)
+    assert pending.spent_ns == 0
+    pending.finish([1, 2, 3], None)
+    pending.finish(None, ValueError())  # later outcomes change nothing
+    for counts in histograms:
+        buckets, spent_ns = counts.read()
+        assert sum(buckets) == 3
+        assert spent_ns == 3 * pending.spent_ns > 0
+
+
+def test_a_timed_message_that_fails_is_told_with_its_error(timing_core):
+    told, error = [], ValueError()
+    counts = timing_core.DurationCounts()
+    timer = timing_core.SendTimer((counts,), lambda *arguments: told.append(arguments))
+    pending = made(timing_core, (b"a", b"b"))
+    pending.begin_timing(timer)
+    pending.finish(None, error)
+    assert told == [(error, 2, pending.spent_ns)]
+    assert sum(counts.read()[0]) == 0
+
+
+def test_a_caller_is_notified_of_a_message_whose_failure_cannot_be_counted(timing_core):
+    notified = []
+
+    def broken(*arguments):
+        raise MemoryError
+
+    pending = made(timing_core, on_done=notified.append)
+    pending.begin_timing(timing_core.SendTimer((), broken))
+    with pytest.raises(MemoryError):
+        pending.finish(None, ValueError())
+    assert notified == [pending]
+
+
+def test_a_message_may_be_timed_without_a_histogram(timing_core):
+    pending = made(timing_core)
+    pending.begin_timing(None)
+    pending.finish([1], None)
+    assert pending.spent_ns > 0
+
+
+def test_a_message_that_is_not_timed_has_no_time(timing_core):
+    pending = made(timing_core)
+    pending.finish([1], None)
+    assert pending.spent_ns == 0

@@ -18,6 +18,7 @@ from ordermq.model.properties import decode
 from ordermq.producer.accumulator import MessagePreparation
 from ordermq.producer.hooks import SendCall, SendHooks
 from ordermq.producer.pending_message import PendingMessage
+from ordermq.producer.send_times import SendTimers
 
 
 def prepared(
@@ -26,7 +27,9 @@ def prepared(
     config: SendConfig | None = None,
     hooks: SendHooks | None = None,
 ) -> list[PendingMessage]:
-    made = MessagePreparation(config or SendConfig(), hooks or SendHooks("PG", ManualClock()))
+    made = MessagePreparation(
+        config or SendConfig(), hooks or SendHooks("PG", ManualClock()), SendTimers()
+    )
     return made.batch(messages, key, lambda pending: None)
 
 
@@ -72,7 +75,7 @@ def test_together_they_are_the_messages_one_by_one_in_order(
 @pytest.mark.parametrize("key", ["", "é", 7, -1, "k" * 8_100, "k" * 8_191, "é" * 16_000])
 def test_a_key_stands_in_front_of_the_id(key: str | int) -> None:
     message = Message("T", b"x")
-    made = MessagePreparation(SendConfig(), SendHooks("PG", ManualClock()))
+    made = MessagePreparation(SendConfig(), SendHooks("PG", ManualClock()), SendTimers())
     pending = made.one(message, key, lambda pending: None)
     (text,), (unique_id,) = pending.properties, pending.unique_ids
     assert text == message.wire_properties(str(key), unique_id)
@@ -81,7 +84,7 @@ def test_a_key_stands_in_front_of_the_id(key: str | int) -> None:
 
 @pytest.mark.parametrize("key", ["k" * 32_768, "é" * 16_384])
 def test_a_key_that_is_too_long_is_refused(key: str) -> None:
-    made = MessagePreparation(SendConfig(), SendHooks("PG", ManualClock()))
+    made = MessagePreparation(SendConfig(), SendHooks("PG", ManualClock()), SendTimers())
     with pytest.raises(ConfigError, match=r"properties take \d+ bytes: expected at most"):
         made.one(Message("T", b"x"), key, lambda pending: None)
 
@@ -92,7 +95,7 @@ def test_they_are_cut_where_a_request_would_end_and_nowhere_else(
 ) -> None:
     config = SendConfig(max_batch_bytes=max_batch_bytes)
     made = prepared(messages, None, config)
-    singly = MessagePreparation(config, SendHooks("PG", ManualClock()))
+    singly = MessagePreparation(config, SendHooks("PG", ManualClock()), SendTimers())
     waiting = deque(singly.one(message, None, lambda pending: None) for message in messages)
     requests = []
     while waiting:
