@@ -109,6 +109,9 @@ def draw() -> None:
     growth = load("spark_growth")
     if growth is not None:
         spark_pictures.draw_growth(growth, PICTURES)
+    beside_kafka = load("spark_kafka")
+    if beside_kafka is not None:
+        spark_pictures.draw_kafka(beside_kafka, PICTURES)
 
 
 def main() -> None:

@@ -93,6 +93,7 @@ spark() {
     "$python" -m bench.spark.memory
     "$python" -m bench.spark.state
     "$python" -m bench.spark.link
+    "$python" -m bench.spark.kafka
 }
 
 all() {

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,24 @@ def rocketmq(version: str) -> Iterator[str]:
         yield addresses["name-server"]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A running process of RocketMQ: its address and process id."""
+
+    address: str
+    pid: int
+
+
 @contextlib.contextmanager
 def rocketmq_parts(version: str, *options: str) -> Iterator[dict[str, str]]:
     """Run RocketMQ; yields the addresses of its parts."""
+    with rocketmq_processes(version, *options) as parts:
+        yield {name: part.address for name, part in parts.items()}
+
+
+@contextlib.contextmanager
+def rocketmq_processes(version: str, *options: str) -> Iterator[dict[str, Part]]:
+    """Run RocketMQ; yields its parts by name."""
     script = str(ROOT / "ci" / "rocketmq.sh")
     with tempfile.TemporaryDirectory() as folder:
         where = [version, "--folder", str(Path(folder) / "rocketmq")]
@@ -62,7 +78,9 @@ def rocketmq_parts(version: str, *options: str) -> Iterator[dict[str, str]]:
             status = subprocess.run(
                 [script, "status", *where], check=True, stdout=subprocess.PIPE, text=True
             )
-            yield dict(line.split("\t")[:2] for line in status.stdout.splitlines())
+            rows = (line.split("\t") for line in status.stdout.splitlines())
+            # The last column begins "pid 123, ready".
+            yield {name: Part(address, int(told[4:].split(",")[0])) for name, address, told in rows}
         finally:
             subprocess.run([script, "down", *where], check=True)
 

@@ -292,8 +292,52 @@ def link(result: dict[str, Any]) -> str:
     )
 
 
+# Least throughput and most CPU time of ordermq on RocketMQ, relative to Kafka's connector.
+BESIDE_KAFKA = {
+    "key and value": (1.5, 0.6),
+    "all columns": (1.2, 0.9),
+    "count by key": (1.4, 0.7),
+    "sink": (1.0, None),
+}
+
+
+def beside_kafka(result: dict[str, Any]) -> str:
+    work, versions, lines = result["workload"], result["versions"], []
+    for what, ways in result["works"].items():
+        rate, cpu = BESIDE_KAFKA[what]
+        for name, row in ways.items():
+            is_judged = name.startswith("ordermq, RocketMQ")
+            is_met = row["rate_ratio"] >= rate and (cpu is None or row["cpu_ratio"] <= cpu)
+            target = f">= {rate}" + ("" if cpu is None else f"; CPU <= {cpu}")
+            lines.append([
+                what, name, f"{row['krows_per_second']:,}", f"{row['rate_ratio']:.2f}",
+                f"{row['cpu_us_per_row']:.1f}", f"{row['cpu_ratio']:.2f}",
+                f"{row['broker_cpu_us_per_row']:.1f}",
+                target if is_judged else "", verdict(is_met) if is_judged else "",
+            ])  # fmt: skip
+    return (
+        "## Spark's connector to Kafka and ordermq\n\n"
+        f"The same {work['rows']:,} messages, bodies of {work['body_bytes']} bytes, "
+        f"{work['keys']:,} keys drawn from a Zipf distribution, in {work['queues']} partitions or "
+        f"queues; batch reads to Spark's `noop` sink and batch writes of cached rows, alternated "
+        f"in one session, {work['rounds']} rounds after one that warms up. CPU time is that of the "
+        "program, the JVM and the Python workers; the broker's own is the last figure. Ratios are "
+        "medians of the rounds' ratios to Kafka's connector. Load of the machine before: "
+        f"{work['load_before']}. PySpark {versions['pyspark']}, Kafka {versions['kafka']}, "
+        f"connector {versions['connector']}.\n\n"
+        "![rows per second and CPU per row](pictures/spark_kafka.png)\n\n"
+        + table(
+            ["work", "reads from, writes to", "krow/s", "ratio", "CPU us per row", "ratio",
+             "broker's CPU us per row", "target", "met"],
+            lines,
+        )
+        + source_line(result)
+    )  # fmt: skip
+
+
 SECTIONS = {
     "spark": section,
+    "spark_kafka": beside_kafka,
     "spark_driver": driver,
     "spark_growth": growth,
     "spark_idle": idle,

@@ -16,6 +16,7 @@ _LINES = {
     "source": ("driver half of the stream", "#D55E00"),
     "program": ("program", "#333333"),
 }
+_WAY_COLORS = ("#9aa5b1", "#2a6f97", "#61a5c2")
 # Of the pairs of a panel.
 _PAIR_STYLES = (("#2a6f97", "o"), ("#D55E00", "s"))
 
@@ -84,6 +85,37 @@ def draw_growth(result: dict[str, Any], folder: Path) -> Path:
     )
     panels[0].set_ylim(bottom=0)  # once all lines are drawn: it ends the scaling
     target = folder / "spark_growth.png"
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+    return target
+
+
+def draw_kafka(result: dict[str, Any], folder: Path) -> Path:
+    """Draw throughput and CPU of ordermq and of Kafka's connector into `folder`."""
+    works = result["works"]
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    ways = list(next(iter(works.values())))
+    height = 0.8 / len(ways)
+    units = {"krows_per_second": "thousand rows per second", "cpu_us_per_row": "CPU us per row"}
+    for panel, (unit, label) in zip(panels, units.items(), strict=True):
+        for number, (way, color) in enumerate(zip(ways, _WAY_COLORS, strict=True)):
+            places = [row + number * height for row in range(len(works))]
+            values = [work[way][unit] for work in works.values()]
+            panel.barh(places, values, height, color=color, label=way)
+        panel.set_yticks([row + height for row in range(len(works))], list(works))
+        panel.invert_yaxis()
+        panel.set_xlabel(label)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(frameon=False, fontsize=7)
+    work = result["workload"]
+    head(
+        figure,
+        "Spark: ordermq and Kafka's connector",
+        f"{work['rows']:,} messages of {work['body_bytes']} bytes, {work['queues']} queues, "
+        f"alternated, {work['rounds']} rounds",
+    )
+    target = folder / "spark_kafka.png"
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=120, metadata={"Software": None})
     pyplot.close(figure)

@@ -10,8 +10,13 @@ from pyspark.sql import SparkSession
 from bench.machine import ROOT
 
 
-def session(memory: str = "2g") -> SparkSession:
-    """Return a session with two local cores; `memory` is the JVM's."""
+def session(memory: str = "2g", jars: str = "") -> SparkSession:
+    """Return a session with two local cores.
+
+    Args:
+        memory: of the JVM.
+        jars: files to add to the JVM's class path, joined by commas.
+    """
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     made: SparkSession = (
@@ -22,6 +27,7 @@ def session(memory: str = "2g") -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", memory)
+        .config("spark.jars", jars)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

@@ -1,0 +1,245 @@
+"""Measure Spark's connector to Kafka and ordermq, alternated: python -m bench.spark.kafka.
+
+The same messages are stored in Kafka, in RocketMQ and in the embedded broker: bodies of 100 bytes,
+keys drawn from a Zipf distribution, eight partitions or queues. One Spark session reads them by
+turns, and writes the same rows back. CPU time is that of the program, the JVM and all Python
+workers; the broker's own is counted apart. Needs Java 17 and Maven. Writes
+bench/results/spark_kafka.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bench.end_to_end.bench_rocketmq import rocketmq_processes
+from bench.machine import broker_process, command_line, cpu_seconds, save
+from bench.peers.kafka import CONNECTOR_VERSION, VERSION, Kafka, connector_jars, kafka
+from bench.spark.processes import Tree
+from bench.spark.rows import BODY_BYTES, Rows
+from bench.spark.session import session
+from bench.spark.sources import ROCKETMQ
+from bench.spark.turns import cached
+from ordermq import Admin, Message, Producer
+
+ROWS = 300_000
+ROUNDS = 3
+QUEUES = 8
+KEYS = 20_000
+TOPIC = "orders"
+WRITTEN = "scored"
+SEED = 20_261_126
+KAFKA = f"Kafka {VERSION}"
+REAL = f"ordermq, RocketMQ {ROCKETMQ}"
+EMBEDDED = "ordermq, embedded broker"
+READS = ("key and value", "all columns", "count by key")
+SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A broker with the messages, and how Spark reads and writes it."""
+
+    broker_pid: int
+    read: Callable[[str], DataFrame]  # a work of READS
+    write: Callable[[DataFrame], None]  # into another topic
+
+
+def messages(rows: int) -> pd.DataFrame:
+    """Return the key and the queue of each message."""
+    drawn = np.random.default_rng(SEED).zipf(1.2, rows * 2)
+    drawn = np.resize(drawn[drawn <= KEYS], rows)
+    return pd.DataFrame({"key": np.char.mod("order-%08d", drawn), "queue": drawn % QUEUES})
+
+
+def fill_kafka(spark: SparkSession, broker: Kafka, sent: pd.DataFrame) -> None:
+    """Store the messages in Kafka, by its connector."""
+    broker.create_topic(TOPIC, QUEUES)
+    frame = spark.createDataFrame(sent).select(
+        "key",
+        F.lit(b"x" * BODY_BYTES).alias("value"),
+        F.col("queue").cast("int").alias("partition"),
+    )
+    to = {"kafka.bootstrap.servers": broker.address, "topic": TOPIC}
+    frame.write.format("kafka").options(**to).mode("append").save()
+
+
+def fill(address: str, sent: pd.DataFrame) -> None:
+    """Store the messages in RocketMQ or the embedded broker."""
+    with Admin(address) as admin:
+        admin.create_topic(TOPIC, QUEUES)
+    body = b"x" * BODY_BYTES
+    events = ((Message(TOPIC, body, tags="paid"), key) for key in sent["key"])
+    with Producer("fill", name_servers=address) as producer:
+        for _ in producer.send_stream(events, max_in_flight=4_096):
+            pass
+
+
+def kafka_side(spark: SparkSession, broker: Kafka) -> Side:
+    at = {"kafka.bootstrap.servers": broker.address}
+    broker.create_topic(WRITTEN, QUEUES)
+
+    def read(work: str) -> DataFrame:
+        options = at | {"subscribe": TOPIC, "startingOffsets": "earliest"}
+        if work == "all columns":
+            options["includeHeaders"] = "true"
+        frame = spark.read.format("kafka").options(**options).load()
+        if work == "count by key":
+            return frame.groupBy("key").count()
+        return frame if work == "all columns" else frame.select("key", "value")
+
+    def write(rows: DataFrame) -> None:
+        renamed = rows.select(F.col("sharding_key").alias("key"), F.col("body").alias("value"))
+        renamed.write.format("kafka").options(**at, topic=WRITTEN).mode("append").save()
+
+    return Side(broker.pid, read, write)
+
+
+def ordermq_side(spark: SparkSession, name_servers: str, broker_pid: int) -> Side:
+    columns = {"key and value": "sharding_key,body", "count by key": "sharding_key"}
+
+    def read(work: str) -> DataFrame:
+        options = {"name_servers": name_servers, "topic": TOPIC}
+        if work in columns:
+            options["columns"] = columns[work]
+        frame = spark.read.format("ordermq").options(**options).load()
+        return frame.groupBy("sharding_key").count() if work == "count by key" else frame
+
+    with Admin(name_servers) as admin:
+        admin.create_topic(WRITTEN, QUEUES)
+
+    def write(rows: DataFrame) -> None:
+        options = {"name_servers": name_servers, "topic": WRITTEN}
+        rows.write.format("ordermq").options(**options).mode("append").save()
+
+    return Side(broker_pid, read, write)
+
+
+@contextlib.contextmanager
+def sides(spark: SparkSession, sent: pd.DataFrame, folder: Path) -> Iterator[dict[str, Side]]:
+    """Run the three brokers, with the messages in each."""
+    with contextlib.ExitStack() as stack:
+        peer = stack.enter_context(kafka(folder / "kafka"))
+        parts = stack.enter_context(rocketmq_processes(ROCKETMQ))
+        own, address = stack.enter_context(broker_process(folder / "own", durability="os"))
+        name_server = parts["name-server"].address
+        fill_kafka(spark, peer, sent)
+        fill(name_server, sent)
+        fill(address, sent)
+        yield {
+            KAFKA: kafka_side(spark, peer),
+            REAL: ordermq_side(spark, name_server, parts["broker-a"].pid),
+            EMBEDDED: ordermq_side(spark, address, own.pid),
+        }
+
+
+def noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def works(side: Side, rows: DataFrame, sent: int) -> dict[str, Callable[[], None]]:
+    """Return each work as a call."""
+    for work in READS[:2]:
+        assert side.read(work).count() == sent, work
+    made: dict[str, Callable[[], None]] = {
+        work: (lambda work=work: noop(side.read(work)))  # type: ignore[misc]
+        for work in READS
+    }
+    made[SINK] = lambda: side.write(rows)
+    return made
+
+
+def measure(
+    spark: SparkSession, all_sides: dict[str, Side], rows: int, rounds: int, chosen: str
+) -> dict[str, Any]:
+    """Do each work by turns; return the figures of each side and work."""
+    tree = Tree(spark)
+    # Each key in one task, as the sink of ordermq wants it.
+    written = cached(spark, rows, KEYS)
+    todo = {name: works(side, written, rows) for name, side in all_sides.items()}
+    found: dict[str, Any] = {}
+    for work in (chosen,) if chosen else (*READS, SINK):
+        passes: dict[str, list[tuple[float, float, float]]] = {name: [] for name in all_sides}
+        for number in range(rounds + 1):
+            for name, side in all_sides.items():
+                before, began = tree.cpu_seconds(), time.perf_counter()
+                broker = cpu_seconds(side.broker_pid)
+                todo[name][work]()
+                taken = time.perf_counter() - began, tree.cpu_seconds() - before
+                print(f"{work}, {name}: {taken[0]:.2f} s, {taken[1]:.2f} CPU-s", flush=True)
+                if number:  # the first round warms the JVM and the workers
+                    passes[name].append((*taken, cpu_seconds(side.broker_pid) - broker))
+        found[work] = {name: figures(each, passes[KAFKA], rows) for name, each in passes.items()}
+        for name, row in found[work].items():
+            print(work, name, row, flush=True)
+    return found
+
+
+def figures(
+    passes: list[tuple[float, float, float]], peer: list[tuple[float, float, float]], rows: int
+) -> dict[str, Any]:
+    """Return medians per row, and the medians of the rounds' ratios to the peer."""
+
+    def median(values: Iterator[float], digits: int = 2) -> float:
+        return round(statistics.median(values), digits)
+
+    pairs = list(zip(passes, peer, strict=True))
+    return {
+        "seconds": median(seconds for seconds, _, _ in passes),
+        "krows_per_second": round(rows / statistics.median(one[0] for one in passes) / 1e3),
+        "cpu_us_per_row": median(cpu / rows * 1e6 for _, cpu, _ in passes),
+        "broker_cpu_us_per_row": median(cpu / rows * 1e6 for _, _, cpu in passes),
+        "rate_ratio": median(theirs[0] / mine[0] for mine, theirs in pairs),
+        "cpu_ratio": median(mine[1] / theirs[1] for mine, theirs in pairs),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--only", choices=(*READS, SINK), default="", help="no result is saved")
+    asked = parser.parse_args()
+    sent = messages(asked.rows)
+    spark = session(jars=connector_jars())
+    spark.dataSource.register(Rows)
+    try:
+        with tempfile.TemporaryDirectory() as text, sides(spark, sent, Path(text)) as all_sides:
+            before = os.getloadavg()[0]
+            found = measure(spark, all_sides, asked.rows, asked.rounds, asked.only)
+    finally:
+        spark.stop()
+    if asked.only:
+        return
+    result = {
+        "command": command_line("bench.spark.kafka"),
+        "workload": {
+            "rows": asked.rows, "rounds": asked.rounds, "body_bytes": BODY_BYTES,
+            "queues": QUEUES, "keys": int(sent["key"].nunique()),
+            "load_before": round(before, 1),
+        },
+        "versions": {
+            "pyspark": pyspark.__version__, "kafka": VERSION, "connector": CONNECTOR_VERSION,
+            "rocketmq": ROCKETMQ,
+        },
+        "works": found,
+    }  # fmt: skip
+    print(save("spark_kafka", result))
+
+
+if __name__ == "__main__":
+    main()
