@@ -28,6 +28,7 @@ from ordermq.model.receipts import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks
 from ordermq.producer.pending_message import (
+    Arrivals,
     AsyncBatchWaiter,
     AsyncWaiter,
     BatchWaiter,
@@ -122,6 +123,7 @@ class Producer(Starting):
         self._senders_in_flight: set[QueueSender] = set()  # also those of replies
         self._failed_keys = FailedKeys()
         self._accumulator: Accumulator | None = None
+        self._arrivals: Arrivals | None = None  # of the loop that awaited last
         self._hooks = SendHooks(self.group, self._clock, self.config.remoting.namespace)
         self._timers = SendTimers()
         self._preparation = MessagePreparation(self.config.send, self._hooks, self._timers)
@@ -313,7 +315,7 @@ class Producer(Starting):
 
         The message of a caller that is cancelled is sent all the same; a failure is logged then.
         """
-        waiter = AsyncWaiter()
+        waiter = AsyncWaiter(self._arrivals_of_loop())
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending])
         try:
@@ -333,7 +335,7 @@ class Producer(Starting):
 
         Cancelling it recalls no message.
         """
-        waiter = AsyncWaiter()
+        waiter = AsyncWaiter(self._arrivals_of_loop())
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
         return waiter.receipt
@@ -563,6 +565,13 @@ class Producer(Starting):
             self._raise_if_closed(error)
             raise
 
+    def _arrivals_of_loop(self) -> Arrivals:
+        # Kept for the last loop: nearly all programs have one.
+        loop, found = asyncio.get_running_loop(), self._arrivals
+        if found is None or found.loop is not loop:
+            found = self._arrivals = Arrivals(loop)
+        return found
+
     def _raise_if_closed(self, error: BaseException) -> None:
         # A signal handler on top of this call has closed the producer: asyncio says only that its
         # event loop is closed.
@@ -699,7 +708,7 @@ class Producer(Starting):
         properties: Mapping[str, str] | None = None,
     ) -> SendReceipt:
         """`reply` for asyncio code, on any loop."""
-        waiter = AsyncWaiter()
+        waiter = AsyncWaiter(self._arrivals_of_loop())
         message, added = reply_message(request, body, tags, keys, properties)
         self._begin_reply(request, message, added, waiter.on_done)
         return await waiter.receipt

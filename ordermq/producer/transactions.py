@@ -249,7 +249,7 @@ class TransactionProducer(Producer):
         """
         client = self._live()
         executor = _executable(message, execute or self._execute)
-        waiter = AsyncWaiter()
+        waiter = AsyncWaiter(self._arrivals_of_loop())
         pending = self._half(message, sharding_key, waiter.on_done)
         state = None
         try:
