@@ -26,11 +26,12 @@ from ordermq.client.user_code import OwnThreads
 from ordermq.clock import SystemClock
 from ordermq.config import ConsumeConfig, ConsumePathKind
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
-from ordermq.consumer.dispatch.failure_policy import policy_for
+from ordermq.consumer.dispatch.failure_policy import DeadLetter, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import NoHistory
@@ -45,6 +46,7 @@ _TIMES = 5
 _CLAIM = 256  # messages: the most of one claim
 _MOST_CALLS = 256  # by key: messages of a queue
 _TASKS = 64
+_NEVER_STOPS = DeadLetterGuard("bench", 0, 0, ConsumerStatistics())
 
 
 def consumed(path: ConsumePathKind, batch: int, messages: int) -> Work:
@@ -62,6 +64,7 @@ def consumed(path: ConsumePathKind, batch: int, messages: int) -> Work:
         EventRecorder(NoHistory(), "bench"),
         ConsumerStatistics(clock),
         OwnThreads(),
+        _NEVER_STOPS,
     )
     dispatcher._pool = pool
     answer = MessageBatch(_QUEUE, pull_body(messages, 100))
@@ -115,6 +118,7 @@ def consumed_by_key(path: ConsumePathKind, is_async: bool) -> Work:
         EventRecorder(NoHistory(), "bench"),
         statistics,
         OwnThreads(),
+        _NEVER_STOPS,
     )
     dispatcher._pool = pool
     dispatcher._listener = listen_async if is_async else listen
@@ -164,6 +168,8 @@ def consumed_concurrently(path: ConsumePathKind, batch: int, messages: int) -> W
         EventRecorder(NoHistory(), "bench"),
         ConsumerStatistics(clock),
         OwnThreads(),
+        DeadLetter(),
+        _NEVER_STOPS,
         False,
     )
     submitted: deque[AssignedQueue] = deque()

@@ -205,6 +205,15 @@ class LeaseConfig(Value, kw_only=True):
             )
 
 
+def require_dead_letter_window(config: ConsumeConfig) -> None:
+    """Raise ConfigError if the window cannot hold as many dead letters as stop the consumer."""
+    if 0 < config.dead_letter_window < config.pause_after_dead_letters:
+        raise ConfigError(
+            f"{type(config).__name__}.dead_letter_window={config.dead_letter_window}: expected at "
+            f"least pause_after_dead_letters={config.pause_after_dead_letters}, or it never pauses"
+        )
+
+
 class ConsumeConfig(Value, kw_only=True):
     """Listener calls: orderly (docs/internals/semantics.md#orderly-consumption), by key
     (docs/internals/semantics.md#key-lanes) and concurrent
@@ -226,6 +235,12 @@ class ConsumeConfig(Value, kw_only=True):
     # Ordered: attempts of one message before `on_failure`, by default the dead-letter topic;
     # 0: the number of the policy. 0..2^31.
     max_attempts: int = 0
+    # Pause the consumer, until `resume()`, after so many dead letters among the last
+    # `dead_letter_window` messages of a topic; 0: never. 0..1000.
+    pause_after_dead_letters: int = 10
+    # Messages of a topic that `pause_after_dead_letters` looks at; as many as it: dead letters in
+    # a row; 0: twice as many. 0..1000000.
+    dead_letter_window: int = 0
     # Time after which a revoked queue whose listener still runs is reported. 1 ms..1 day.
     drain_timeout_ms: int = 30_000
     # Retries of one message before the dead-letter topic; -1: 16 in a concurrent group, no limit
@@ -266,6 +281,8 @@ class ConsumeConfig(Value, kw_only=True):
             max_time_consume_continuously_ms=(1, DAY_MS),
             suspend_current_queue_time_ms=(10, 30_000),
             max_attempts=(0, 1 << 31),
+            pause_after_dead_letters=(0, 1_000),
+            dead_letter_window=(0, 1_000_000),
             drain_timeout_ms=(1, DAY_MS),
             max_reconsume_times=(-1, (1 << 31) - 1),
             consume_timeout_ms=(1, DAY_MS),
@@ -273,6 +290,7 @@ class ConsumeConfig(Value, kw_only=True):
             max_in_flight_per_queue=(1, 10_000),
             max_ahead_per_queue=(1, 1 << 30),
         )
+        require_dead_letter_window(self)
 
 
 class RebalanceConfig(Value, kw_only=True):

@@ -128,6 +128,8 @@ class ConsumerSettings(RemotingSettings, total=False):
     max_time_consume_continuously_ms: int
     suspend_current_queue_time_ms: int
     max_attempts: int
+    pause_after_dead_letters: int
+    dead_letter_window: int
     drain_timeout_ms: int
     max_reconsume_times: int
     strict_results: bool

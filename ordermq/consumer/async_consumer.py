@@ -112,7 +112,7 @@ class _Use(Protocol):
 
     async def pause(self, queue: MessageQueue) -> None: ...
 
-    async def resume(self, queue: MessageQueue) -> None: ...
+    async def resume(self, queue: MessageQueue | None) -> None: ...
 
     async def seek(self, queue: MessageQueue, offset: int) -> None: ...
 
@@ -139,7 +139,7 @@ class _Listening:
     async def pause(self, queue: MessageQueue) -> None:
         self.consumer.pause(queue)
 
-    async def resume(self, queue: MessageQueue) -> None:
+    async def resume(self, queue: MessageQueue | None) -> None:
         await in_thread(self.consumer.resume, queue)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -175,8 +175,8 @@ class _Iteration:
     async def pause(self, queue: MessageQueue) -> None:
         self.consumer.pause([queue])
 
-    async def resume(self, queue: MessageQueue) -> None:
-        self.consumer.resume([queue])
+    async def resume(self, queue: MessageQueue | None) -> None:
+        await in_thread(self.consumer.resume, None if queue is None else [queue])
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         await self.consumer.aseek(queue, offset)
@@ -452,8 +452,12 @@ class AsyncConsumer(AsyncStarting):
         """
         await self._use.pause(queue)
 
-    async def resume(self, queue: MessageQueue) -> None:
-        """End a `pause`. Raises: StateError: the queue is not assigned."""
+    async def resume(self, queue: MessageQueue | None = None) -> None:
+        """End a `pause`, or a stop by a failure policy or by `pause_after_dead_letters`, of a
+        queue, or of all of them.
+
+        Raises: StateError: the queue is not assigned.
+        """
         await self._use.resume(queue)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:

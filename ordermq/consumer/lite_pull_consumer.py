@@ -35,6 +35,7 @@ from ordermq.consumer.group.group_member import (
     TopicCallback,
 )
 from ordermq.consumer.offsets.offset_store import OffsetStore, require_plain_store
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.poll_buffer import (
     NOTHING,
     PollBuffer,
@@ -210,6 +211,7 @@ class LitePullConsumer(GroupConsumer):
                 clock=self._clock,
                 recorder=NoHistory(),
                 statistics=self.statistics,
+                guard=DeadLetterGuard(self.group, 0, 0, self.statistics),
             )
         )
 
@@ -466,12 +468,16 @@ class LitePullConsumer(GroupConsumer):
         """
         self._live().control.pause_held(_several(queues))
 
-    def resume(self, queues: Collection[MessageQueue]) -> None:
-        """End the pause of these queues.
+    def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """End the pause of these queues, or of all of them.
 
         Raises: StateError: one is not assigned; none is resumed.
         """
-        self._live().control.resume_held(_several(queues))
+        control = self._live().control
+        if queues is None:
+            control.resume_all()
+        else:
+            control.resume_held(_several(queues))
 
     # Offsets.
 

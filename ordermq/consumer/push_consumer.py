@@ -22,7 +22,14 @@ from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumerConfig, MessageModel
-from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, policy_for
+from ordermq.consumer.dispatch.failure_policy import (
+    MAX_RECONSUME_TIMES,
+    DeadLetter,
+    FailurePolicy,
+    ParkKey,
+    Retry,
+    policy_for,
+)
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
@@ -38,6 +45,7 @@ from ordermq.consumer.listener import (
     decoding,
     require_listener,
 )
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
@@ -84,9 +92,10 @@ class PushConsumer(GroupConsumer):
             offset file is found: default "DEFAULT", and each member of a host needs one of its
             own.
         config: all settings at once; else give them flat, as `pull_batch_size=64`.
-        on_failure: what happens to a message of an ordered group that keeps failing, and after
-            how many attempts; default `Retry()`, or the dead-letter topic if `max_attempts` or
-            `max_reconsume_times` is given.
+        on_failure: what happens to a message that keeps failing, after how many attempts, after
+            which pauses, and by which exceptions (docs/failures.md); default `Retry()`, or the
+            dead-letter topic if `max_attempts` or `max_reconsume_times` is given. A concurrent
+            group has `DeadLetter()` only.
         offset_store: keeps the group's offsets instead of the brokers, whose offsets follow it;
             of an orderly group. With `ordermq.sql.SqlOffsetStore` each message takes effect in
             your database exactly once (docs/exactly-once.md).
@@ -155,6 +164,13 @@ class PushConsumer(GroupConsumer):
         )
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
+        consume = self.config.consume
+        self._guard = DeadLetterGuard(
+            self.group,
+            consume.pause_after_dead_letters,
+            consume.dead_letter_window,
+            self.statistics,
+        )
         self._hooks: list[ConsumeHook] = []
         self.call_times: CallTimes | None = None  # see `time_calls`
         # Made at the start: until then nothing runs that a forgotten `close` would leak.
@@ -288,7 +304,8 @@ class PushConsumer(GroupConsumer):
         consume = self.config.consume
         # Silently ignored, each of these would promise an order that is not kept.
         ordered_only = {
-            "on_failure": self._on_failure is not None,
+            f"on_failure={self._on_failure!r}": self._on_failure is not None
+            and not isinstance(self._on_failure, DeadLetter),
             "max_attempts": consume.max_attempts != 0,
             "auto_commit=False": not consume.auto_commit,
             "order_by_key": consume.order_by_key,
@@ -296,9 +313,17 @@ class PushConsumer(GroupConsumer):
         if wrong := ", ".join(name for name, is_given in ordered_only.items() if is_given):
             raise ConfigError(
                 f"{wrong}: for @consumer.orderly only; a concurrent group has "
-                "max_reconsume_times and its retry topic",
+                "max_reconsume_times, or on_failure=DeadLetter(), and its retry topic",
                 group=self.group,
             )
+        if self._on_failure is not None and self._is_broadcasting:
+            raise ConfigError(
+                "on_failure: a broadcasting group has no retry topic, so a concurrent listener's "
+                "failed messages are dropped; leave it out",
+                group=self.group,
+            )
+        if isinstance(self._on_failure, DeadLetter):
+            self._check_concurrent_backoff(self._on_failure)
         if self._is_broadcasting and consume.max_reconsume_times >= 0:
             raise ConfigError(
                 f"max_reconsume_times={consume.max_reconsume_times}: a broadcasting group has no "
@@ -308,6 +333,15 @@ class PushConsumer(GroupConsumer):
         self._require_no_listener()
         self._concurrent_listener = listener
         return listener
+
+    def _check_concurrent_backoff(self, policy: DeadLetter) -> None:
+        if policy.retry != Retry() and not policy.retry_on:
+            raise ConfigError(
+                f"on_failure={policy!r}: in a concurrent group `retry` is for what `retry_on` "
+                "names; other failed messages wait at the broker, for 10 s, 30 s, 1 min .., or at "
+                "context.delay_level",
+                group=self.group,
+            )
 
     def add_hook(self, hook: ConsumeHook) -> None:
         """Have `hook` called before and after each listener call; before `start`."""
@@ -462,6 +496,7 @@ class PushConsumer(GroupConsumer):
                 if self._history_path is None
                 else History(self._history_path, self.client_id),
                 statistics=self.statistics,
+                guard=self._guard,
             )
         )
         # Set before it starts: a listener may be called, and seek in its queue, before `start`
@@ -485,6 +520,10 @@ class PushConsumer(GroupConsumer):
                 parts.recorder,
                 parts.statistics,
                 parts.user_code,
+                self._policy
+                if isinstance(self._policy, DeadLetter)
+                else DeadLetter(MAX_RECONSUME_TIMES + 1),  # Java counts repetitions
+                self._guard,
                 is_broadcasting=self._is_broadcasting,
             )
         kind: type[OrderedDispatcher[Any]]
@@ -507,6 +546,7 @@ class PushConsumer(GroupConsumer):
             parts.recorder,
             parts.statistics,
             parts.user_code,
+            self._guard,
         )
 
     @property
@@ -637,11 +677,13 @@ class PushConsumer(GroupConsumer):
             member.control.pause_all()
 
     def resume(self, message_queue: MessageQueue | None = None) -> None:
-        """End a `pause`, or a stop by `Stop()`, of a queue, or of all paused queues.
+        """End a `pause`, or a stop by `Stop()` or by `pause_after_dead_letters`, of a queue, or of
+        all paused queues.
 
         Raises: StateError: not running; the queue is neither assigned nor released.
         """
         member = self._live()
+        self._guard.resume()  # first: a batch that begins now may move its message again
         if message_queue is not None:
             member.control.resume(message_queue)
             return

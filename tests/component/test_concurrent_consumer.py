@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import ConsumeResult, DeadLetter, Message, MessageView, Producer, PushConsumer
+from ordermq import ConsumeResult, Message, MessageView, Producer, PushConsumer, Stop
 from ordermq.broker import EmbeddedBroker, message_routing
 from ordermq.client.broker_api import BrokerApi
 from ordermq.config.consumer import CONSUME_PATH_VARIABLE
@@ -489,7 +489,7 @@ def test_a_concurrent_group_takes_no_lock(
     [
         ({"max_attempts": 3}, "max_attempts"),
         ({"auto_commit": False}, "auto_commit"),
-        ({"on_failure": DeadLetter()}, "on_failure"),
+        ({"on_failure": Stop()}, "on_failure"),
     ],
 )
 def test_settings_for_ordered_groups_only_are_refused(settings: dict[str, Any], name: str) -> None:

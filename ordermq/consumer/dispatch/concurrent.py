@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ordermq import core
 from ordermq.client.session import ClientSession
@@ -33,7 +33,12 @@ from ordermq.consumer.dispatch.consume_loop import (
     failure_text,
     native_plan,
 )
-from ordermq.consumer.dispatch.failure_policy import MAX_RECONSUME_TIMES, send_back
+from ordermq.consumer.dispatch.failure_policy import (
+    DeadLetter,
+    FailureHandler,
+    cause_of,
+    send_back,
+)
 from ordermq.consumer.listener import (
     CONCURRENT,
     ConcurrentContext,
@@ -51,6 +56,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
     RunningCall,
 )
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import (
     DirectResult,
     FillLimits,
@@ -67,11 +73,24 @@ from ordermq.model.names import RETRY_PREFIX
 from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
+_TO_DEAD_LETTERS = -1  # as a delay level
 _TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
 # A listener that only counts takes 0.2 us, passing a queue on to the next worker some 5 us. But
 # meanwhile other queues wait, and the pool learns nothing of slow calls: hence a millisecond.
 _RUN_MS = 1
 _MOST_MESSAGES_PER_RUN = 256
+
+
+class SendBack(NamedTuple):
+    """What follows for failed messages.
+
+    Args:
+        delay_level: as of `ConcurrentContext`; None: they are retried here.
+        error: what failed; None: the listener returned so.
+    """
+
+    delay_level: int | None
+    error: BaseException | None
 
 
 class ConcurrentCalls(Step, Protocol):
@@ -162,6 +181,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
         user_code: UserCode,
+        policy: DeadLetter,
+        guard: DeadLetterGuard,
         is_broadcasting: bool,
     ) -> None:
         super().__init__(
@@ -175,6 +196,10 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             user_code,
             limits_tasks=True,
         )
+        self._policy = policy
+        self._max_retries = policy.max_attempts - 1
+        self._failures = FailureHandler(client, group, config, policy, recorder, statistics, guard)
+        self._guard = guard
         self._is_broadcasting = is_broadcasting
         # Batches with listeners. Two may want to settle one: the worker whose listener returned,
         # and the watch that has waited long enough. Whoever pops it does; pop is atomic. Native
@@ -252,7 +277,11 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
 
     def _in_python(self, assigned: AssignedQueue) -> Steps:
         now_ms = self._clock.now_ms()
-        claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
+        size = self._config.consume_message_batch_max_size
+        # One by one, where an exception decides on the one message that has raised it.
+        if self._policy.dead_letter_on and assigned.queue.topic.startswith(RETRY_PREFIX):
+            size = 1
+        claim = assigned.begin_batch(size, now_ms)
         if isinstance(claim, NotClaimed):
             return
         # Before the call: the next worker claims the next batch while this one runs.
@@ -296,18 +325,34 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             assigned.finish(context.claim, run.offsets())
             return
         self._statistics.add("batches_failed")
+        is_outage, is_hopeless = self._failures.look(error)
+        # Of several messages nobody knows which one has raised: the retry topic has them one by
+        # one.
+        is_dead = is_hopeless and size - done == 1
         if error is not None:
+            follows = "will be sent back to the broker"
+            if self._is_broadcasting:
+                follows = "are dropped"
+            elif is_outage:
+                follows = "will be retried here"
+            elif is_dead:
+                follows = "will be moved to the dead-letter topic"
             _log.error(
                 "%s: %s; offsets %d-%d %s (attempt %d)",
                 assigned.queue,
                 failure_text(error),
                 run.first_offset,
                 run.last_offset,
-                "are dropped" if self._is_broadcasting else "will be sent back to the broker",
+                follows,
                 context.attempt + 1,
                 exc_info=None if type(error) is ConfigError else error,
             )
-        self._finish_soon(call, context, done, context.delay_level)
+        treatment = SendBack(context.delay_level, error)
+        if is_outage:
+            treatment = SendBack(None, error)
+        elif is_dead:
+            treatment = SendBack(_TO_DEAD_LETTERS, error)
+        self._finish_soon(call, context, done, treatment)
 
     # Failed messages; on the I/O thread.
 
@@ -322,7 +367,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         if self._recorder.enabled:
             verdict = verdict_of(Settlement.RETRY, 0)
             self._record_end(context, verdict, detail="TIME_OUT")
-        self._finish_soon(call, context, 0, _TIMED_OUT_DELAY_LEVEL)
+        timed_out = TimeoutError(f"no result after {self._config.consume_timeout_ms} ms")
+        self._finish_soon(call, context, 0, SendBack(_TIMED_OUT_DELAY_LEVEL, timed_out))
 
     def _take(self, messages: MessageRun) -> ConcurrentContext | None:
         if (found := self._running.pop(messages, None)) is not None:
@@ -333,18 +379,18 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         return None
 
     def _finish_soon(
-        self, call: RunningCall, context: ConcurrentContext, done: int, delay_level: int
+        self, call: RunningCall, context: ConcurrentContext, done: int, treatment: SendBack
     ) -> None:
         runtime, name = self._client.runtime, f"send back {call.assigned.queue}"
-        runtime.post(lambda: runtime.spawn(self._finish(call, context, done, delay_level), name))
+        runtime.post(lambda: runtime.spawn(self._finish(call, context, done, treatment), name))
 
     async def _finish(
-        self, call: RunningCall, context: ConcurrentContext, done: int, delay_level: int
+        self, call: RunningCall, context: ConcurrentContext, done: int, treatment: SendBack
     ) -> None:
         """Finish a batch of which only the first `done` messages succeeded."""
         assigned, claim, run = call.assigned, context.claim, call.messages
         failed = list(run)[done:]
-        kept = set(await self._send_back(failed, delay_level))
+        kept = set(await self._send_back(failed, treatment))
         finished = [offset for offset in run.offsets() if offset not in kept]
         if self._recorder.enabled:
             for message in failed:
@@ -355,17 +401,22 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                     )
         for offset in finished:
             assigned.attempts.pop(offset, None)
+        is_outage = treatment.delay_level is None
+        counts = assigned.outages if is_outage else assigned.attempts
         for offset in kept:
-            assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
+            counts[offset] = counts.get(offset, 0) + 1
         assigned.finish(claim, finished)
         # After `finish`, so that a revocation does not wait for these.
         if kept:
             # Neither done nor stored again: they hold the commit, and are retried in place.
-            await self._clock.sleep_ms(self._config.send_back_retry_ms)
+            pause_ms = self._config.send_back_retry_ms
+            if is_outage:
+                pause_ms = self._failures.delay_of(assigned, min(kept))
+            await self._clock.sleep_ms(pause_ms)
             if assigned.requeue(claim, kept):
                 self.submit(assigned)
 
-    async def _send_back(self, messages: Sequence[MessageView], delay_level: int) -> list[int]:
+    async def _send_back(self, messages: Sequence[MessageView], treatment: SendBack) -> list[int]:
         """Store messages again for later; return the offsets of those that could not be."""
         if self._is_broadcasting:
             self._statistics.add("dropped", len(messages))
@@ -376,14 +427,22 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 messages[-1].queue_offset,
             )
             return []
-        stored = await asyncio.gather(*(self._send_back_one(m, delay_level) for m in messages))
+        if (level := treatment.delay_level) is None:
+            return [message.queue_offset for message in messages]
+        stored = await asyncio.gather(
+            *(self._send_back_one(m, level, treatment.error) for m in messages)
+        )
         return [
             m.queue_offset for m, is_stored in zip(messages, stored, strict=True) if not is_stored
         ]
 
-    async def _send_back_one(self, message: MessageView, delay_level: int) -> bool:
-        asked = self._config.max_reconsume_times
-        max_retries = MAX_RECONSUME_TIMES if asked < 0 else asked
+    async def _send_back_one(
+        self, message: MessageView, delay_level: int, cause: BaseException | None
+    ) -> bool:
+        max_retries = self._max_retries
+        is_last = delay_level < 0 or message.reconsume_times >= max_retries  # the broker's rule
+        if is_last and self._guard.reason:
+            return False  # it waits like those that are not consumed at all
         try:
             await send_back(self._client, self._group, message, delay_level, max_retries)
         except (RemotingError, RouteError) as error:
@@ -404,6 +463,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             )
             return False
         self._statistics.add("sent_back")
-        if delay_level < 0 or message.reconsume_times >= max_retries:  # the broker's rule, too
+        if is_last:
             self._statistics.add("dead_letters", queue=message.message_queue)
+            self._guard.note(message.message_queue, cause_of(cause))
         return True

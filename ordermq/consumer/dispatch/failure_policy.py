@@ -12,13 +12,16 @@ dispatchers carry that out: `orderly.py`, `key_ordered.py`, `concurrent.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from dataclasses import replace
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import field, replace
 from enum import Enum, auto
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from ordermq.callables import require_plain, require_plain_result
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig
+from ordermq.config.checks import DAY_MS, require_range
 from ordermq.consumer.dispatch.consume_loop import (
     ListenerCancelled,
     OnIoThread,
@@ -26,6 +29,7 @@ from ordermq.consumer.dispatch.consume_loop import (
 )
 from ordermq.consumer.listener import ConsumeContext, Verdict
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
@@ -41,10 +45,52 @@ _FIRST_RETRY_LEVEL = 3  # attempt n waits at delay level 3 + n as in Java: 10 s,
 _MIN_PAUSE_MS, _MAX_PAUSE_MS = 10, 30_000
 
 
+# Exceptions of a listener: a class, several, or a predicate of the exception.
+ErrorFilter = (
+    type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
+)
+
+
 class Retry(Value):
-    """Retry without end, at the head of the queue: order before progress. The default."""
+    """Retry without end, at the head of the queue: order before progress. The default.
+
+    Also the back-off of the other policies: `DeadLetter(retry=Retry(backoff_ms=100, factor=2))`.
+
+    Args:
+        backoff_ms: pause after the first failure, up to a day; 0: `suspend_current_queue_time_ms`.
+        factor: each further pause is so many times as long; 1..1000.
+        max_ms: longest pause before jitter, up to a day.
+        jitter: part of each pause that is left to chance, so that members do not retry at the
+            same moment: 0.2 makes 1,000 ms one of 800..1,200. 0..1.
+        dead_letter_on: exceptions that no retry will mend, as ValueError or a predicate: the
+            message is moved to the dead-letter topic at the first such failure.
+    """
+
+    backoff_ms: int = 0
+    factor: float = 1.0
+    max_ms: int = 60_000
+    jitter: float = 0.0
+    dead_letter_on: ErrorFilter = ()
 
     max_attempts: ClassVar[int] = 0  # never: so that every policy has a limit to ask for
+    retry_on: ClassVar[tuple[()]] = ()  # all are
+
+    def __post_init__(self) -> None:
+        require_range(self, backoff_ms=(0, DAY_MS), max_ms=(1, DAY_MS))
+        for name, low, high in (("factor", 1, 1_000), ("jitter", 0, 1)):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not low <= value <= high:
+                raise ConfigError(f"Retry.{name}={value!r}: expected a number, {low}..{high}")
+        if self.backoff_ms > self.max_ms:
+            raise ConfigError(
+                f"Retry.backoff_ms={self.backoff_ms}: expected at most max_ms={self.max_ms}"
+            )
+        _check_filters(self, "dead_letter_on")
+
+    @property
+    def retry(self) -> Retry:
+        """The back-off: its own."""
+        return self
 
 
 class DeadLetter(Value):
@@ -52,12 +98,20 @@ class DeadLetter(Value):
 
     Args:
         max_attempts: failed attempts before that.
+        retry: the pauses between the attempts.
+        retry_on: exceptions that are no fault of the message, as ConnectionError or a predicate:
+            retried without end, and not counted as attempts.
+        dead_letter_on: exceptions that no retry will mend: moved at the first such failure.
+            What matches both is retried.
     """
 
     max_attempts: int = MAX_RECONSUME_TIMES
+    retry: Retry = field(default_factory=Retry, kw_only=True)
+    retry_on: ErrorFilter = field(default=(), kw_only=True)
+    dead_letter_on: ErrorFilter = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        _require_limit(self)
+        _check_limited(self)
 
 
 class Stop(Value):
@@ -65,12 +119,16 @@ class Stop(Value):
 
     Args:
         max_attempts: failed attempts before that.
+        retry, retry_on, dead_letter_on: as of `DeadLetter`.
     """
 
     max_attempts: int = MAX_RECONSUME_TIMES
+    retry: Retry = field(default_factory=Retry, kw_only=True)
+    retry_on: ErrorFilter = field(default=(), kw_only=True)
+    dead_letter_on: ErrorFilter = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        _require_limit(self)
+        _check_limited(self)
 
 
 class ParkKey(Value):
@@ -89,13 +147,17 @@ class ParkKey(Value):
             offsets behind the first of them are consumed meanwhile, and a member that takes the
             queue over tries the key again.
         max_attempts: failed attempts before that.
+        retry, retry_on, dead_letter_on: as of `DeadLetter`.
     """
 
     topic: str = ""
     max_attempts: int = MAX_RECONSUME_TIMES
+    retry: Retry = field(default_factory=Retry, kw_only=True)
+    retry_on: ErrorFilter = field(default=(), kw_only=True)
+    dead_letter_on: ErrorFilter = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        _require_limit(self)
+        _check_limited(self)
         if self.topic:
             check_topic(self.topic)
 
@@ -103,13 +165,54 @@ class ParkKey(Value):
 FailurePolicy = Retry | DeadLetter | Stop | ParkKey
 
 
-def _require_limit(policy: DeadLetter | Stop | ParkKey) -> None:
-    limit = policy.max_attempts
+def _check_limited(policy: DeadLetter | Stop | ParkKey) -> None:
+    kind, limit = type(policy).__name__, policy.max_attempts
     if type(limit) is not int or not 1 <= limit <= 1 << 31:
         raise ConfigError(
-            f"{type(policy).__name__}.max_attempts={limit!r}: expected 1..2^31; for attempts "
-            "without end use Retry()"
+            f"{kind}.max_attempts={limit!r}: expected 1..2^31; for attempts without end use Retry()"
         )
+    if not isinstance(policy.retry, Retry):
+        raise ConfigError(
+            f"{kind}.retry={policy.retry!r}: expected a back-off, as Retry(backoff_ms=100, "
+            "factor=2)"
+        )
+    if policy.retry.dead_letter_on:
+        raise ConfigError(
+            f"{kind}.retry={policy.retry!r}: dead_letter_on belongs to the policy: write "
+            f"{kind}(retry=Retry(...), dead_letter_on=...)"
+        )
+    _check_filters(policy, "retry_on", "dead_letter_on")
+
+
+def _check_filters(policy: object, *names: str) -> None:
+    """Make a tuple of each filter by class; raise ConfigError if it is no filter."""
+    for name in names:
+        given = getattr(policy, name)
+        place = f"{type(policy).__name__}.{name}"
+        if isinstance(given, type):
+            given = (given,)
+        elif callable(given):
+            require_plain(place, given)
+            continue
+        kinds = tuple(given) if isinstance(given, (tuple, list, set, frozenset)) else (given,)
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ConfigError(
+                    f"{place}={given!r}: expected exception classes, as (ValueError, KeyError), or "
+                    "a function of the exception that returns True or False"
+                )
+        object.__setattr__(policy, name, kinds)
+
+
+def matches(errors: ErrorFilter, error: BaseException | None) -> bool:
+    """Return whether a listener's exception is one of these; a result such as SUSPEND is none."""
+    if error is None or not errors:
+        return False
+    if isinstance(errors, tuple):
+        return isinstance(error, errors)
+    # No class and no tuple of them: a predicate, as the constructor has checked.
+    predicate = cast("Callable[[BaseException], object]", errors)
+    return bool(require_plain_result("predicate", predicate, predicate(error)))
 
 
 def policy_for(given: FailurePolicy | None, config: ConsumeConfig, group: str) -> FailurePolicy:
@@ -189,6 +292,25 @@ def resume_delay_ms(asked_ms: int, default_ms: int) -> int:
     return min(max(default_ms if asked_ms == -1 else asked_ms, _MIN_PAUSE_MS), _MAX_PAUSE_MS)
 
 
+def backoff_ms(retry: Retry, failures: int, default_ms: int, chance: float) -> int:
+    """Return the pause after `failures` failures of a message in a row.
+
+    Args:
+        default_ms: first pause where the policy names none.
+        chance: a random number, 0 <= chance < 1.
+    """
+    first = retry.backoff_ms or resume_delay_ms(-1, default_ms)
+    # The exponent is bounded: 1000.0 ** 200 raises OverflowError, and 2.0 ** 40 ms are 34 years.
+    grown = first * retry.factor ** min(max(failures - 1, 0), 40)
+    pause = min(grown, max(retry.max_ms, first))
+    return max(round(pause * (1 + retry.jitter * (2 * chance - 1))), _MIN_PAUSE_MS)
+
+
+def cause_of(error: BaseException | None) -> str:
+    """Describe a failed call for the log: what the listener raised, or that it returned so."""
+    return _SUSPENDED if error is None else failure_text(error)
+
+
 class FailureHandler:
     """Counts failed attempts of an ordered group and carries its failure policy out."""
 
@@ -200,19 +322,31 @@ class FailureHandler:
         policy: FailurePolicy,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
+        guard: DeadLetterGuard,
+        random: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._group = group
         self._config = config
         self._policy = policy
         self._limit = policy.max_attempts
+        self._guard = guard
+        self._random = random
         self._recorder = recorder
         self._statistics = statistics
         self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""
 
-    def delay_ms(self, context: ConsumeContext) -> int:
-        """Return the pause before this call's messages are retried."""
-        return resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)
+    def delay_ms(self, assigned: AssignedQueue, context: ConsumeContext, done: int = 0) -> int:
+        """Return the pause before a call's messages are retried, all but the first `done`."""
+        if context.suspend_ms != -1:  # the listener knows best
+            return resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)
+        return self.delay_of(assigned, context.messages.offsets()[done])
+
+    def delay_of(self, assigned: AssignedQueue, offset: int) -> int:
+        """Return the pause that a failed message has by the policy's back-off."""
+        default_ms = self._config.suspend_current_queue_time_ms
+        failures = assigned.attempts.get(offset, 0) + assigned.outages.get(offset, 0)
+        return backoff_ms(self._policy.retry, failures, default_ms, self._random())
 
     def next_step(
         self, assigned: AssignedQueue, context: ConsumeContext, verdict: Verdict
@@ -225,23 +359,51 @@ class FailureHandler:
         # not tried. Without one, any message of the batch may be the cause.
         # Attempts are counted in this process: another owner of the queue starts from zero.
         places = range(done, done + 1 if done else len(context.messages))
-        is_outage = isinstance(verdict.error, _OUTAGES)
+        is_outage, is_hopeless = self.look(verdict.error)
+        is_outage = is_outage or isinstance(verdict.error, _OUTAGES)
+        rule = "no limit"
+        if is_hopeless:
+            rule = "by dead_letter_on"
+        elif self._limit and not is_outage:
+            rule = f"limit {self._limit}, then {type(self._policy).__name__}"
         now_ms = self._client.clock.now_ms()
         assigned.count_failures(context.messages, places, now_ms, is_outage=is_outage)
         attempts = (assigned.outages if is_outage else assigned.attempts)[failed[0]]
         if is_outage:
             step = NextStep.RETRY
-        elif self._limit and len(failed) > 1:
+        elif (self._limit or is_hopeless) and len(failed) > 1:
             # One by one from here on: the policy must apply only to the message that fails.
             assigned.isolate_until = failed[-1]
             step = NextStep.RETRY
+        elif is_hopeless:
+            step = NextStep.DEAD_LETTER
         else:
             step = decide(self._policy, attempts, self._limit)
         # A queue that hangs on a message says so at attempts 1, 2, 4, 8 .. A part of a batch that
         # is done is progress, and not worth a line.
         if step is not NextStep.RETRY or (not done and attempts & (attempts - 1) == 0):
-            self._log_failure(assigned, context, verdict, step, failed, attempts)
+            self._log_failure(assigned, context, verdict, step, failed, attempts, rule)
         return step
+
+    def look(self, error: BaseException | None) -> tuple[bool, bool]:
+        """Return what the policy says of a failure: that it is no fault of the message
+        (`retry_on`), that no retry will mend it (`dead_letter_on`).
+
+        Args: error: what the listener raised; None: it returned that it failed.
+        """
+        policy = self._policy
+        try:
+            if matches(policy.retry_on, error):
+                return True, False
+            return False, matches(policy.dead_letter_on, error)
+        except Exception:  # noqa: BLE001 - the user's predicate; logged, and the message stays
+            self._statistics.add("hook_errors")
+            _log.exception(
+                "group %s: a predicate of %s raised; the message is retried",
+                self._group,
+                type(policy).__name__,
+            )
+            return True, False
 
     def _log_failure(
         self,
@@ -251,19 +413,18 @@ class FailureHandler:
         step: NextStep,
         failed: list[int],
         attempts: int,
+        rule: str,
     ) -> None:
         error = verdict.error
-        values = (failed[0], failed[-1], self.delay_ms(context))
+        values = (failed[0], failed[-1], self.delay_ms(assigned, context, verdict.done))
         _log.log(
             logging.WARNING if step is NextStep.RETRY else logging.ERROR,
             f"%s: %s; {_LOG_TEXT[step]} (attempt %d, %s)",
             assigned.queue,
-            _SUSPENDED if error is None else failure_text(error),
+            cause_of(error),
             *(values if step is NextStep.RETRY else values[:1]),
             attempts,
-            f"limit {self._limit}, then {type(self._policy).__name__}"
-            if self._limit
-            else "no limit",
+            rule,
             exc_info=None if type(error) is ConfigError or isinstance(error, _OUTAGES) else error,
         )
 
@@ -278,18 +439,31 @@ class FailureHandler:
         )
 
     def move_to_dead_letters(
-        self, assigned: AssignedQueue, claim: BatchClaim, message: MessageView
+        self,
+        assigned: AssignedQueue,
+        claim: BatchClaim,
+        message: MessageView,
+        cause: BaseException | None,
     ) -> Generator[OnIoThread, Any, bool]:
-        """Move a message to the dead-letter topic; False if it could not be stored for now, or
-        the lease of the claim is over."""
-        is_moved, error = yield OnIoThread(self._dead_letter(assigned, claim, message))
+        """Move a message to the dead-letter topic; False if it could not be stored for now, the
+        lease of the claim is over, or the consumer is stopped.
+
+        Args: cause: what the listener raised; None: it returned that it failed.
+        """
+        is_moved, error = yield OnIoThread(self._dead_letter(assigned, claim, message, cause))
         if error is not None and not isinstance(error, ListenerCancelled):
             raise error
         return bool(is_moved)
 
     async def _dead_letter(
-        self, assigned: AssignedQueue, claim: BatchClaim, message: MessageView
+        self,
+        assigned: AssignedQueue,
+        claim: BatchClaim,
+        message: MessageView,
+        cause: BaseException | None,
     ) -> bool:
+        if self._guard.reason:
+            return False  # of another queue or key, when the stop came: it waits like all others
         offset = message.queue_offset
         attempts = assigned.attempts[offset]
         # A listener may have come back late: the next owner has the message, and may do it.
@@ -323,6 +497,7 @@ class FailureHandler:
             offset,
             attempts,
         )
+        self._guard.note(assigned.queue, cause_of(cause))
         return True
 
     def stop(self, assigned: AssignedQueue, offset: int) -> None:

@@ -44,6 +44,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
     RunningCall,
 )
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.receiver import FillLimits, limits_by_fill
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -154,6 +155,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
         user_code: UserCode,
+        guard: DeadLetterGuard,
     ) -> None:
         super().__init__(
             client,
@@ -165,6 +167,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             recorder,
             statistics,
             user_code,
+            guard,
         )
         self._record_begin = partial(self._record_start, lane=config.max_in_flight_per_queue)
         calls = CallPlan(
@@ -331,7 +334,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                     step = self._failure_handler.next_step(assigned, context, verdict)
                 if step is NextStep.DEAD_LETTER:
                     done += yield from self._failure_handler.move_to_dead_letters(
-                        assigned, claim, run[done]
+                        assigned, claim, run[done], verdict.error
                     )
             failed = len(run) - succeeded
             self._statistics.consumed(assigned.queue, succeeded, failed, 1, spent_ms)
@@ -373,7 +376,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             self.submit(assigned)
 
     def _release_later(self, assigned: KeyOrderedQueue, context: ConsumeContext, done: int) -> None:
-        delay_ms = self._failure_handler.delay_ms(context)
+        delay_ms = self._failure_handler.delay_ms(assigned, context, done)
 
         async def release() -> None:
             await self._clock.sleep_ms(delay_ms)

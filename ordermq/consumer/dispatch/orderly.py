@@ -51,6 +51,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
     RunningCall,
 )
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import (
     DirectResult,
     FillLimits,
@@ -206,6 +207,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
         user_code: UserCode,
+        guard: DeadLetterGuard,
     ) -> None:
         results = AUTO_COMMIT if config.auto_commit else MANUAL_COMMIT
         # Where one attempt is all, a failed batch could not say which of its messages failed.
@@ -222,7 +224,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         # Otherwise None and SUCCESS are done without being judged.
         self._judges_all = recorder.enabled or not config.auto_commit
         self._failure_handler = FailureHandler(
-            client, group, config, on_failure, recorder, statistics
+            client, group, config, on_failure, recorder, statistics, guard
         )
         self._direct: set[Queue] = set()  # queues with a message consumed directly; I/O thread
 
@@ -311,6 +313,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
         user_code: UserCode,
+        guard: DeadLetterGuard,
     ) -> None:
         super().__init__(
             client,
@@ -322,6 +325,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
             recorder,
             statistics,
             user_code,
+            guard,
         )
         # One batch per claim, where each is committed by itself or by the listener: there it
         # would show that messages count as done only when their claim ends.
@@ -474,7 +478,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         if assigned.rollback_held(context.claim, before):
             epoch = context.claim.lease.epoch
             self._recorder.record(EventType.ROLLBACK, assigned.queue, epoch)
-            self._submit_after(assigned, self._failure_handler.delay_ms(context), "retry")
+            self._submit_after(assigned, self._failure_handler.delay_ms(assigned, context), "retry")
 
     def _retry(
         self, assigned: AssignedQueue, context: ConsumeContext, before: int, verdict: Verdict
@@ -490,7 +494,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         # Only ever the first unfinished message: a failed batch is retried one by one.
         if step is NextStep.DEAD_LETTER:
             done += yield from self._failure_handler.move_to_dead_letters(
-                assigned, claim, run[done]
+                assigned, claim, run[done], verdict.error
             )
         held = 0 if assigned.auto_commit else done
         if not assigned.end_batch(claim, before + done, self._clock.now_ms(), held=held):
@@ -500,4 +504,5 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         elif done == len(run):
             self.submit(assigned)  # nothing left that failed: no reason to pause
         else:
-            self._submit_after(assigned, self._failure_handler.delay_ms(context), "retry")
+            delay_ms = self._failure_handler.delay_ms(assigned, context, done)
+            self._submit_after(assigned, delay_ms, "retry")

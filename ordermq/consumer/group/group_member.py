@@ -41,6 +41,7 @@ from ordermq.consumer.offsets.offset_committer import (
 )
 from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import (
     GATHER_MS,
@@ -106,6 +107,7 @@ class MemberSettings(Record, kw_only=True):
         commits_done, commits_resets: see `OffsetCommitter`.
         drain_timeout_ms: see `Revocation`.
         user_code: where listeners' coroutines and the two callbacks run.
+        guard: stops the consumer after too many dead letters.
         traces: gets traces of what is consumed; started and ended with the member.
     """
 
@@ -135,6 +137,7 @@ class MemberSettings(Record, kw_only=True):
     clock: Clock
     recorder: Recorder
     statistics: ConsumerStatistics
+    guard: DeadLetterGuard
 
 
 class GroupMember(ProcessBound):
@@ -273,6 +276,7 @@ class GroupMember(ProcessBound):
             restart=self._fetcher.restart,
             unpark=self._receiver.unpark,
         )
+        settings.guard.follow(self.control.pause_all)
         self._admin_requests = AdminRequests(
             client,
             group,
@@ -570,6 +574,8 @@ class GroupMember(ProcessBound):
             )
         if self._rebalancer.membership.problem:
             reasons.append(f"group {self._group}: {self._rebalancer.membership.problem}")
+        if self._settings.guard.reason:
+            reasons.append(self._settings.guard.reason)
         if self._locks.refusals:
             reasons.append(f"lock requests are refused: {min(self._locks.refusals.values())}")
         reasons += self._rebalancer.lost_topics()

@@ -167,11 +167,11 @@ class ConsumerStatistics:
     Names: messages_done, batches, batches_failed, listener_errors, pulls, pulls_from_slaves,
     pull_errors, bad_answers, commits, commit_errors, fenced_commits, lock_errors, leases_lost,
     copies_dropped, hand_offs, dead_letters, diverted (these, and what went to a parking topic),
-    parked, skipped, new_lives (queues that began anew, as of a topic that was created again),
-    filtered, slow_listeners, hook_errors, callback_errors, unpark_errors,
-    history_errors, internal_errors; of concurrent groups also sent_back, send_back_errors,
-    timed_out, dropped; of lite pull consumers also polled, in messages. Not counters but the state
-    at this moment: behind, in messages of all held queues;
+    dead_letter_stops (by `pause_after_dead_letters`), parked, skipped, new_lives (queues that
+    began anew, as of a topic that was created again), filtered, slow_listeners, hook_errors,
+    callback_errors, unpark_errors, history_errors, internal_errors; of concurrent groups also
+    sent_back, send_back_errors, timed_out, dropped; of lite pull consumers also polled, in
+    messages. Not counters but the state at this moment: behind, in messages of all held queues;
     oldest_blocked_ms, how long the oldest of the `blocked` messages has been failing;
     unreadable_queues, held queues whose last answer was bad.
 
@@ -353,8 +353,8 @@ class ConsumerStatistics:
 # Every counter, also one that has not counted yet, so that a misspelt name is told from a zero.
 COUNTERS = frozenset({
     "bad_answers", "batches", "batches_failed", "callback_errors", "commit_errors", "commits",
-    "copies_dropped", "dead_letters", "diverted", "dropped", "fenced_commits", "filtered",
-    "hand_offs", "history_errors", "hook_errors", "internal_errors", "leases_lost",
+    "copies_dropped", "dead_letter_stops", "dead_letters", "diverted", "dropped", "fenced_commits",
+    "filtered", "hand_offs", "history_errors", "hook_errors", "internal_errors", "leases_lost",
     "listener_errors", "lock_errors", "messages_done", "new_lives", "parked", "polled",
     "pull_errors", "pulls", "pulls_from_slaves", "send_back_errors", "sent_back", "skipped",
     "slow_listeners", "timed_out", "unpark_errors",

@@ -23,7 +23,8 @@ from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch import concurrent
-from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
+from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher, SendBack
+from ordermq.consumer.dispatch.failure_policy import DeadLetter
 from ordermq.consumer.dispatch.worker_pool import WorkerPool
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import (
@@ -33,6 +34,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import NoHistory, Recorder
 from ordermq.model.message import MessageRun, MessageView
@@ -118,6 +120,8 @@ class Batches:
                 EventRecorder(history, "G"),
                 self.statistics,
                 OwnThreads(),
+                DeadLetter(),
+                DeadLetterGuard("G", 0, 0, self.statistics),
                 False,
             )
         is_native = path == "native" and core.ConcurrentRun is not None
@@ -142,12 +146,13 @@ class Batches:
         return False
 
     def _finish_soon(
-        self, call: RunningCall, context: ConcurrentContext, done: int, delay_level: int
+        self, call: RunningCall, context: ConcurrentContext, done: int, treatment: SendBack
     ) -> None:
-        self.seen.append(("failed", call.messages.offsets(), done, delay_level, call.since_ms))
-        self.failed.append((call, context, done, delay_level))
+        about = treatment.delay_level, repr(treatment.error)
+        self.seen.append(("failed", call.messages.offsets(), done, *about, call.since_ms))
+        self.failed.append((call, context, done, treatment))
 
-    async def _send_back(self, messages: Sequence[MessageView], delay_level: int) -> list[int]:
+    async def _send_back(self, messages: Sequence[MessageView], treatment: SendBack) -> list[int]:
         # Every third message is not stored again.
         return [each.queue_offset for each in messages if each.queue_offset % 3 == 0]
 
@@ -602,7 +607,7 @@ def test_many_threads_and_failures_lose_nothing(path: str) -> None:
     assert batches.service._running_calls([]) == []
 
 
-async def _all_stored(messages: Sequence[MessageView], delay_level: int) -> list[int]:
+async def _all_stored(messages: Sequence[MessageView], treatment: SendBack) -> list[int]:
     return []
 
 

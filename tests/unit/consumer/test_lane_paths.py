@@ -30,6 +30,7 @@ from ordermq.consumer.dispatch.worker_pool import stacks_of_tasks
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import BatchClaim, Lease, Pause, QueueCallbacks
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType, Member, NoHistory, Recorder
@@ -123,6 +124,7 @@ class Lanes:
             EventRecorder(history, "G"),
             self.statistics,
             OwnThreads(),
+            DeadLetterGuard("G", 0, 0, self.statistics),
         )
         is_native = path == "native" and core.LaneRun is not None
         assert (self.service._make_run is not None) == (

@@ -27,6 +27,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     QueueState,
 )
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import DirectResult
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
@@ -92,6 +93,7 @@ class Consumption:
             EventRecorder(NoHistory(), "G"),
             self.statistics,
             OwnThreads(),
+            DeadLetterGuard("G", 0, 0, self.statistics),
         )
         self.others_wait = False
         self.service._pool = cast(

@@ -1,0 +1,290 @@
+"""Failure policies by exception, and the stop of a consumer whose listener is broken
+(docs/failures.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ordermq import (
+    Admin,
+    AsyncConsumer,
+    ConsumeResult,
+    DeadLetter,
+    Producer,
+    PushConsumer,
+    Retry,
+    Stop,
+)
+from ordermq.broker import EmbeddedBroker
+from ordermq.consumer.listener import ConcurrentContext
+from ordermq.errors import ConfigError
+from tests.component.conftest import Seen, eventually, numbered
+from tests.component.docs_examples import DOCS, examples
+from tests.component.test_failing_messages import KINDS, of_kind
+from tests.component.test_orderly_consumer import send_all
+
+MakeConsumer = Callable[..., PushConsumer]
+MODES = pytest.mark.parametrize(
+    "mode", [{}, {"order_by_key": True}, {"concurrent": True}], ids=["orderly", "by key", "beside"]
+)
+QUICK = Retry(backoff_ms=10, factor=2, max_ms=40, jitter=0.5)
+
+
+def dead_letters(broker: EmbeddedBroker) -> list[str]:
+    with Admin(name_servers=broker.name_servers) as admin:
+        if not admin.dead_letters():
+            return []
+        return sorted(letter.text() for letter in admin.peek("%DLQ%g", count=100))
+
+
+def choose_level(context: Any, level: int) -> None:
+    """In a concurrent group: have a failed message back after 1 s, or as a dead letter."""
+    if isinstance(context, ConcurrentContext):
+        context.delay_level = level
+
+
+@MODES
+@KINDS
+@pytest.mark.parametrize("batch", [1, 4])
+def test_an_exception_that_no_retry_mends_moves_its_message_and_no_other(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    broker: EmbeddedBroker,
+    mode: dict[str, bool],
+    kind: str,
+    batch: int,
+) -> None:
+    send_all(producer, numbered(40, keys=4))
+    tries: Counter[bytes] = Counter()
+
+    def listen(messages: Any, context: Any) -> None:
+        bodies = [bytes(message.body) for message in messages]
+        tries.update(bodies)
+        choose_level(context, 1)
+        if b"17" in bodies:
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    with make_consumer(
+        of_kind(listen, kind),
+        on_failure=DeadLetter(9, dead_letter_on=(KeyError, ValueError)),
+        consume_message_batch_max_size=batch,
+        suspend_current_queue_time_ms=10,
+        **mode,
+    ):
+        seen.wait_for_count(39)
+        eventually(lambda: dead_letters(broker) == ["17"], "the message is a dead letter")
+    # A failed batch is taken apart first.
+    assert tries[b"17"] == 1 if batch == 1 else tries[b"17"] <= 2
+
+
+@MODES
+@KINDS
+def test_an_exception_that_is_no_fault_of_the_message_is_retried_beyond_the_limit(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    broker: EmbeddedBroker,
+    mode: dict[str, bool],
+    kind: str,
+) -> None:
+    send_all(producer, numbered(10, keys=2))
+    tries: Counter[bytes] = Counter()
+
+    def listen(messages: Any, context: Any) -> None:
+        tries.update(bytes(message.body) for message in messages)
+        if tries[b"3"] < 7 and bytes(messages[0].body) == b"3":
+            raise ConnectionError("a test's own outage")
+        seen.take(messages, context)
+
+    with make_consumer(
+        of_kind(listen, kind),
+        on_failure=DeadLetter(
+            2, retry=QUICK, retry_on=lambda error: isinstance(error, ConnectionError)
+        ),
+        **mode,
+    ) as consumer:
+        seen.wait_for_count(10)
+        assert consumer.statistics["sent_back"] == 0
+    assert tries[b"3"] == 7
+    assert dead_letters(broker) == []
+
+
+def test_other_policies_move_what_their_exceptions_name(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(20, keys=1))
+
+    def listen(messages: Any, context: Any) -> None:
+        if bytes(messages[0].body) == b"5":
+            raise ValueError("a test's own failure")
+        if bytes(messages[0].body) == b"12":
+            raise KeyError("a test's own failure")
+        seen.take(messages, context)
+
+    with make_consumer(listen, on_failure=Stop(1, dead_letter_on=ValueError)) as consumer:
+        eventually(
+            lambda: any(each.is_paused for each in consumer.held_queues()), "the queue is stopped"
+        )
+        assert len(seen.deliveries) == 11
+    assert dead_letters(broker) == ["5"]
+
+
+def test_a_predicate_that_raises_moves_no_message(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    broker: EmbeddedBroker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send_all(producer, numbered(3, keys=1))
+    tries: Counter[bytes] = Counter()
+
+    def listen(messages: Any, context: Any) -> None:
+        tries.update(bytes(message.body) for message in messages)
+        if tries[b"1"] == 1 and bytes(messages[0].body) == b"1":
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    def judge(error: BaseException) -> bool:
+        raise LookupError("a test's own predicate")
+
+    with make_consumer(
+        listen, on_failure=DeadLetter(1, dead_letter_on=judge, retry=QUICK)
+    ) as consumer:
+        seen.wait_for_count(3)
+        assert consumer.statistics["hook_errors"] == 1
+    assert "a predicate of DeadLetter raised; the message is retried" in caplog.text
+    assert dead_letters(broker) == []
+
+
+@MODES
+@KINDS
+def test_a_broken_listener_stops_after_some_dead_letters_and_goes_on_when_it_is_mended(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    broker: EmbeddedBroker,
+    mode: dict[str, bool],
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send_all(producer, numbered(60, keys=8))
+    mended = False
+
+    def listen(messages: Any, context: Any) -> None:
+        if not mended:
+            choose_level(context, -1)
+            raise NameError("a test's own typo")
+        seen.take(messages, context)
+
+    with make_consumer(
+        of_kind(listen, kind),
+        on_failure=DeadLetter(1, retry_on=OSError, retry=QUICK),
+        pause_after_dead_letters=3,
+        suspend_current_queue_time_ms=10,
+        send_back_retry_ms=10,
+        **mode,
+    ) as consumer:
+        eventually(lambda: consumer.statistics["dead_letter_stops"] == 1, "the consumer stops")
+        # Calls that were in progress beside the third one may have moved their messages, too.
+        health = consumer.health()
+        assert (health.is_alive, health.is_ready) == (True, False)
+        (reason,) = health.reasons
+        assert "3 dead letters among 3 messages of orders, the last because listener rais" in reason
+        assert all(held.is_paused for held in consumer.held_queues())
+        mended = True
+        consumer.resume()
+        assert consumer.health().is_ready
+        eventually(
+            lambda: len(seen.deliveries) + consumer.statistics["dead_letters"] == 60, "all is done"
+        )
+    assert caplog.text.count("then call resume(). Nothing is consumed until then") == 1
+    moved = set(dead_letters(broker))
+    assert 3 <= len(moved) <= 3 + 8
+    assert {body.decode() for *_, body in seen.deliveries} == {str(n) for n in range(60)} - moved
+
+
+def test_messages_that_fail_now_and_then_stop_nobody(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(60, keys=1))
+
+    def listen(messages: Any, context: Any) -> ConsumeResult:
+        if int(messages[0].body) % 4 == 1:  # 15 of 60, one of four
+            return ConsumeResult.SUSPEND
+        seen.take(messages, context)
+        return ConsumeResult.SUCCESS
+
+    with make_consumer(
+        listen, on_failure=DeadLetter(1), pause_after_dead_letters=5, dead_letter_window=10
+    ) as consumer:
+        seen.wait_for_count(45)
+        assert consumer.statistics["dead_letter_stops"] == 0
+        assert consumer.health().is_ready
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Retry(backoff_ms=100), r"on_failure=Retry\(.*for @consumer.orderly only"),
+        (Stop(), r"on_failure=Stop\(.*for @consumer.orderly only"),
+        (DeadLetter(retry=QUICK), "`retry` is for what `retry_on` names"),
+    ],
+)
+def test_a_concurrent_group_refuses_what_could_not_act(policy: Any, said: str) -> None:
+    consumer = PushConsumer("g", name_servers="127.0.0.1:1", on_failure=policy)
+    with pytest.raises(ConfigError, match=said):
+        consumer.concurrently(lambda messages, context: None)
+
+
+def test_the_window_must_hold_as_many_letters_as_stop() -> None:
+    with pytest.raises(ConfigError, match="dead_letter_window=5: expected at least pause_after_d"):
+        PushConsumer("g", name_servers="127.0.0.1:1", dead_letter_window=5)
+
+
+def test_the_example_of_the_page_makes_a_consumer() -> None:
+    names: dict[str, Any] = {}
+    exec(examples((DOCS / "failures.md").read_text())[0], names)
+    assert names["consumer"].group == "billing"
+
+
+def test_a_stopped_async_consumer_goes_on_by_resume(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(20, keys=1))
+    asyncio.run(stop_and_resume(broker))
+    assert len(dead_letters(broker)) == 2
+
+
+async def stop_and_resume(broker: EmbeddedBroker) -> None:
+    seen, mended = Seen(), False
+    consumer = AsyncConsumer(
+        "g",
+        "orders",
+        name_servers=broker.name_servers,
+        consume_from_where="first_offset",
+        on_failure=DeadLetter(1),
+        pause_after_dead_letters=2,
+        suspend_current_queue_time_ms=10,
+    )
+
+    @consumer.orderly
+    async def listen(messages: Any, context: Any) -> None:
+        if not mended:
+            raise NameError("a test's own typo")
+        seen.take(messages, context)
+
+    async with consumer:
+        while not consumer.statistics["dead_letter_stops"]:
+            await consumer.health()
+        mended = True
+        await consumer.resume()
+        while len(seen.deliveries) < 18:
+            await consumer.health()
