@@ -100,6 +100,8 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "max_time_consume_continuously_ms": (1, DAY_MS),
         "suspend_current_queue_time_ms": (10, 30_000),
         "max_attempts": (0, 1 << 31),
+        "pause_after_dead_letters": (0, 1_000),
+        "dead_letter_window": (0, 1_000_000),
         "drain_timeout_ms": (1, DAY_MS),
         "max_reconsume_times": (-1, (1 << 31) - 1),
         "consume_timeout_ms": (1, DAY_MS),
