@@ -12,7 +12,6 @@ dispatchers carry that out: `orderly.py`, `key_ordered.py`, `concurrent.py`.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import field, replace
 from enum import Enum, auto
@@ -311,8 +310,17 @@ def cause_of(error: BaseException | None) -> str:
     return _SUSPENDED if error is None else failure_text(error)
 
 
+def _random() -> float:
+    import random  # here, as few have jitter
+
+    return random.random()
+
+
 class FailureHandler:
-    """Counts failed attempts of an ordered group and carries its failure policy out."""
+    """Counts failed attempts of an ordered group and carries its failure policy out.
+
+    Args: chance: returns random numbers, 0 <= n < 1.
+    """
 
     def __init__(
         self,
@@ -323,7 +331,7 @@ class FailureHandler:
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
         guard: DeadLetterGuard,
-        random: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _random,
     ) -> None:
         self._client = client
         self._group = group
@@ -331,7 +339,7 @@ class FailureHandler:
         self._policy = policy
         self._limit = policy.max_attempts
         self._guard = guard
-        self._random = random
+        self._chance = chance
         self._recorder = recorder
         self._statistics = statistics
         self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""
@@ -346,7 +354,9 @@ class FailureHandler:
         """Return the pause that a failed message has by the policy's back-off."""
         default_ms = self._config.suspend_current_queue_time_ms
         failures = assigned.attempts.get(offset, 0) + assigned.outages.get(offset, 0)
-        return backoff_ms(self._policy.retry, failures, default_ms, self._random())
+        retry = self._policy.retry
+        chance = self._chance() if retry.jitter else 0.0
+        return backoff_ms(retry, failures, default_ms, chance)
 
     def next_step(
         self, assigned: AssignedQueue, context: ConsumeContext, verdict: Verdict
