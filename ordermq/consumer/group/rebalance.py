@@ -30,7 +30,10 @@ _FIRST_LOCK_RETRY_MS = 5
 _EARLY_LOCK_RETRY_MS = 20
 _LONG_WAIT_MS = 5_000
 _LONGEST_RETRY_MS = 10_000
-_UNKNOWN_TOPIC_RETRY_MS = 500  # a topic is created by its first message: do not miss many
+# A topic is created by its first message, which waits for the next look: so often in the first
+# minute, when it is the likeliest, and so often later.
+_NEW_TOPIC_LOOK_MS, _UNKNOWN_TOPIC_LOOK_MS = 100, 250
+_YOUNG_MS = 60_000  # twice the time after which producers ask for a new topic's route again
 _NO_SUCH_TOPIC = (
     "topic not found on any broker; waiting for it to be created. Check its name, or create it "
     "(`ordermq topics create`, mqadmin updateTopic), or send to it where brokers create topics "
@@ -245,6 +248,8 @@ class Rebalancer:
         self._waiting: list[asyncio.Event] = []  # see `settled`
         self._own_id = client.client_id
         self._next_pass_ms = config.rebalance_interval_ms
+        self._unknown_since_ms: dict[str, int] = {}  # topics that are not there yet
+        self._young_until_ms: dict[str, int] = {}  # topics that came a moment ago
         self._lock_retries: dict[str, LockRetries] = defaultdict(lambda: LockRetries(retry_ms))
 
     def assigned(self) -> list[AssignedQueue]:
@@ -289,13 +294,13 @@ class Rebalancer:
 
     async def released(self, topic: str) -> None:
         """Return once nothing of an unsubscribed topic is held."""
-        await self.pass_once()
+        await self._pass_beside()
         releases = [task for queue, task in self._releases.items() if queue.topic == topic]
         await asyncio.gather(*releases, return_exceptions=True)
 
     async def rebalance_now(self) -> None:
         """Run a pass; return when its releases have ended, except those waiting for a listener."""
-        await self.pass_once()
+        await self._pass_beside()
         releases = list(self._releases.items())
         soon = [task for queue, task in releases if not self.held[queue].is_running]
         await asyncio.gather(*soon, return_exceptions=True)
@@ -303,14 +308,19 @@ class Rebalancer:
     async def round(self) -> None:
         """Run a pass, and wait until the next one is due."""
         clock, config = self._client.clock, self._config
-        await self.pass_once()
+        next_pass_ms = await self.pass_once()
         # Each join wakes every member once per broker, and every pass would compute the same:
         # many notices in a short time cause one pass; a single one is handled almost at once.
         await clock.sleep_ms(config.rebalance_min_interval_ms)
-        await wait_until_set(self._wake, clock, self._next_pass_ms)
+        # What this pass has asked for, and not `_next_pass_ms`: another pass, of `subscribe` as an
+        # example, may be under way, and has not found yet that it must look again soon.
+        await wait_until_set(self._wake, clock, next_pass_ms)
 
-    async def pass_once(self) -> None:
-        """Compare share and holdings of each topic once, and act on the difference."""
+    async def pass_once(self) -> int:
+        """Compare share and holdings of each topic once, and act on the difference.
+
+        Returns: when the next pass is due, in ms.
+        """
         async with self._passing:
             # Cleared before looking: what changes during the pass starts another one.
             self._wake.clear()
@@ -326,6 +336,12 @@ class Rebalancer:
             if not self._is_open:
                 for event in waiting:
                     event.set()
+            return self._next_pass_ms
+
+    async def _pass_beside(self) -> None:
+        """Run a pass beside `round`, which does the next one if that is due before its own."""
+        if await self.pass_once() < self._config.rebalance_interval_ms:
+            self.wake()
 
     async def settled(self, timeout_s: float) -> None:
         """Return after a pass that took this member's share, as far as others left it.
@@ -368,14 +384,13 @@ class Rebalancer:
                 t: [queue for queue in self.assigned_by_user if queue.topic == t] for t in topics
             }
         routes = await self._client.routes.get_all(topics)
+        await self._look_again(routes)
         is_missing = self._client.routes.is_missing
         # Once per topic and problem: passes come several times a second while locks are refused.
         for topic, route in routes.items():
             self._warnings.note(
                 topic, self._topic_problems.look(topic, route, is_missing=is_missing(topic))
             )
-        if None in routes.values():
-            self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
         # What is held of a topic that no broker has any more is given up.
         gone: dict[str, list[MessageQueue]] = {
@@ -404,6 +419,29 @@ class Rebalancer:
             for topic, found in queues.items()
         }
         return gone | {topic: share for topic, share in shares.items() if share is not None}
+
+    async def _look_again(self, routes: dict[str, TopicRoute | None]) -> None:
+        """Look soon for topics that are not there yet, and for queues of those that just came.
+
+        Each broker creates a topic with the first message that is sent to it, so a new topic may
+        have queues at one broker now and at another a moment later. Without this they would be
+        found with the next periodic refresh of routes.
+        """
+        now_ms, masters = self._client.clock.now_ms(), len(self._client.routes.masters())
+        for topic, route in routes.items():
+            if route is None:
+                since_ms = self._unknown_since_ms.setdefault(topic, now_ms)
+                is_new = now_ms - since_ms < _YOUNG_MS
+                self._try_again_in(_NEW_TOPIC_LOOK_MS if is_new else _UNKNOWN_TOPIC_LOOK_MS)
+                continue
+            if self._unknown_since_ms.pop(topic, None) is not None:
+                self._young_until_ms[topic] = now_ms + _YOUNG_MS
+            if now_ms >= self._young_until_ms.get(topic, 0):
+                self._young_until_ms.pop(topic, None)
+            elif len(route.brokers) < masters and not topic.startswith(RETRY_PREFIX):
+                await self._client.routes.refresh_soon(topic)
+                routes[topic] = self._client.routes.known(topic)
+                self._try_again_in(_UNKNOWN_TOPIC_LOOK_MS)
 
     def stop_acquiring(self) -> None:
         """Ask for no queue any more."""
