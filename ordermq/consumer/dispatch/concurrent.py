@@ -82,7 +82,7 @@ _MOST_MESSAGES_PER_RUN = 256
 
 
 class SendBack(NamedTuple):
-    """What follows for failed messages.
+    """Treatment of failed messages.
 
     Args:
         delay_level: as of `ConcurrentContext`; None: they are retried here.
