@@ -660,16 +660,17 @@ class GroupMember(ProcessBound):
 
     def leave(self) -> None:
         """Give every queue up and leave the group's member list, until `rejoin`."""
-        self._has_left = True
-        self._runtime.call(self._leave())
+        self._runtime.complete(self._leave())
 
     def rejoin(self) -> None:
         """End `leave`; nothing happens without one."""
         if self._has_left:
-            self._has_left = False
-            self._runtime.call(self._rejoin())
+            self._runtime.complete(self._rejoin())
 
+    # `_has_left` changes together with the rebalancer, on the I/O thread: a caller that is
+    # interrupted has either done both or neither, and may call again.
     async def _leave(self) -> None:
+        self._has_left = True
         self._rebalancer.leave()
         self._runtime.spawn(self._unregister_when_idle(), f"leave {self._group}")
 
@@ -681,6 +682,7 @@ class GroupMember(ProcessBound):
             await self.client.unregister(consumer_group=self._group)
 
     async def _rejoin(self) -> None:
+        self._has_left = False
         self._rebalancer.rejoin()
         await self.client.heartbeats.beat()
         # Again: a pass before the heartbeat found a member list without this member.
