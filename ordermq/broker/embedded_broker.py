@@ -8,7 +8,6 @@ import contextlib
 import os
 import threading
 import weakref
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Self
 
@@ -22,6 +21,7 @@ from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
 from ordermq.remoting.event_loop import new_event_loop
+from ordermq.remoting.thread_event import NativeEvent
 
 
 class EmbeddedBroker(Starting):
@@ -63,7 +63,7 @@ class EmbeddedBroker(Starting):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         # Set when clients can connect, and also when that failed: `start` waits for either.
-        self._is_ready = threading.Event()
+        self._has_begun = NativeEvent()
         self._failure: BaseException | None = None
         self._server: BrokerServer | None = None
         self._port = 0
@@ -87,7 +87,7 @@ class EmbeddedBroker(Starting):
         self._thread = threading.Thread(target=self._run, name="ordermq-broker", daemon=True)
         self._thread.start()
         _started.add(self)
-        self._is_ready.wait()
+        self._has_begun.wait()
         if self._failure is not None:
             self._thread.join()
             raise self._failure
@@ -112,14 +112,25 @@ class EmbeddedBroker(Starting):
         server, loop, thread = self._server, self._loop, self._thread
         if server is None or loop is None or thread is None or not thread.is_alive():
             return _unwell("the broker is not running: it was closed, or not started")
-        answer: Future[BrokerHealth] = Future()
+        # No future of `concurrent.futures`: the broker's thread would wait for its lock, which
+        # a caller that a signal handler interrupts may still hold.
+        found: list[BrokerHealth] = []
+        has_answered = NativeEvent()
+
+        def answer() -> None:
+            try:
+                found.append(server.health())
+            finally:
+                has_answered.set()
+
         try:
-            loop.call_soon_threadsafe(lambda: answer.set_result(server.health()))
-            return replace(answer.result(ANSWER_TIMEOUT_S), address=self.address)
+            loop.call_soon_threadsafe(answer)
         except RuntimeError:  # its loop was closed in this moment
             return _unwell("the broker is closing")
-        except TimeoutError:
+        has_answered.wait(ANSWER_TIMEOUT_S)
+        if not found:
             return _unwell(f"the broker's thread has not answered for {ANSWER_TIMEOUT_S:.0f} s")
+        return replace(found[0], address=self.address)
 
     @property
     def port(self) -> int:
@@ -149,10 +160,10 @@ class EmbeddedBroker(Starting):
                 runner.run(self._serve())
             except Exception as error:
                 # Before it is ready `start` raises the error; after, nobody waits for this thread.
-                if self._is_ready.is_set():
+                if self._server is not None:
                     raise
                 self._failure = error
-                self._is_ready.set()
+                self._has_begun.set()
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -167,7 +178,7 @@ class EmbeddedBroker(Starting):
                     address=f"{self._host}:{self._wanted_port}",
                 ) from error
             self._server = server
-            self._is_ready.set()
+            self._has_begun.set()
             await self._stop.wait()
             await server.stop()
         finally:

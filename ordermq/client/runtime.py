@@ -29,6 +29,7 @@ _log = logging.getLogger("ordermq.client")
 SIGNAL_CHECK_S = 0.5
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 _ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
+_LOCKED_S, _LOCKED_MAX_S = 0.001, 1.0  # until a locked future is looked at again
 _HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
 
 
@@ -55,7 +56,7 @@ class Runtime(ProcessBound):
         # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
         # The constructor returns with a running loop, so that nobody posts to one that is not.
-        started = threading.Event()
+        started = NativeEvent()
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
         started.wait()
@@ -118,7 +119,7 @@ class Runtime(ProcessBound):
         warn_of_forgotten()
 
     def _halt(self) -> None:
-        halted = threading.Event()
+        halted = NativeEvent()
 
         def hold() -> None:
             # It refuses as a closed one does: what is posted from here on would never run.
@@ -159,11 +160,13 @@ class Runtime(ProcessBound):
 
         Raises: StateError: the thread has ended.
         """
+        submitted = _SubmittedWork[_T](self, work)
         try:
-            return asyncio.run_coroutine_threadsafe(work, self.loop)
+            self.post(submitted.begin)
         except RuntimeError:
             work.close()  # else Python warns that it was never awaited
             raise StateError(_ENDED) from None
+        return submitted
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task; call on the I/O thread. An error that ends the task is logged once."""
@@ -306,6 +309,68 @@ class _Call(Generic[_T]):
             self._work.close()  # else Python warns that it was never awaited
         else:
             self._task.cancel()
+
+
+class _SubmittedWork(concurrent.futures.Future[_T]):
+    """Work on the I/O thread whose outcome any thread may wait for.
+
+    The I/O thread never waits for the future's lock: a thread that waits for the outcome may hold
+    it while a signal handler runs on top, or leave it locked when a handler raises an exception.
+    """
+
+    def __init__(self, runtime: Runtime, work: Coroutine[Any, Any, _T]) -> None:
+        super().__init__()
+        self._runtime = runtime
+        self._work = work
+        self._task: asyncio.Task[_T] | None = None
+        self._is_telling = False  # on the I/O thread
+
+    def cancel(self) -> bool:
+        """Cancel the work, from any thread; returns False if it is done."""
+        is_cancelled = super().cancel()
+        if is_cancelled and (self._task is None or not self._task.done()):
+            with contextlib.suppress(RuntimeError):  # the thread has ended, and with it the work
+                self._runtime.post(self._cancel_task)
+        return is_cancelled
+
+    # On the I/O thread.
+
+    def begin(self) -> None:
+        """Start the work."""
+        self._task = self._runtime.loop.create_task(self._work)
+        self._task.add_done_callback(self._tell)
+
+    def _cancel_task(self) -> None:
+        assert self._task is not None  # `begin` was posted before
+        self._task.cancel()
+
+    def _tell(self, task: asyncio.Task[_T], wait_s: float = _LOCKED_S) -> None:
+        if not self._condition.acquire(blocking=False):
+            later = min(2 * wait_s, _LOCKED_MAX_S)
+            self._runtime.loop.call_later(wait_s, self._tell, task, later)
+            return
+        self._is_telling = True
+        was_cancelled = self.cancelled()
+        try:
+            error = None if task.cancelled() else task.exception()
+            if task.cancelled():
+                self.cancel()
+            if self.set_running_or_notify_cancel():
+                if error is not None:
+                    self.set_exception(error)
+                else:
+                    self.set_result(task.result())
+        finally:
+            self._is_telling = False
+            self._condition.release()
+        if not was_cancelled:
+            self._invoke_callbacks()
+
+    def _invoke_callbacks(self) -> None:
+        # Not under the lock: a callback may wait for a thread that asks for the outcome.
+        if self._is_telling and self._runtime.is_io_thread:
+            return
+        super()._invoke_callbacks()  # type: ignore[misc]
 
 
 def _refuse(*ignored: object, **also_ignored: object) -> NoReturn:

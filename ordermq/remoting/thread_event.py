@@ -79,7 +79,7 @@ class NativeEvent:
         with contextlib.suppress(RuntimeError):  # it is set
             self._lock.release()
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float = -1) -> None:
         """Return once set, or after the time; the caller checks its condition again."""
         self._lock.acquire(timeout=timeout_s)
 

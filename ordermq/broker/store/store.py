@@ -33,6 +33,7 @@ from ordermq.forking import ProcessBound
 from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import stored_at
 from ordermq.private_files import make_private, open_private
+from ordermq.remoting.thread_event import NativeEvent
 
 log = logging.getLogger("ordermq.broker")
 
@@ -87,7 +88,7 @@ class Store(ProcessBound):
         self._group_commit: GroupCommit | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # from `start` to `stop_writing`
         self._loop_thread = 0
-        self._is_fork_over: threading.Event | None = None
+        self._is_fork_over: NativeEvent | None = None
         self._resting: GroupCommit | None = None  # during a fork
         self._group_max = config.group_commit_max
         self._listeners: list[Callable[[Append], None]] = []
@@ -512,7 +513,7 @@ class Store(ProcessBound):
     def _before_fork(self) -> None:
         # The loop first: it may be waiting for the writer's end.
         if self._loop is not None and threading.get_ident() != self._loop_thread:
-            self._is_fork_over, is_resting = threading.Event(), threading.Event()
+            self._is_fork_over, is_resting = NativeEvent(), NativeEvent()
             with contextlib.suppress(RuntimeError):  # it has just been closed
                 self._loop.call_soon_threadsafe(_rest, is_resting, self._is_fork_over)
                 is_resting.wait(_REST_S)
@@ -573,7 +574,7 @@ def loading(path: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _rest(is_resting: threading.Event, is_over: threading.Event) -> None:
+def _rest(is_resting: NativeEvent, is_over: NativeEvent) -> None:
     is_resting.set()
     is_over.wait(_REST_S)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import subprocess
 import sys
 import threading
@@ -58,6 +59,65 @@ def test_a_blocking_call_on_the_io_thread_is_refused_instead_of_hanging(runtime:
 
     with pytest.raises(StateError, match="async form"):
         runtime.call(block())
+
+
+def test_a_thread_that_keeps_the_lock_of_a_submitted_future_holds_up_nobody_else(
+    runtime: Runtime,
+) -> None:
+    async def work() -> str:
+        return "done"
+
+    # As a signal handler leaves it whose exception comes right behind the lock.
+    future = runtime.submit(work())
+    with future._condition:
+        assert runtime.call(work(), 10.0) == "done"
+        assert not future.done()
+    assert future.result(10.0) == "done"
+
+
+def test_a_callback_of_a_submitted_future_runs_once_and_not_under_its_lock(
+    runtime: Runtime,
+) -> None:
+    seen: list[bool] = []
+    called = threading.Event()
+    begin = threading.Event()
+
+    async def work() -> None:
+        await asyncio.to_thread(begin.wait)
+
+    def look(future: concurrent.futures.Future[None]) -> None:
+        other = threading.Thread(target=lambda: seen.append(future.done()))
+        other.start()
+        other.join(10.0)
+        called.set()
+
+    future = runtime.submit(work())
+    future.add_done_callback(look)
+    begin.set()
+    assert called.wait(10.0)
+    assert seen == [True]
+
+
+def test_work_whose_future_is_cancelled_is_cancelled_too(runtime: Runtime) -> None:
+    began, ended = threading.Event(), threading.Event()
+    told: list[bool] = []
+
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    future = runtime.submit(work())
+    future.add_done_callback(lambda it: told.append(it.cancelled()))
+    assert began.wait(10.0)
+    assert future.cancel()
+    assert ended.wait(10.0)
+    runtime.call(asyncio.sleep(0))
+    assert told == [True]
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(0)
 
 
 def test_work_that_takes_too_long_is_cancelled(runtime: Runtime) -> None:
