@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from ordermq import (
+    AsyncConsumer,
     LitePullConsumer,
     Message,
     Producer,
@@ -29,7 +32,7 @@ from ordermq import (
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.queue.poll_buffer import PolledBatch
-from ordermq.errors import StateError
+from ordermq.errors import BrokerError, StateError
 from tests.component.conftest import eventually
 from tests.component.interruption import HandledCall, InterruptedCall
 
@@ -42,6 +45,7 @@ STRIDE = int(os.environ.get("ORDERMQ_INTERRUPTS_STRIDE", "11"))
 LIMIT_S = 10.0  # far beyond what a call takes; only a hang reaches it
 CLOSE_S = 5.0
 TOPIC = "orders"
+MESSAGES = 8  # in the queue that is polled
 
 
 def message() -> Message:
@@ -245,10 +249,10 @@ def test_an_interrupted_call_of_a_pull_consumer_hangs_nothing(
     def make() -> PullConsumer:
         return PullConsumer("pulling", name_servers=broker.name_servers).start()
 
-    queue = other.send(message(), sharding_key="k").message_queue
+    read = other.send(message(), sharding_key="k").message_queue
 
     def call(consumer: PullConsumer) -> None:
-        consumer.pull(queue, "*", 0, 32)
+        consumer.pull(read, "*", 0, 32)
 
     sweep = Sweep(other, make, call, lambda consumer: consumer.close())
     assert sweep.run(call, KeyboardInterrupt) > 10
@@ -268,7 +272,7 @@ def test_an_interrupted_start_hangs_nothing(broker: EmbeddedBroker, other: Produ
 
 
 class Polls:
-    """Lite pull consumers that read one queue of eight messages from its beginning."""
+    """Lite pull consumers that read one queue of a few messages from its beginning."""
 
     def __init__(self, broker: EmbeddedBroker, *, is_ordered: bool) -> None:
         self._at = broker.name_servers
@@ -299,38 +303,203 @@ class Polls:
     def rest(self, consumer: LitePullConsumer) -> None:
         """Read what is left: an interrupted poll has lost nothing."""
         end = time.monotonic() + LIMIT_S / 2
-        while len(self.seen) < 8:
+        while len(self.seen) < MESSAGES:
             self.poll(consumer)
-            assert time.monotonic() < end, f"not delivered: {8 - len(self.seen)} of 8 messages"
+            assert time.monotonic() < end, (
+                f"not delivered: {MESSAGES - len(self.seen)} of {MESSAGES} messages"
+            )
         consumer.commit()
 
 
+LITE_CALLS: dict[str, Callable[[LitePullConsumer], object]] = {
+    "commit": lambda consumer: consumer.commit(),
+    "committed": lambda consumer: consumer.committed(consumer.assignment()[0]),
+    "pause and resume": lambda consumer: (
+        consumer.pause(consumer.assignment()),
+        consumer.resume(consumer.assignment()),
+    ),
+    "seek": lambda consumer: consumer.seek(
+        consumer.assignment()[0], consumer.position(consumer.assignment()[0])
+    ),
+    "subscribe": lambda consumer: (consumer.subscribe("other"), consumer.unsubscribe("other")),
+}
+
+
 @pytest.mark.parametrize("is_ordered", [False, True])
-@pytest.mark.parametrize("name", ["poll", "commit"])
-def test_an_interrupted_poll_or_commit_loses_nothing(
+@pytest.mark.parametrize("name", ["poll", "batches", *LITE_CALLS])
+def test_an_interrupted_call_of_a_lite_pull_consumer_loses_nothing(
     broker: EmbeddedBroker, other: Producer, name: str, is_ordered: bool
 ) -> None:
-    for number in range(8):
+    for number in range(MESSAGES):
         other.send(Message("polled", str(number).encode()), sharding_key="k")
+    other.send(Message("other", b"makes the topic"))
     polls = Polls(broker, is_ordered=is_ordered)
     taken: list[PolledBatch] = []
 
     def call(consumer: LitePullConsumer) -> None:
         if name == "poll":
             taken.append(consumer.poll(500))
+        elif name == "batches":
+            taken.append(next(iter(consumer.batches(500))))
         else:
-            consumer.commit()
+            LITE_CALLS[name](consumer)
 
     def rest(consumer: LitePullConsumer) -> None:
         for batch in taken:  # which the call has returned
             polls.seen.update(bytes(each.body) for each in batch)
         taken.clear()
+        consumer.resume(consumer.assignment())  # an interrupted call may have left it paused
         polls.rest(consumer)
 
     sweep = Sweep(
         other, polls.make, rest, lambda consumer: consumer.close(CLOSE_S), is_own_thread=True
     )
     assert sweep.run(call, KeyboardInterrupt) > 10
+
+
+PUSH_CALLS: dict[str, Callable[[PushConsumer], object]] = {
+    "pause and resume": lambda consumer: (
+        consumer.pause(consumer.assigned_queues()[0]),
+        consumer.resume(consumer.assigned_queues()[0]),
+    ),
+    "release and resume": lambda consumer: (consumer.pause(release=True), consumer.resume()),
+    "seek": lambda consumer: consumer.seek(consumer.assigned_queues()[0], 0).result(CLOSE_S),
+    "seek_to_time": lambda consumer: consumer.seek_to_time(
+        consumer.assigned_queues()[0], 1_700_000_000_000
+    ).result(CLOSE_S),
+    "resize": lambda consumer: (consumer.resize(4), consumer.resize(2)),
+    "lag": lambda consumer: consumer.lag(),
+    "health": lambda consumer: consumer.health(),
+    "unsubscribe": lambda consumer: (consumer.unsubscribe(TOPIC), consumer.subscribe(TOPIC)),
+    "close": lambda consumer: consumer.close(CLOSE_S),
+}
+
+
+@pytest.mark.parametrize("name", PUSH_CALLS)
+def test_an_interrupted_call_of_a_push_consumer_stops_no_listener(
+    broker: EmbeddedBroker, other: Producer, name: str
+) -> None:
+    arrived: set[bytes] = set()
+    made: list[str] = []
+    sent = [0]
+
+    def make() -> PushConsumer:
+        made.append(f"pushed-{len(made)}")  # each in a group of its own: none waits for locks
+        consumer = PushConsumer(made[-1], name_servers=broker.name_servers)
+        consumer.subscribe(TOPIC)
+        consumer.orderly(lambda messages, _: arrived.update(bytes(each.body) for each in messages))
+        consumer.start()
+        eventually(lambda: bool(consumer.assigned_queues()), "it holds its queues")
+        return consumer
+
+    def again(consumer: PushConsumer) -> None:
+        if name == "close":
+            return
+        consumer.subscribe(TOPIC)  # an interrupted call may have left it undone, and paused
+        consumer.resume()
+        sent[0] += 1
+        body = str(sent[0]).encode()
+        other.send(Message(TOPIC, body), sharding_key="k")
+        eventually(lambda: body in arrived, "the message arrives", LIMIT_S / 2)
+
+    sweep = Sweep(other, make, again, lambda consumer: consumer.close(CLOSE_S))
+    assert sweep.run(PUSH_CALLS[name], KeyboardInterrupt) > 5
+
+
+def test_a_listener_whose_send_is_interrupted_gets_its_message_again(
+    broker: EmbeddedBroker, other: Producer
+) -> None:
+    at, is_over = 1, False
+    calls: list[bytes] = []
+    consumer = PushConsumer(
+        "forwarders",
+        name_servers=broker.name_servers,
+        consume_from_where="first_offset",
+        suspend_current_queue_time_ms=10,
+        consume_message_batch_max_size=1,
+    )
+    consumer.subscribe("forwarded")
+
+    @consumer.orderly
+    def forward(messages: Any, _: Any) -> None:
+        nonlocal at, is_over
+        body = bytes(messages[0].body)
+        calls.append(body)
+        if calls.count(body) > 1 or is_over:
+            return
+        interruption = InterruptedCall(at, TimeoutError)
+        try:
+            with interruption:
+                other.send(message(), sharding_key="k")
+        finally:
+            at += STRIDE
+            is_over = not interruption.raised_at
+
+    number = 0
+    with consumer:
+        while not is_over:
+            number += 1
+            body = str(number).encode()
+            other.send(Message("forwarded", body), sharding_key="k")
+            eventually(
+                lambda: is_over or calls.count(body) > 1,  # noqa: B023
+                "the listener is called again",
+                LIMIT_S,
+            )
+    assert at > 10
+
+
+def answering(broker: EmbeddedBroker, other: Producer) -> tuple[PushConsumer, queue.Queue[Any]]:
+    """Return a consumer of questions, not started, and where it puts them."""
+    requests: queue.Queue[Any] = queue.Queue()
+    other.send(Message("questions", b"makes the topic"))
+    consumer = PushConsumer("answers", name_servers=broker.name_servers)
+    consumer.subscribe("questions")
+
+    @consumer.concurrently
+    def keep(messages: Any, _: Any) -> None:
+        for each in messages:
+            if each.body == b"q":
+                requests.put(each)
+
+    return consumer, requests
+
+
+def test_an_interrupted_reply_hangs_nothing(broker: EmbeddedBroker, other: Producer) -> None:
+    answered: list[bytes] = []
+    consumer, requests = answering(broker, other)
+    with consumer, Producer("asking", name_servers=broker.name_servers) as asking:
+
+        def ask() -> tuple[Any, threading.Thread]:
+            def wait_for_answer() -> None:
+                answer = asking.request(Message("questions", b"q"), 20_000)
+                answered.append(bytes(answer.body))
+
+            thread = threading.Thread(target=wait_for_answer, daemon=True)
+            thread.start()
+            return requests.get(timeout=LIMIT_S), thread
+
+        def again(asked: tuple[Any, threading.Thread]) -> None:
+            with contextlib.suppress(BrokerError):  # it was answered before the interrupt
+                other.reply(asked[0], b"yes")
+
+        sweep = Sweep(other, ask, again, lambda asked: asked[1].join(LIMIT_S))
+        assert sweep.run(lambda asked: other.reply(asked[0], b"yes"), KeyboardInterrupt) > 10
+    assert set(answered) == {b"yes"}
+
+
+def test_an_interrupted_recall_hangs_nothing(broker: EmbeddedBroker, other: Producer) -> None:
+    def make() -> str:
+        receipt = other.send(Message(TOPIC, b"late", delay_ms=600_000))
+        assert receipt.recall_handle
+        return receipt.recall_handle
+
+    def again(handle: str) -> None:
+        with contextlib.suppress(BrokerError):  # it was recalled before the interrupt
+            other.recall(TOPIC, handle)
+
+    sweep = Sweep(other, make, again, lambda _: None)
+    assert sweep.run(lambda handle: other.recall(TOPIC, handle), KeyboardInterrupt) > 10
 
 
 def test_an_interrupted_call_of_an_admin_hangs_nothing(
@@ -347,25 +516,142 @@ CANCELLED: dict[str, Callable[[Producer], Any]] = {
     "asend": lambda producer: producer.asend(message(), sharding_key="k"),
     "asend_batch": lambda producer: producer.asend_batch([message()] * 3, sharding_key="k"),
     "aflush": lambda producer: producer.aflush(CLOSE_S),
+    "arequest": lambda producer: producer.arequest(Message("questions", b"q"), 20_000),
 }
+STEPS = range(0, 20, 1 if STRIDE == 1 else 4)  # turns of the loop until the cancellation
+
+
+async def cancel_after(call: Coroutine[Any, Any, object], steps: int) -> bool:
+    """Run a call, cancelled after some turns of the loop; returns whether it was over before."""
+    task = asyncio.ensure_future(call)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    is_over = not task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait_for(task, LIMIT_S)
+    return is_over
 
 
 @pytest.mark.parametrize("name", CANCELLED)
 def test_a_call_that_is_cancelled_at_any_step_hangs_nothing(
     broker: EmbeddedBroker, other: Producer, name: str
 ) -> None:
-    async def cancel_after(producer: Producer, steps: int) -> bool:
-        task = asyncio.ensure_future(CANCELLED[name](producer))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        is_cancelled = task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    async def cancel(producer: Producer, steps: int) -> None:
+        await cancel_after(CANCELLED[name](producer), steps)
         await asyncio.wait_for(producer.asend(message(), sharding_key="k"), LIMIT_S)
-        return is_cancelled
 
+    other.send(Message("questions", b"makes the topic"))
     with Producer("shop", name_servers=broker.name_servers) as producer:
         producer.send(message(), sharding_key="k")
-        for steps in range(20):
-            asyncio.run(cancel_after(producer, steps))
+        for steps in STEPS:
+            asyncio.run(cancel(producer, steps))
         in_time("another client", lambda: other.send(message(), sharding_key="k"))
+
+
+def test_a_reply_that_is_cancelled_at_any_step_hangs_nothing(
+    broker: EmbeddedBroker, other: Producer
+) -> None:
+    async def answer(request: Any, steps: int) -> None:
+        await cancel_after(other.areply(request, b"yes"), steps)
+        with contextlib.suppress(BrokerError):  # it was answered before
+            await asyncio.wait_for(other.areply(request, b"yes"), LIMIT_S)
+
+    consumer, requests = answering(broker, other)
+    with (
+        consumer,
+        Producer("asking", name_servers=broker.name_servers) as asking,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        for steps in STEPS:
+            asked = pool.submit(asking.request, Message("questions", b"q"), 20_000)
+            asyncio.run(answer(requests.get(timeout=LIMIT_S), steps))
+            assert asked.result(LIMIT_S).body == b"yes"
+
+
+LITE_AWAITS: dict[str, Callable[[LitePullConsumer], Any]] = {
+    "apoll": lambda consumer: consumer.apoll(500),
+    "acommit": lambda consumer: consumer.acommit(),
+    "aseek": lambda consumer: consumer.aseek(
+        consumer.assignment()[0], consumer.position(consumer.assignment()[0])
+    ),
+}
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("name", ["batches", *LITE_AWAITS])
+def test_a_lite_pull_consumer_whose_call_is_cancelled_at_any_step_loses_nothing(
+    broker: EmbeddedBroker, other: Producer, name: str, is_ordered: bool
+) -> None:
+    async def poll(consumer: LitePullConsumer, bodies: list[bytes]) -> None:
+        if name == "batches":
+            async for batch in consumer.batches(500):
+                bodies.extend(bytes(each.body) for each in batch)
+                break
+        else:
+            for batch in [await LITE_AWAITS[name](consumer)]:
+                bodies.extend(bytes(each.body) for each in batch or ())
+
+    async def cancel(consumer: LitePullConsumer, seen: set[bytes], steps: int) -> None:
+        bodies: list[bytes] = []
+        await cancel_after(poll(consumer, bodies), steps)
+        seen.update(bodies)
+        end = time.monotonic() + LIMIT_S
+        while len(seen) < MESSAGES:
+            seen.update(bytes(each.body) for each in await consumer.apoll(500))
+            assert time.monotonic() < end, f"cancelled after {steps} steps: {seen}"
+        await asyncio.wait_for(consumer.acommit(), LIMIT_S)
+
+    for number in range(MESSAGES):
+        other.send(Message("polled", str(number).encode()), sharding_key="k")
+    polls = Polls(broker, is_ordered=is_ordered)
+    for steps in STEPS:
+        consumer = polls.make()
+        consumer.commit()  # the batch of this thread, which would block the queue for tasks
+        asyncio.run(cancel(consumer, set(polls.seen), steps))
+        in_time("close", lambda: consumer.close(CLOSE_S))  # noqa: B023
+    in_time("another client", lambda: other.send(message(), sharding_key="k"))
+
+
+ASYNC_CALLS: dict[str, Callable[[AsyncConsumer], Any]] = {
+    "pause": lambda consumer: consumer.pause(consumer.assigned_queues()[0]),
+    "resume": lambda consumer: consumer.resume(consumer.assigned_queues()[0]),
+    "seek": lambda consumer: consumer.seek(consumer.assigned_queues()[0], 0),
+    "lag": lambda consumer: consumer.lag(),
+    "health": lambda consumer: consumer.health(),
+    "start": lambda consumer: consumer.start(),
+    "close": lambda consumer: consumer.close(CLOSE_S),
+}
+
+
+@pytest.mark.parametrize("name", ASYNC_CALLS)
+def test_an_async_consumer_whose_call_is_cancelled_at_any_step_goes_on_or_leaves(
+    broker: EmbeddedBroker, other: Producer, name: str
+) -> None:
+    async def consume(number: int, steps: int) -> None:
+        arrived = asyncio.Event()
+        body = str(number).encode()
+        consumer = AsyncConsumer("tasks", name_servers=broker.name_servers)
+        consumer.subscribe(TOPIC)
+
+        @consumer.orderly
+        async def listen(messages: Any, _: Any) -> None:
+            if any(each.body == body for each in messages):
+                arrived.set()
+
+        if name == "start":
+            await cancel_after(consumer.start(), steps)
+            await asyncio.wait_for(consumer.close(CLOSE_S), LIMIT_S)
+            return
+        await consumer.start()
+        await cancel_after(ASYNC_CALLS[name](consumer), steps)
+        if name != "close":
+            for held in consumer.assigned_queues():  # a cancelled call may have paused it
+                await consumer.resume(held)
+            await asyncio.to_thread(other.send, Message(TOPIC, body), sharding_key="k")
+            await asyncio.wait_for(arrived.wait(), LIMIT_S)
+        await asyncio.wait_for(consumer.close(CLOSE_S), LIMIT_S)
+
+    before = broker.statistics.connections
+    for number, steps in enumerate(STEPS):
+        asyncio.run(consume(number, steps))
+    eventually(lambda: broker.statistics.connections == before, "its connections are closed")
