@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ordermq.cdc.change import Change, Operation, Order
     from ordermq.cdc.debezium import DebeziumCodec
     from ordermq.cdc.metrics import ChangeMetrics
+    from ordermq.cdc.postgresql import PostgreSqlReader
 
 __all__ = [
     "ApplyChanges",
@@ -20,6 +21,7 @@ __all__ = [
     "DebeziumCodec",
     "Operation",
     "Order",
+    "PostgreSqlReader",
     "TableStatistics",
 ]
 
@@ -29,6 +31,7 @@ _HOMES = {
     "change": ("Change", "Operation", "Order"),
     "debezium": ("DebeziumCodec",),
     "metrics": ("ChangeMetrics",),
+    "postgresql": ("PostgreSqlReader",),
 }
 
 if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one

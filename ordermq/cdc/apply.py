@@ -94,7 +94,7 @@ class ApplyChanges:
         on_ddl: "refuse", "ignore", or a function of (change, connection).
     Attributes:
         statistics: `TableStatistics` by the source's name of a table.
-        repeats: messages dropped because a producer sent them again.
+        repeats: messages dropped because they were applied before, or are sent again.
     Raises: ConfigError: settings or tables that cannot be right; StoreError: no such database.
     """
 
@@ -132,7 +132,7 @@ class ApplyChanges:
         decoded = [(message, self._changes_of(message)) for message in messages]
         with self._transaction(context) as connection:
             marks = [
-                self._mark(message, changes, context.consumer_group) if changes else None
+                self._mark(message, context.consumer_group) if changes else None
                 for message, changes in decoded
             ]
             done = self._progress.of_call(connection, filter(None, marks), self._by_key)
@@ -141,10 +141,10 @@ class ApplyChanges:
             for (message, changes), mark in zip(decoded, marks, strict=True):
                 if mark is None:
                     continue
-                if done.is_repeat(mark):
+                if not done.takes(mark):
                     repeats += 1
-                    if repeats + self.repeats == 1:
-                        _warn_of_repeat(message, changes)
+                    if (repeats + self.repeats).bit_count() == 1:  # 1, 2, 4, 8
+                        _warn_of_repeat(message, changes, repeats + self.repeats)
                     continue
                 with _place_in_errors(message):
                     for change in changes:
@@ -180,10 +180,10 @@ class ApplyChanges:
                     f"{message.sharding_key!r}; ordered by table it must be one"
                 )
 
-    def _mark(self, message: _Message, changes: Sequence[Change], group: str) -> Mark:
+    def _mark(self, message: _Message, group: str) -> Mark:
         queue = message.message_queue
         lane = (message.sharding_key or "") if self._by_key else ""
-        position = Position.of_message(message, changes)
+        position = Position.of_message(message)
         queue_name = QueueName(
             group, queue.topic, queue.broker_name, queue.queue_id, lane, position.source
         )
@@ -379,14 +379,15 @@ def _place_in_errors(message: _Message) -> Iterator[None]:
         ) from error
 
 
-def _warn_of_repeat(message: _Message, changes: Sequence[Change]) -> None:
+def _warn_of_repeat(message: _Message, changes: Sequence[Change], count: int) -> None:
     _log.warning(
-        "dropped a change that was applied already: %s at position %s, offset %d of %s; further "
-        "ones are counted only. After a crash of a reader or a consumer that is right. If the "
-        "source was restored from a copy, its positions went back: delete its rows from "
-        "ordermq_changes",
+        "dropped a change that was applied already, or is sent again behind an earlier one: %s at "
+        "%s, offset %d of %s; %d so far. After a crash of a reader or a consumer that is right, "
+        "and ends. If not: a failure policy moved an earlier message away, or the source was "
+        "restored from a copy, and its positions went back; delete its rows from ordermq_changes",
         changes[0].name,
-        Position.of_message(message, changes),
+        Position.of_message(message),
         message.queue_offset,
         message.message_queue,
+        count,
     )

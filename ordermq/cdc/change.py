@@ -11,7 +11,7 @@ from ordermq.errors import ChangeRefused, ConfigError
 
 Row = Mapping[str, Any]
 Place = tuple[int, ...]
-POSITION_PROPERTY = "CDC_POSITION"  # of messages: formats do not have one, or not for each change
+POSITION_PROPERTY = "CDC_POSITION"  # of messages: not every format has one, or one per change
 
 
 class Operation(StrEnum):
@@ -167,34 +167,48 @@ class Change:
 
 
 class Position(NamedTuple):
-    """A place in the log of a source; it grows with each message of the source in a queue.
+    """A place in the log of a source, as a reader of the log writes it into its messages.
 
-    A reader that was killed sends again what it does not know to be stored; by its position it is
-    told apart from what is new.
+    A reader that was killed, or whose send failed, goes back and sends again from there. By the
+    place a repeat is told apart from what is new. By the one before, so is a message that was
+    stored although an earlier one of its queue was not: both come again, in order.
     """
 
     source: str
     place: Place  # empty: unknown
+    previous: Place  # of the reader's message before in this queue; empty: its first one
 
     @classmethod
-    def of_message(cls, message: _Properties, changes: Sequence[Change]) -> Position:
-        """Return the position of a message: of its property, or else of its last change.
+    def of_message(cls, message: _Properties) -> Position:
+        """Return the position of a message; of one of another program, an empty one.
 
         Raises: ChangeRefused: the property is none.
         """
         text = message.get_property(POSITION_PROPERTY)
         if text is None:
-            last = changes[-1]
-            return cls(last.source, last.position or ())
-        place, _, source = text.partition("@")
+            return _NOWHERE
+        places, _, source = text.partition("@")
+        place, _, previous = places.partition(">")
         try:
-            return cls(source, tuple(map(int, place.split(","))))
+            return cls(source, _place(place), _place(previous) if previous else ())
         except ValueError as error:
             raise ChangeRefused(f"property {POSITION_PROPERTY}={text!r}: {error}") from error
 
     def to_property(self) -> str:
         """Return the text for the property of a message."""
-        return f"{','.join(map(str, self.place))}@{self.source}"
+        previous = f">{_text_of_place(self.previous)}" if self.previous else ""
+        return f"{_text_of_place(self.place)}{previous}@{self.source}"
+
+
+_NOWHERE = Position("", (), ())
+
+
+def _place(text: str) -> Place:
+    return tuple(map(int, text.split(",")))
+
+
+def _text_of_place(place: Place) -> str:
+    return ",".join(map(str, place))
 
 
 def require_order(order: str) -> Order:

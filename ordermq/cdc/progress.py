@@ -129,17 +129,24 @@ class CallProgress:
         self._by_key = by_key
         self._moved: set[QueueName] = set()
 
-    def is_repeat(self, mark: Mark) -> bool:
-        """Return whether a message was applied before; one that was not counts as applied now."""
+    def takes(self, mark: Mark) -> bool:
+        """Return whether a message is the next one; it counts as applied then.
+
+        It is not if it was applied before, or if an earlier one of its queue is missing: that one
+        was not stored, and the reader sends both again.
+        """
         name, offset, position = mark
         next_offset, place = self._found[name]
         if self._by_key and offset < next_offset:
-            return True
+            return False
         if position.place and position.place <= place:
-            return True
+            return False
+        # The one before is the queue's. A key's next message is never stored before its last.
+        if not self._by_key and place and place < position.previous:
+            return False
         self._found[name] = (max(offset + 1, next_offset), position.place or place)
         self._moved.add(name)
-        return False
+        return True
 
     def save(self) -> None:
         """Write what is new, in the call's transaction."""

@@ -14,6 +14,7 @@ MAY_SKIP = {
     "tests/interop/test_proxy.py",  # RocketMQ 4 has no proxy
     "tests/interop/test_pop.py",  # nor POP
     "tests/conftest.py",
+    "tests/component/test_cdc_postgresql.py",  # PostgreSQL cannot be had everywhere
     "tests/component/test_dashboard.py",  # asks a Prometheus, which few machines have
     "tests/component/test_observers.py",  # mounts a small disk, which takes root
     "tests/interop/test_accounts.py",

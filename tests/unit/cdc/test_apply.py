@@ -67,10 +67,14 @@ def apply_all(
 
 
 def messages_of(changes: Sequence[Change], first_offset: int = 0) -> list[FakeMessage]:
-    return [
-        FakeMessage(CODEC.encode(change), offset, sharding_key=f"k{change.key(['id'])}")
-        for offset, change in enumerate(changes, first_offset)
-    ]
+    found = []
+    for offset, change in enumerate(changes, first_offset):
+        message = FakeMessage(CODEC.encode(change), offset, sharding_key=f"k{change.key(['id'])}")
+        if change.position is not None:
+            position = Position(change.source, change.position, ())
+            message.properties[POSITION_PROPERTY] = position.to_property()
+        found.append(message)
+    return found
 
 
 def insert(number: int, name: str | None, **told: Any) -> Change:
@@ -162,26 +166,44 @@ def test_what_a_producer_sent_again_is_dropped(
     apply_all(apply, engine, told, first_offset=2)
     assert rows(engine, goods) == {1: "newest"}
     assert apply.repeats == 2
-    assert caplog.text.count("dropped a change that was applied already") == 1
+    assert caplog.text.count("dropped a change") == 2
     # Of another source, positions are others.
     apply_all(apply, engine, [insert(1, "other", position=(1, 0), source="another")], 5)
     assert rows(engine, goods) == {1: "other"}
 
 
-def test_the_position_of_a_message_is_its_property(engine: Engine, goods: Table) -> None:
+def test_a_message_behind_one_that_was_not_stored_waits_for_both_to_come_again(
+    engine: Engine, goods: Table
+) -> None:
+    """The send of (5, 1) failed when (5, 2) of another key was on its way already."""
     apply = ApplyChanges(engine, [goods], CODEC)
-    text = Position("log@1", (7, 3)).to_property()
-    (message,) = messages_of([insert(1, "a")])
-    for offset, name in enumerate(["first", "again"]):
-        body = CODEC.encode(insert(1, name))
-        again = replace(message, body=body, queue_offset=offset)
-        again.properties = {POSITION_PROPERTY: text}
+    places: list[tuple[Any, Any]] = [
+        ((5, 0), ()), ((5, 2), (5, 1)), ((5, 3), (5, 2)),
+        ((5, 1), ()), ((5, 2), (5, 1)), ((5, 3), (5, 2)), ((9, 0), (5, 3)),
+    ]  # fmt: skip
+    messages = messages_of([insert(place[1], f"{place}") for place, _ in places])
+    for message, (place, previous) in zip(messages, places, strict=True):
+        position = Position("log@1", place, previous)
+        message.properties[POSITION_PROPERTY] = position.to_property()
+        assert Position.of_message(message) == position
+    for message in messages:
         with call(engine) as context:
-            apply([again], context)
-    assert rows(engine, goods) == {1: "first"}
-    again.properties = {POSITION_PROPERTY: "nonsense"}
+            apply([message], context)
+    assert rows(engine, goods) == {0: "(9, 0)", 1: "(5, 1)", 2: "(5, 2)", 3: "(5, 3)"}
+    assert apply.repeats == 2
+
+
+def test_messages_of_other_programs_are_applied_as_they_come(engine: Engine, goods: Table) -> None:
+    apply = ApplyChanges(engine, [goods], CODEC)
+    messages = messages_of([insert(1, "a", position=(5, 0)), insert(1, "b", position=(1, 0))])
+    for message in messages:
+        message.properties.clear()
+    with call(engine) as context:
+        apply(messages, context)
+    assert rows(engine, goods) == {1: "b"}
+    messages[0].properties[POSITION_PROPERTY] = "nonsense"
     with call(engine) as context, pytest.raises(ChangeRefused, match="CDC_POSITION='nonsense'"):
-        apply([again], context)
+        apply(messages, context)
 
 
 def test_by_key_a_late_call_changes_nothing(engine: Engine, goods: Table) -> None:

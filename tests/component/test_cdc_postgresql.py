@@ -1,0 +1,390 @@
+"""The log of a PostgreSQL through messages, exact over kills (docs/cdc.md)."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Column, MetaData, Table, create_engine, select
+
+from ordermq import Admin, Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.cdc import ApplyChanges, CanalCodec, DebeziumCodec, PostgreSqlReader
+from ordermq.errors import ChangeRefused, ConfigError, ConnectFailed, KeyFailed
+from ordermq.sql import SqlOffsetStore
+from tests.component.conftest import DEADLINE_S, eventually
+from tests.postgresql import NoPostgreSql, PostgreSql
+
+MakeConsumer = Callable[..., PushConsumer]
+CODECS: dict[str, Any] = {
+    "debezium": DebeziumCodec(),
+    "canal": CanalCodec(time_zone=ZoneInfo("Asia/Shanghai")),
+}
+GOODS = """
+    CREATE TABLE goods (
+        id bigint PRIMARY KEY, name text, price numeric, made timestamptz, day date, at timestamp,
+        of_day time, raw bytea, share float8, flag boolean, id2 uuid, document jsonb
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSql]:
+    """A PostgreSQL whose log has rows."""
+    try:
+        running = PostgreSql()
+    except NoPostgreSql as error:
+        pytest.skip(f"PostgreSQL cannot be had here: {error}")
+    with psycopg.connect(conninfo(running), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET wal_level = logical")
+    running.stop()
+    running.start()
+    yield running
+    running.close()
+
+
+def conninfo(server: PostgreSql) -> str:
+    return server.url.replace("+psycopg", "")
+
+
+@pytest.fixture
+def connect(server: PostgreSql) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
+    """Further connections to the source."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(psycopg.connect(conninfo(server), autocommit=True))
+
+
+@pytest.fixture
+def shop(server: PostgreSql) -> Iterator[psycopg.Connection[Any]]:
+    """An empty schema of the source, without slots and publications of earlier tests."""
+    with psycopg.connect(conninfo(server), autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active"
+        )
+        eventually(
+            lambda: count(connection, "pg_replication_slots WHERE active") == 0, "free slots"
+        )
+        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        connection.execute("DROP PUBLICATION IF EXISTS shop")
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+        yield connection
+
+
+def count(connection: psycopg.Connection[Any], source: str) -> int:
+    row = connection.execute(f"SELECT count(*) FROM {source}".encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+class Running:
+    """Readers on threads of their own; each stops with the test."""
+
+    def __init__(self, server: PostgreSql, producer: Producer) -> None:
+        self._server = server
+        self._producer = producer
+        self._readers: list[tuple[PostgreSqlReader, threading.Thread]] = []
+
+    def make(self, codec: str = "debezium", **settings: Any) -> PostgreSqlReader:
+        settings = {"tables": ["goods"], "slot": "shop"} | settings
+        return PostgreSqlReader(
+            conninfo(self._server), self._producer, "orders", CODECS[codec], **settings
+        )
+
+    def start(self, **settings: Any) -> PostgreSqlReader:
+        reader = self.make(**settings)
+        thread = threading.Thread(target=reader.run, daemon=True)
+        thread.start()
+        self._readers.append((reader, thread))
+        return reader
+
+    def stop(self) -> None:
+        while self._readers:
+            reader, thread = self._readers.pop()
+            reader.stop()
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def readers(server: PostgreSql, producer: Producer, broker: EmbeddedBroker) -> Iterator[Running]:
+    with Admin(broker.name_servers) as admin:
+        admin.create_topic("orders")
+    running = Running(server, producer)
+    yield running
+    running.stop()
+
+
+class Copy:
+    """A copy in SQLite, with a count of what each change wrote."""
+
+    def __init__(self, path: Any, codec: str, columns: list[Column[Any]], **settings: Any) -> None:
+        self.engine = create_engine(f"sqlite:///{path}/copy.db", connect_args={"timeout": 30})
+        self.table = Table("goods", MetaData(), *columns)
+        self.table.create(self.engine)
+        self.apply = ApplyChanges(self.engine, [self.table], CODECS[codec], **settings)
+        self.store = SqlOffsetStore(self.engine)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        with self.engine.connect() as connection:
+            found = connection.execute(select(self.table).order_by(self.table.c.id))
+            return [tuple(row) for row in found]
+
+    def changes(self) -> int:
+        counts = self.apply.statistics.get("public.goods")
+        return sum(counts.changes.values()) if counts else 0
+
+
+# A row per change of a row; an update of a key is a delete and an insert.
+COUNTED = """
+    CREATE TABLE counted (id int);
+    CREATE FUNCTION count_change() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        INSERT INTO counted VALUES (1);
+        IF TG_OP = 'UPDATE' AND OLD.id <> NEW.id THEN INSERT INTO counted VALUES (1); END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER counting AFTER INSERT OR UPDATE OR DELETE ON goods
+        FOR EACH ROW EXECUTE FUNCTION count_change();
+"""
+
+
+def small() -> list[Column[Any]]:
+    return [Column("id", sa.Integer, primary_key=True), Column("name", sa.Text)]
+
+
+@pytest.mark.parametrize("codec", list(CODECS))
+def test_rows_before_and_changes_after_reach_the_copy_with_every_type(
+    shop: psycopg.Connection[Any],
+    readers: Running,
+    make_consumer: MakeConsumer,
+    tmp_path: Any,
+    codec: str,
+) -> None:
+    shop.execute(GOODS)
+    shop.execute(
+        "INSERT INTO goods VALUES (1, 'größe', 1.10, '2020-05-13 12:00+02', '2020-02-29', "
+        "'2020-05-13 12:00:00.000001', '23:59:59.999999', '\\x00ff27', 0.1, true, "
+        "'6f1e4b0e-0f6c-4d5f-9a06-1a8a25e4a9d1', '{\"a\": [1, null]}')"
+    )
+    shop.execute("INSERT INTO goods VALUES (2)")
+    copy = Copy(
+        tmp_path, codec,
+        [
+            Column("id", sa.BigInteger, primary_key=True), Column("name", sa.Text),
+            Column("price", sa.Text), Column("made", sa.DateTime(timezone=True)),
+            Column("day", sa.Date), Column("at", sa.DateTime), Column("of_day", sa.Time),
+            Column("raw", sa.LargeBinary), Column("share", sa.Float), Column("flag", sa.Boolean),
+            Column("id2", sa.Uuid), Column("document", sa.JSON),
+        ],
+    )  # fmt: skip
+    make_consumer(copy.apply, offset_store=copy.store).start()
+    readers.start(codec=codec)
+    eventually(lambda: len(copy.rows()) == 2, "the rows of the snapshot")
+    shop.execute("UPDATE goods SET id = 3, price = 1e20 WHERE id = 1")
+    shop.execute("INSERT INTO goods (id, name) VALUES (1, 'new')")
+    shop.execute("DELETE FROM goods WHERE id = 2")
+
+    def source() -> list[tuple[Any, ...]]:
+        """The rows, as SQLite keeps them."""
+        found = shop.execute(
+            "SELECT id, name, price::text, made AT TIME ZONE 'UTC', day, at, of_day, raw, share, "
+            "flag, id2, document FROM goods ORDER BY id"
+        )
+        return list(found)
+
+    eventually(lambda: copy.rows() == source(), f"{source()}, got {copy.rows()}")
+
+
+def change_randomly(shop: psycopg.Connection[Any], pick: random.Random, times: int) -> None:
+    for _ in range(times):
+        with shop.transaction():
+            for _ in range(pick.randrange(1, 6)):
+                shop.execute(
+                    pick.choice(
+                        [
+                            "INSERT INTO goods VALUES (%(id)s, %(name)s) ON CONFLICT (id) "
+                            "DO UPDATE SET name = excluded.name",
+                            "UPDATE goods SET name = %(name)s WHERE id = %(id)s",
+                            "DELETE FROM goods WHERE id = %(id)s",
+                            "UPDATE goods SET id = %(new)s WHERE id = %(id)s AND NOT EXISTS "
+                            "(SELECT 1 FROM goods WHERE id = %(new)s)",
+                        ]
+                    ),
+                    {
+                        "id": pick.randrange(30),
+                        "new": pick.randrange(30),
+                        "name": str(pick.random()),
+                    },
+                )
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_failed_sends_and_a_killed_server_leave_an_equal_copy_and_each_change_once(
+    server: PostgreSql,
+    shop: psycopg.Connection[Any],
+    readers: Running,
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    connect: Callable[[], psycopg.Connection[Any]],
+    by_key: bool,
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    pick = random.Random(5)
+    change_randomly(shop, pick, 20)
+    copy = Copy(tmp_path, "debezium", small(), by_key=by_key)
+    settings: dict[str, Any] = {"order_by_key": True} if by_key else {"offset_store": copy.store}
+    make_consumer(copy.apply, **settings).start()
+    send_nowait, resolve = producer.send_nowait, producer.resolve
+    failing, failed_keys = threading.Event(), set[Any]()
+    luck = random.Random(6)
+
+    def sometimes_fail(message: Message, *, sharding_key: Any, **told: Any) -> Future[Any]:
+        if sharding_key not in failed_keys and not (failing.is_set() and luck.random() < 0.05):
+            return send_nowait(message, sharding_key=sharding_key, **told)
+        failed: Future[Any] = Future()
+        kind = KeyFailed if sharding_key in failed_keys else ConnectFailed
+        failed.set_exception(kind("as if its broker were away"))
+        failed_keys.add(sharding_key)
+        return failed
+
+    def resolve_both(topic: str, key: Any) -> bool:
+        failed_keys.discard(key)
+        return resolve(topic, key)
+
+    monkeypatch.setattr(producer, "send_nowait", sometimes_fail)
+    monkeypatch.setattr(producer, "resolve", resolve_both)
+    reader = readers.start()
+    snapshot = list(shop.execute("SELECT id, name FROM goods ORDER BY id"))
+    eventually(lambda: copy.rows() == snapshot, "the rows before the changes")
+    shop.execute(COUNTED)
+    for phase in range(4):
+        failing.set()
+        change_randomly(shop, pick, 30)
+        failing.clear()
+        if phase == 1:
+            server.stop(crash=True)
+            server.start()
+            shop = connect()
+        if phase == 2:
+            readers.stop()
+            readers.start()
+    expected = list(shop.execute("SELECT id, name FROM goods ORDER BY id"))
+    eventually(lambda: copy.rows() == expected, "an equal copy")
+    assert reader.restarts > 0
+    changes = count(shop, "counted") + len(snapshot)
+    eventually(lambda: copy.changes() == changes, f"each change once: {changes}")
+
+
+def test_a_snapshot_that_was_killed_is_made_again_without_rows_that_are_gone(
+    shop: psycopg.Connection[Any],
+    readers: Running,
+    make_consumer: MakeConsumer,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    shop.execute("INSERT INTO goods SELECT n, 'first' FROM generate_series(1, 20) n")
+    copy = Copy(tmp_path, "debezium", small())
+    make_consumer(copy.apply, offset_store=copy.store).start()
+    first = readers.make()
+
+    class Killed(BaseException):
+        """As if the process ended here."""
+
+    send = PostgreSqlReader._send
+
+    def die_at_last(self: PostgreSqlReader, *told: Any) -> None:
+        send(self, *told)
+        if self.sent == 15:
+            raise Killed
+
+    monkeypatch.setattr(PostgreSqlReader, "_send", die_at_last)
+    with pytest.raises(Killed):
+        first.run()
+    eventually(lambda: len(copy.rows()) == 15, "what had been sent before")
+    monkeypatch.undo()
+    shop.execute("DELETE FROM goods WHERE id <= 5")
+    shop.execute("UPDATE goods SET id = id + 100 WHERE id <= 8")
+    shop.execute("UPDATE goods SET name = 'second' WHERE id > 15")
+    readers.start()
+    expected = list(shop.execute("SELECT id, name FROM goods ORDER BY id"))
+    eventually(lambda: copy.rows() == expected, "an equal copy")
+    eventually(
+        lambda: count(shop, "pg_replication_slots") == 1, "the slot alone, without the attempt's"
+    )
+
+
+def test_the_server_keeps_its_log_until_messages_are_stored(
+    shop: psycopg.Connection[Any],
+    readers: Running,
+    producer: Producer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    reader = readers.start()
+    confirmed = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'shop'"
+    eventually(lambda: shop.execute(confirmed).fetchone() is not None, "the slot")
+    held: list[Future[Any]] = []
+
+    def hold(message: Message, **told: Any) -> Future[Any]:
+        held.append(Future())
+        return held[-1]
+
+    monkeypatch.setattr(producer, "send_nowait", hold)
+    shop.execute("INSERT INTO goods VALUES (1, 'held')")
+    (before,) = shop.execute("SELECT pg_current_wal_lsn()").fetchone() or ("",)
+    eventually(lambda: len(held) == 1, "the message")
+
+    def is_behind() -> bool:
+        row = shop.execute(f"SELECT ({confirmed}) < %s::pg_lsn".encode(), (before,)).fetchone()
+        return bool(row and row[0])
+
+    assert is_behind()
+    assert reader.restarts == 0
+    monkeypatch.undo()
+    held[0].set_result(None)
+    eventually(lambda: not is_behind(), "the confirmation")
+
+
+def test_truncates_go_with_the_order_of_the_table_and_are_refused_by_key(
+    shop: psycopg.Connection[Any], readers: Running, make_consumer: MakeConsumer, tmp_path: Any
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    shop.execute("INSERT INTO goods VALUES (1, 'a'), (2, 'b')")
+    copy = Copy(tmp_path, "debezium", small(), order="table", on_truncate="apply")
+    make_consumer(copy.apply, offset_store=copy.store).start()
+    readers.start(order="table")
+    eventually(lambda: len(copy.rows()) == 2, "the rows")
+    shop.execute("TRUNCATE goods")
+    shop.execute("INSERT INTO goods VALUES (3, 'c')")
+    eventually(lambda: copy.rows() == [(3, "c")], "the row after the truncate")
+    readers.stop()
+    shop.execute("TRUNCATE goods")
+    with pytest.raises(ChangeRefused, match=r"truncate of public.goods.*order by table"):
+        readers.make(order="key").run()
+
+
+def test_what_cannot_be_read_is_refused(shop: psycopg.Connection[Any], readers: Running) -> None:
+    with pytest.raises(ConfigError, match="there is no publication 'shop': name the tables"):
+        readers.make(tables=[]).run()
+    with pytest.raises(ConfigError, match='relation "goods" does not exist'):
+        readers.make().run()
+    shop.execute("CREATE TABLE goods (id int, name text)")
+    shop.execute("INSERT INTO goods VALUES (1, 'a')")
+    with pytest.raises(ChangeRefused, match=r"read of public.goods: no primary key is known"):
+        readers.make().run()
+    with pytest.raises(ConfigError, match="expected letters, digits and _"):
+        readers.make(slot="shop; drop")
+    with pytest.raises(ConfigError, match="max_in_flight=0"):
+        readers.make(max_in_flight=0)
