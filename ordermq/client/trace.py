@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import threading
@@ -22,16 +23,18 @@ from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.remoting.headers import SendHeader
-from ordermq.remoting.trace import TraceRecord, keys_of
+from ordermq.remoting.trace import EncodedRecord, keys_of
 
 _log = logging.getLogger("ordermq.client")
 _SEND_TIMEOUT_MS = 5_000
 _MOST_BYTES = 128_000  # of one trace message, about; as Java's AsyncTraceDispatcher
 _MOST_KEY_BYTES = 16_000  # of one trace message, about: its keys must fit into its properties
+_ENOUGH = 1_000  # records that are sent before the interval is over
 
 
 class TraceDispatcher(ProcessBound):
-    """Collects trace records from any thread and sends them every `trace_interval_ms`.
+    """Collects trace records from any thread and sends them every `trace_interval_ms`, or sooner
+    if there are many.
 
     It has a session of its own, so that traces never wait behind messages, nor messages behind
     traces. Records that do not fit into the buffer, or that no broker takes, are dropped and
@@ -54,27 +57,34 @@ class TraceDispatcher(ProcessBound):
         self._name_servers = tuple(name_servers)
         self._remoting = remoting
         self._clock = clock
-        self._waiting: deque[TraceRecord] = deque()  # appended and popped without a lock
+        self._waiting: deque[EncodedRecord] = deque()  # appended and popped without a lock
+        self._is_hurried = False  # the loop is told that there are many
         self._counting = threading.Lock()  # of `_dropped` only: several threads count
         self._dropped = 0
         self._turns = itertools.count()
         self._client: ClientSession | None = None
         self._sending: asyncio.Task[None] | None = None  # the loop
-        self._closing = asyncio.Event()
+        self._due = asyncio.Event()
+        self._is_closing = False
 
     @property
     def dropped(self) -> int:
         """Number of records that were dropped."""
         return self._dropped
 
-    def append(self, records: Sequence[TraceRecord]) -> None:
+    def append(self, records: Sequence[EncodedRecord]) -> None:
         """Buffer records for sending; never blocks and never raises."""
-        if len(self._waiting) + len(records) > self.config.trace_buffer_max:
+        waiting = len(self._waiting) + len(records)
+        if waiting > self.config.trace_buffer_max:
             self._drop(
                 len(records), f"trace_buffer_max={self.config.trace_buffer_max} records wait"
             )
-        else:
-            self._waiting.extend(records)
+            return
+        self._waiting.extend(records)
+        if waiting >= _ENOUGH and not self._is_hurried and self._client is not None:
+            self._is_hurried = True
+            with contextlib.suppress(RuntimeError):  # its loop is closed: nothing is sent any more
+                self._client.runtime.post(self._due.set)
 
     def start(self) -> None:
         """Connect and begin to send; from any thread but the I/O thread."""
@@ -96,7 +106,8 @@ class TraceDispatcher(ProcessBound):
 
     async def flush(self) -> None:
         """Send the buffered records, for at most 5 s; call `end` next."""
-        self._closing.set()  # the loop sends once more, and ends
+        self._is_closing = True  # the loop sends once more, and ends
+        self._due.set()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=_SEND_TIMEOUT_MS / 1_000)
 
@@ -110,26 +121,28 @@ class TraceDispatcher(ProcessBound):
 
     async def _send_waiting(self, client: ClientSession) -> bool:
         """Send what has gathered after an interval; return False for the last time."""
-        is_last = await wait_until_set(self._closing, self._clock, self.config.trace_interval_ms)
+        await wait_until_set(self._due, self._clock, self.config.trace_interval_ms)
+        self._due.clear()
+        is_last, self._is_hurried = self._is_closing, False
         while self._waiting:
             await self._send(client, *self._take())
         return not is_last
 
-    def _take(self) -> tuple[list[TraceRecord], str]:
+    def _take(self) -> tuple[list[EncodedRecord], str]:
         """Remove and return the records of one trace message, and their text."""
         # Records of one message may be split: tools find them by the keys of the trace message.
         size = key_size = 0
-        records: list[TraceRecord] = []
-        parts: list[str] = []
+        records: list[EncodedRecord] = []
         while self._waiting and size < _MOST_BYTES and key_size < _MOST_KEY_BYTES:
             record = self._waiting.popleft()
             records.append(record)
-            parts.append(record.to_text())
-            size += len(parts[-1])
-            key_size += len(record.message_id) + len((record.keys or "").encode()) + 2
-        return records, "".join(parts)
+            size += len(record.text)
+            key_size += len(record.message_id) + 2
+            if record.keys is not None:
+                key_size += len(record.keys.encode())
+        return records, "".join([record.text for record in records])
 
-    async def _send(self, client: ClientSession, records: list[TraceRecord], text: str) -> None:
+    async def _send(self, client: ClientSession, records: list[EncodedRecord], text: str) -> None:
         try:
             queue = await self._queue(client)
             message = Message(queue.topic, text.encode(), keys=keys_of(records))

@@ -8,7 +8,7 @@ from ordermq.consumer.hooks import ConsumeCall, ConsumeReturn
 from ordermq.model import properties as props
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import MessageView
-from ordermq.remoting.trace import DEFAULT_REGION, ConsumeBegun, ConsumeEnded
+from ordermq.remoting.trace import DEFAULT_REGION, ConsumeBegun, ConsumeEnded, encoded
 
 # Ordinals of Java's ConsumeReturnType.
 _CODES = {
@@ -32,7 +32,7 @@ class TraceConsumption:
         begun = self._begun(call)
         call.notes[_NOTE] = begun
         if begun:
-            self._dispatcher.append(begun)
+            self._dispatcher.append([encoded(record) for record in begun])
 
     def after(self, call: ConsumeCall) -> None:
         begun: list[ConsumeBegun] = call.notes.get(_NOTE, [])
@@ -43,9 +43,11 @@ class TraceConsumption:
         code = _CODES[call.outcome]
         self._dispatcher.append(
             [
-                ConsumeEnded(
-                    each.request_id, each.message_id, cost_ms, call.is_success, each.keys, code,
-                    now_ms, call.group,
+                encoded(
+                    ConsumeEnded(
+                        each.request_id, each.message_id, cost_ms, call.is_success, each.keys, code,
+                        now_ms, call.group,
+                    )
                 )
                 for each in begun
             ]

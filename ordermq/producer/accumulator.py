@@ -64,7 +64,7 @@ class MessagePreparation:
         if not added and not self._hooks.hooks:
             plain: PendingMessage | None = self._plain.pending(message, key, on_done)
             if plain is not None:
-                if self._timers.observers:
+                if self._timers.are_used:
                     plain.begin_timing(self._timers.of(message.topic))
                 return plain
         # Made once, in the call: every re-sent copy carries the same id, by which consumers can
@@ -87,7 +87,7 @@ class MessagePreparation:
         )
         if pending.is_alone:
             pending.is_timed = message.is_timed
-        if self._timers.observers:
+        if self._timers.are_used:
             pending.begin_timing(self._timers.of(message.topic))
         if calls is not None:
             hooks.follow(calls, pending)
@@ -139,7 +139,7 @@ class MessagePreparation:
                 on_done,
             )
             pending.is_timed = first.is_timed
-            if self._timers.observers:
+            if self._timers.are_used:
                 pending.begin_timing(self._timers.of(first.topic))
             made.append(pending)
             if calls is not None:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ordermq.health import ClientHealth
     from ordermq.model.codec import Codec
     from ordermq.model.message import MessageFields
+    from ordermq.producer.trace_sends import TraceSends
 
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
@@ -131,10 +132,13 @@ class Producer(Starting):
         self._requests: Requests | None = None
         self._shutdown: Shutdown | None = None
         self._traces: TraceDispatcher | None = None
+        self._trace_sends: TraceSends | None = None
         self._oneway_failures = 0
         is_native = self.config.send.send_path is SendPathKind.NATIVE
-        # With TLS the transport encrypts, on the I/O thread.
-        self._are_reads_shared = is_native and can_share_reads() and not self.config.remoting.tls
+        # With TLS the transport encrypts, on the I/O thread. Traces have the broker's region, which
+        # is read there.
+        is_io_thread_needed = self.config.remoting.tls or self.config.trace.enable_msg_trace
+        self._are_reads_shared = is_native and can_share_reads() and not is_io_thread_needed
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
@@ -176,7 +180,8 @@ class Producer(Starting):
             self.group, self.name_servers, self.config.remoting, self.config.trace, self._clock
         )
         self._traces.start()
-        self._hooks.hooks.append(TraceSends(self._traces, client.routes.master_of))
+        self._trace_sends = TraceSends(self._traces, self.group, self._clock)
+        self._timers.are_used = True
 
     def add_hook(self, hook: SendHook) -> None:
         """Call `hook` around each send; only before `start`.
@@ -723,7 +728,9 @@ class Producer(Starting):
         client = self._live()
         assert self._accumulator is not None
         pending = self._preparation.one(message, None, on_done, added)
-        protocol = ReplyProtocol(client, self.group, request, message.topic, self.config.send)
+        protocol = ReplyProtocol(
+            client, self.group, request, message.topic, self.config.send, self._trace_sends
+        )
         # A sender of its own: a reply belongs to no queue, and one requester that does not
         # answer must not hold up the replies to others.
         sender = self._new_sender(protocol)
@@ -806,7 +813,12 @@ class Producer(Starting):
         if sender is None:
             assert self._client is not None
             protocol = SendProtocol(
-                self._client, self.group, queue, self.config.send, self._latency_faults
+                self._client,
+                self.group,
+                queue,
+                self.config.send,
+                self._latency_faults,
+                self._trace_sends,
             )
             # Two threads may want a queue's first sender: both get the same.
             sender = self._senders.setdefault(queue, self._new_sender(protocol))

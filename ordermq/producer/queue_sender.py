@@ -440,8 +440,7 @@ class InFlightBatch(ResponseFuture):
             try:
                 self._sender._ended_outside()
             finally:
-                for message, its_receipts in zip(self._batch, receipts, strict=True):
-                    message.finish(its_receipts, None)
+                self._tell(receipts)
         return True
 
     def _may_end(self) -> bool:
@@ -462,9 +461,12 @@ class InFlightBatch(ResponseFuture):
 
     def _tell_receipts(self, command: Command) -> None:
         assert self._body is not None
-        receipts = self._protocol.receipts(self._batch, len(self._body), command)
+        self._tell(self._protocol.receipts(self._batch, len(self._body), command))
+
+    def _tell(self, receipts: Sequence[Sequence[SendReceipt]]) -> None:
         for message, its_receipts in zip(self._batch, receipts, strict=True):
             message.finish(its_receipts, None)
+        self._protocol.trace(self._batch, receipts)
 
     def failed(self, error: Exception) -> None:
         if self._ending:
@@ -486,8 +488,7 @@ class InFlightBatch(ResponseFuture):
             # The next request first: callers that wake up compete for the GIL.
             self._sender._ended(True)
         finally:
-            for message, its_receipts in zip(self._batch, receipts, strict=True):
-                message.finish(its_receipts, None)
+            self._tell(receipts)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:

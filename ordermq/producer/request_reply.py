@@ -41,6 +41,7 @@ from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
 if TYPE_CHECKING:
+    from ordermq.producer.trace_sends import TraceSends
     from ordermq.remoting.rare_headers import PushReplyHeader
 
 _log = logging.getLogger("ordermq.producer")
@@ -367,10 +368,10 @@ class ReplyProtocol(SendProtocol):
         request: MessageView,
         topic: str,
         config: SendConfig,
+        traces: TraceSends | None,
     ) -> None:
-        super().__init__(
-            client, group, MessageQueue(topic, request.message_queue.broker_name, 0), config
-        )
+        queue = MessageQueue(topic, request.message_queue.broker_name, 0)
+        super().__init__(client, group, queue, config, traces=traces)
         self._request_topic = request.topic
         self._tried = [self.queue.broker_name]  # each broker once
         self._first_error: OrderMQError | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
@@ -28,6 +29,9 @@ from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
+
+if TYPE_CHECKING:
+    from ordermq.producer.trace_sends import TraceSends
 
 _log = logging.getLogger("ordermq.producer")
 
@@ -68,6 +72,7 @@ class SendProtocol:
         queue: MessageQueue,
         config: SendConfig,
         latency_faults: LatencyFaults | None = None,
+        traces: TraceSends | None = None,
     ) -> None:
         self.queue = queue
         self._client = client
@@ -87,6 +92,10 @@ class SendProtocol:
         self._sent_ms = 0
         self._version: int | None = None  # of the broker; asked for by the first timed message
         self._is_fallback_logged = False  # since the broker's last answer
+        self._traces = traces
+        # As the broker's last answer said, for traces.
+        self._region: str | None = None
+        self._is_trace_on = True
 
     def begin(
         self,
@@ -143,6 +152,8 @@ class SendProtocol:
         Raises: BrokerError: the broker refused them. ProtocolError: the answer does not fit.
         """
         code, reply = self._read(body_bytes, answer)
+        self._region = reply.region
+        self._is_trace_on = reply.trace_on != "false"
         for message in batch:
             if message.is_watched:
                 message.reply_header = reply
@@ -185,6 +196,14 @@ class SendProtocol:
                 broker=broker_name,
             )
         return receipts
+
+    def trace(
+        self, batch: Sequence[PendingMessage], receipts: Sequence[Sequence[SendReceipt]]
+    ) -> None:
+        """Record the traces of the last request's messages, which have these receipts."""
+        if self._traces is not None and self._is_trace_on:
+            topic = self.queue.topic
+            self._traces.add_stored(batch, receipts, topic, self._address, self._region)
 
     def _read(self, body_bytes: int, answer: Command) -> tuple[int, SendReplyHeader]:
         return self._client.api.stored(self._address, self._header, body_bytes, answer)

@@ -34,18 +34,20 @@ class SendTimers:
     """The timers of one producer's topics, which count into the histograms of all its observers."""
 
     def __init__(self) -> None:
-        self.observers: tuple[SendTimes, ...] = ()
+        self.are_used = False  # messages have to be timed
+        self._observers: tuple[SendTimes, ...] = ()
         self._by_topic: dict[str, core.contract.SendTimer] = {}
 
     def count_into(self, times: SendTimes) -> None:
         """Count into `times`, too; before the first send."""
-        self.observers += (times,)
+        self._observers += (times,)
+        self.are_used = True
 
     def of(self, topic: str) -> core.contract.SendTimer:
         """Return the timer of a topic; any thread."""
         found = self._by_topic.get(topic)
         if found is None:
-            observers = self.observers
+            observers = self._observers
 
             def failed(error: BaseException, count: int, spent_ns: int) -> None:
                 for times in observers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ordermq.errors import ProtocolError
 
@@ -111,12 +111,59 @@ class ConsumeEnded:
 TraceRecord = Published | ConsumeBegun | ConsumeEnded
 
 
-def keys_of(records: Sequence[TraceRecord]) -> list[str]:
+class EncodedRecord(NamedTuple):
+    """A record as it is sent, with what its trace message is found by."""
+
+    text: str
+    message_id: str
+    keys: str | None
+
+
+def encoded(record: TraceRecord) -> EncodedRecord:
+    """Return a record as it is sent."""
+    return EncodedRecord(record.to_text(), record.message_id, record.keys)
+
+
+class PublishedBatch:
+    """Encodes the records of messages that were stored by one request, as `Published.to_text`."""
+
+    __slots__ = ("_before_id", "_end", "_host")
+
+    def __init__(
+        self, region: str, group: str, topic: str, store_host: str, is_success: bool
+    ) -> None:
+        self._before_id = _FIELD_END.join(("", region, group, topic, ""))
+        self._host = f"{_FIELD_END}{store_host}{_FIELD_END}"
+        self._end = f"{_FIELD_END}{_field(is_success)}{_RECORD_END}"
+
+    def record(
+        self,
+        at_ms: int,
+        cost_ms: int,
+        kind: int,
+        message_id: str,
+        tags: str | None,
+        keys: str | None,
+        body_length: int,
+        offset_message_id: str,
+    ) -> EncodedRecord:
+        """Return the record of one message."""
+        tags = "null" if tags is None else tags
+        named = "null" if keys is None else keys
+        text = (
+            f"Pub\x01{at_ms}{self._before_id}{message_id}\x01{tags}\x01{named}{self._host}"
+            f"{body_length}\x01{cost_ms}\x01{kind}\x01{offset_message_id}{self._end}"
+        )
+        return EncodedRecord(text, message_id, keys)
+
+
+def keys_of(records: Sequence[EncodedRecord]) -> list[str]:
     """Return the keys of a trace message with these records, each once."""
     found: dict[str, None] = {}
     for record in records:
         found[record.message_id] = None
-        found |= dict.fromkeys((record.keys or "").split())
+        if record.keys is not None:
+            found |= dict.fromkeys(record.keys.split())
     return list(found)
 
 

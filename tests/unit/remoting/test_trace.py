@@ -13,7 +13,9 @@ from ordermq.remoting.trace import (
     ConsumeBegun,
     ConsumeEnded,
     Published,
+    PublishedBatch,
     TraceRecord,
+    encoded,
     keys_of,
     read,
 )
@@ -38,6 +40,19 @@ def test_records_are_written_and_read_as_java_does(vector: Callable[[str], bytes
     assert read(text) == JAVAS
 
 
+def test_records_of_a_request_are_written_as_one_by_one() -> None:
+    for record in JAVAS[:2]:
+        assert isinstance(record, Published)
+        batch = PublishedBatch(
+            record.region, record.group, record.topic, record.store_host, record.is_success
+        )
+        found = batch.record(
+            record.at_ms, record.cost_ms, record.kind, record.message_id, record.tags, record.keys,
+            record.body_length, record.offset_message_id or "null",
+        )  # fmt: skip
+        assert found == encoded(record)
+
+
 def test_a_newer_clients_record_with_its_host_is_read() -> None:
     text = JAVAS[0].to_text()
     assert read(text[:-1] + "\x0110.0.0.9\x02") == JAVAS[:1]
@@ -55,4 +70,4 @@ def test_a_truncated_record_is_an_error(text: str) -> None:
 
 
 def test_a_trace_is_found_by_ids_and_keys_each_once() -> None:
-    assert keys_of(JAVAS) == ["id-1", "o-17", "all", "id-2", "订单"]
+    assert keys_of([encoded(record) for record in JAVAS]) == ["id-1", "o-17", "all", "id-2", "订单"]
