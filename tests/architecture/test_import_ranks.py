@@ -49,6 +49,7 @@ RANKS = (
         "testing",
         "__main__",
     },
+    {"contrib"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Inside a room with folders: each folder or file imports itself and the floors below, none beside.

@@ -36,6 +36,7 @@ KNOWN = {
     "producer/request_reply.py": "nobody: a timer; and registrations, which log their failures",
     "remoting/dialer.py": "the connect that races the addresses",
     "remoting/response_futures.py": "the loop's exception handler; the check goes on",
+    "contrib/faststream/subscriber.py": "`stop`, or whoever asks the reader for the next batch",
     "metrics/opentelemetry.py": "Python's hook for threads; each collection records, too",
     "rocketmq/client_settings.py": "Python's hook for threads",
     "rocketmq/send_callbacks.py": "the thread itself, which goes on",

@@ -22,11 +22,13 @@ PRINTED = {
     "16 keys, each in order, nothing twice: True\n",
     "metrics_page.py": "messaging_client_consumed_messages_total{"
     'messaging_consumer_group_name="billing",messaging_destination_name="orders",'
-    'messaging_destination_partition_id="embedded/0",messaging_system="rocketmq"} 100.0\n',
+    'messaging_destination_partition_id="embedded/0",messaging_operation_name="process",'
+    'messaging_system="rocketmq"} 100.0\n',
     "dead_letters.py": "given up: ['malformed']\nsent again: 1\n"
     "billed: placed paid shipped malformed\n",
     "replay_by_time.py": "today 0\ntoday 1\ntoday 2\n",
     "key_lanes.py": "20 keys of one queue, each in order: True\n",
+    "orders_faststream.py": "bill 1: 120 cents\nbill 2: 240 cents\nbill 3: 360 cents\n",
     "outbox.py": "o-17 COMMIT\no-18 COMMIT\no-17 ROLLBACK\nconsumers see: o-17 o-18\n",
 }
 ELSEWHERE = {

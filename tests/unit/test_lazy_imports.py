@@ -12,6 +12,7 @@ for module, library in (
     ("ordermq.metrics.prometheus", "prometheus_client"),
     ("ordermq.metrics.opentelemetry", "opentelemetry"),
     ("ordermq.metrics.tracing", "opentelemetry"),
+    ("ordermq.contrib.faststream", "faststream"),
 ):
     sys.modules[library] = None
     try:
@@ -30,4 +31,5 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         "prometheus_client run pip install 'ordermq[metrics]'",
         "opentelemetry run pip install 'ordermq[otel]'",
         "opentelemetry run pip install 'ordermq[otel]'",
+        "faststream run pip install 'ordermq[faststream]'",
     ]

@@ -1,0 +1,1 @@
+"""Bridges to other frameworks: FastStream, and kombu with Celery; each needs an extra."""
