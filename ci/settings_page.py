@@ -35,6 +35,7 @@ GROUPS: Final = (
     (config.ConsumeConfig, "PushConsumer"),
     (config.PullConfig, "PushConsumer"),
     (config.LeaseConfig, "PushConsumer"),
+    (config.PopConfig, "PushConsumer"),
     (config.RebalanceConfig, "PushConsumer, LitePullConsumer"),
     (config.LitePullConsumerConfig, "LitePullConsumer"),
     (config.LitePullConfig, "LitePullConsumer"),

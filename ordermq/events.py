@@ -21,7 +21,7 @@ One line is one event with these members:
 | lane | START by key: most messages of the queue in listeners at the same time |
 | client, lease_ms | LOCK_OK: client id and life of the granted lock |
 | sent | LOCK_OK at the client: `t` at the send of the granted request, ns |
-| detail | the reason; PARKED in a DIVERT to a parking topic, which holds the key back |
+| detail | the reason; PARKED in a DIVERT to a parking topic, which holds the key back; BY_COMMIT |
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ from ordermq.errors import ConfigError
 from ordermq.private_files import open_private
 
 _log = logging.getLogger("ordermq.events")
+
+
+BY_COMMIT = "by its last commit"  # detail of an UNLOCK: the commit that was just sent releases
 
 
 class EventType(StrEnum):

@@ -51,6 +51,7 @@ class GroupState(Value):
         locks: live locks at the brokers, per queue; None if a broker does not list them.
         silent: members that did not answer, with the reason.
         subscriptions: per client id of a member that answered, its expressions by topic.
+        pops: its members lease batches (consume_mode="pop") instead of owning queues.
     """
 
     group: str
@@ -60,6 +61,7 @@ class GroupState(Value):
     locks: dict[MessageQueue, HeldLock] | None
     silent: dict[str, str]
     subscriptions: dict[str, dict[str, str]]
+    pops: bool = False
 
     @property
     def lag(self) -> int:
@@ -144,11 +146,12 @@ class Groups:
         masters = await self._client.name_servers.masters()
         members: dict[str, GroupMember] = {}
         known_by: dict[str, str] = {}
-        wanted = set(topics)
+        wanted, pops = set(topics), False
         for address in masters.values():
             found = await self._api.group_connections(address, group)
             members |= {member.client_id: member for member in found.members}
             known_by |= {member.client_id: address for member in found.members}
+            pops = pops or found.pops
             if not topics:
                 wanted |= set(found.topics)
         names = sorted(known_by) if ask_members else []
@@ -185,7 +188,9 @@ class Groups:
                 raise report
             reported, told = report
             subscriptions[name] = dict(told.subscriptions)
-            for queue in reported.keys() & progress.keys():
+            # A member that pops reports every queue, and knows of those it has a batch of now.
+            known = {q for q, row in reported.items() if row.is_locked or not told.pops}
+            for queue in known & progress.keys():
                 holdings[queue] = (name, reported[queue])
                 progress[queue] = progress[queue]._replace(consumed=reported[queue].done)
         return GroupState(
@@ -196,6 +201,7 @@ class Groups:
             await self._locks(group, list(progress), masters),
             silent,
             subscriptions,
+            pops,
         )
 
     async def _untouched(

@@ -91,7 +91,7 @@ class Resets:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
-        is_online = bool(await self._members(group))
+        is_online, pops = bool(await self._members(group)), await self._pops(group)
         heard = await self._heard(group) if is_online else {}
         after: dict[MessageQueue, int] = {}
         wanted: dict[MessageQueue, _Wanted] = {}
@@ -103,7 +103,8 @@ class Resets:
             elif await self._tells_by_pulls(address, group):
                 told = {queue: _Wanted(address, offset) for queue, offset in chosen.items()}
                 after |= await self._tell(group, told)
-                wanted |= told
+                # Of a group that pops no member has a position: the next batch begins there.
+                wanted |= {} if pops else told
             else:
                 whole = len(there) == len(await self._queues_of(topic, broker))
                 self._require_askable(group, topic, place, whole)
@@ -304,6 +305,11 @@ class Resets:
             members = (await self._api.group_connections(address, group)).members
             found |= {member.client_id for member in members}
         return found
+
+    async def _pops(self, group: str) -> bool:
+        masters = await self._client.name_servers.masters()
+        found = [await self._api.group_connections(at, group) for at in masters.values()]
+        return any(each.pops for each in found)
 
     async def _committed(
         self, group: str, queues: Sequence[MessageQueue]

@@ -123,6 +123,7 @@ class Ownership:
         "lease_ns",
         "loss",
         "open",
+        "released_by_commit",
         "reopened",
         "since",
         "started",
@@ -140,6 +141,7 @@ class Ownership:
         self.since = t
         self.lease_end: int | None = None  # ns; None before any LOCK_OK
         self.lease_ns = 0
+        self.released_by_commit = False  # so its acknowledgement comes after the release
         # For a member that records no renewals, those that the broker recorded count.
         self.tells_renewals = False
         self.open: dict[int, tuple[int, Sequence[int], Sequence[str | None]]] = {}

@@ -9,6 +9,7 @@ from ordermq.audit.delivered_offsets import DeliveredOffsets, Ownership
 from ordermq.audit.history import Event
 from ordermq.audit.report import Cause, HandOff, HandOffKind, Holding
 from ordermq.audit.run import MS, Process, Run, named
+from ordermq.events import BY_COMMIT
 
 # A broker takes `t` when it records a grant, some time after it read its own clock, so a lease
 # seems to end that much later than it does.
@@ -92,7 +93,11 @@ class OwnershipRules:
             self._run.violate("I9", progress, text, started, ref)
             break
         required = self._required_commit(progress, ownership)
-        if required > max(ownership.acked, progress.acked):
+        committed = max(ownership.acked, progress.acked)
+        if event.get("detail") == BY_COMMIT:
+            ownership.released_by_commit = True
+            committed = max(committed, *ownership.commits)
+        if required > committed:
             text = f"{ownership.client} unlocked without an acknowledged commit of {required}"
             self._run.violate("I9", progress, text, self._run.done_by(progress, required - 1), ref)
         self.end(t, ownership, Cause.HAND_OFF, ref)

@@ -115,7 +115,8 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
             for member in state.members
         ]
         document = lag_document(state, time.time_ns() // 1_000_000)
-        print_json(document | {"members": members, "silent": state.silent})
+        mode = "pop" if state.pops else "pull"
+        print_json(document | {"mode": mode, "members": members, "silent": state.silent})
         return
     short = short_client_ids(member.client_id for member in state.members)
     rows = [
@@ -128,6 +129,7 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
         for member in state.members
     ]
     title = f"{group}: {counted(len(state.members), 'member')}"
+    title += ", popping" if state.pops else ""
     print_table(title, ["member", "language", "subscriptions", "queues"], rows, right=3)
     title = f"{counted(state.lag, 'message')} behind"
     columns, progress = lag_rows(state, time.time_ns() // 1_000_000)

@@ -30,6 +30,15 @@ class MessageModel(StrEnum):
     BROADCASTING = "broadcasting"
 
 
+class ConsumeMode(StrEnum):
+    """Way to get messages: pulls of queues that a member owns, or leases of batches
+    (docs/pop.md).
+    """
+
+    PULL = "pull"
+    POP = "pop"
+
+
 class ConsumeFromWhere(StrEnum):
     """Start of a group without a committed offset (docs/internals/semantics.md#rebalance)."""
 
@@ -322,16 +331,45 @@ class RebalanceConfig(Value, kw_only=True):
         require_wall_ms("RebalanceConfig.consume_timestamp_ms", self.consume_timestamp_ms)
 
 
+class PopConfig(Value, kw_only=True):
+    """Leases of a consumer with consume_mode="pop" (docs/internals/semantics.md#pop)."""
+
+    # Life of the lease of a popped batch, renewed at a third of it: so long is a queue silent after
+    # its member was killed or frozen. 1 s..12 h.
+    pop_invisible_ms: int = 15_000
+    # Time the broker may hold a pop while there is no message, and `close` may take to end it.
+    # 1 ms..15 s.
+    pop_poll_ms: int = 1_000
+    # Messages per pop; a queue hands out the next ones when these are acknowledged. 1..32.
+    pop_batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        require_range(
+            self,
+            pop_invisible_ms=(1_000, 12 * 3_600_000),
+            pop_poll_ms=(1, 15_000),
+            pop_batch_size=(1, 32),
+        )
+        if self.pop_poll_ms > self.pop_invisible_ms // 2:
+            raise ConfigError(
+                f"PopConfig.pop_poll_ms={self.pop_poll_ms}: expected at most half of "
+                f"pop_invisible_ms={self.pop_invisible_ms}, or a lease may be over when it arrives"
+            )
+
+
 class ConsumerConfig(ClientConfig, kw_only=True):
     """All settings of a push consumer, in groups."""
 
     # "clustering": one member gets a message; "broadcasting": every member does.
     message_model: MessageModel = MessageModel.CLUSTERING
+    # "pull": a member owns queues; "pop": it leases batches, on brokers of RocketMQ 5.
+    consume_mode: ConsumeMode = ConsumeMode.PULL
     # Folder for the offsets of broadcasting members, as in Java.
     local_offset_store_dir: str = "~/.rocketmq_offsets"
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     pull: PullConfig = field(default_factory=PullConfig)
     lease: LeaseConfig = field(default_factory=LeaseConfig)
+    pop: PopConfig = field(default_factory=PopConfig)
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
     rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
@@ -339,4 +377,4 @@ class ConsumerConfig(ClientConfig, kw_only=True):
     def __post_init__(self) -> None:
         # Not super(): slots make a dataclass anew, and super() would know the first one.
         ClientConfig.__post_init__(self)
-        require_choice(self, message_model=MessageModel)
+        require_choice(self, message_model=MessageModel, consume_mode=ConsumeMode)

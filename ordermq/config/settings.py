@@ -14,12 +14,14 @@ from ordermq.config import (
     CompressionType,
     ConsumeConfig,
     ConsumeFromWhere,
+    ConsumeMode,
     ConsumePathKind,
     DirectPullConfig,
     Keyless,
     LeaseConfig,
     LitePullConfig,
     MessageModel,
+    PopConfig,
     PullConfig,
     PullPathKind,
     RebalanceConfig,
@@ -96,10 +98,12 @@ class ConsumerSettings(RemotingSettings, total=False):
     """Keywords of `PushConsumer`."""
 
     message_model: MessageModel | Literal["clustering", "broadcasting"]
+    consume_mode: ConsumeMode | Literal["pull", "pop"]
     local_offset_store_dir: str
     remoting: RemotingConfig
     pull: PullConfig
     lease: LeaseConfig
+    pop: PopConfig
     consume: ConsumeConfig
     rebalance: RebalanceConfig
     trace: TraceConfig
@@ -121,6 +125,9 @@ class ConsumerSettings(RemotingSettings, total=False):
     lease_margin_ms: int
     lock_retry_ms: int
     store_epochs: bool
+    pop_invisible_ms: int
+    pop_poll_ms: int
+    pop_batch_size: int
     consume_thread_count: int
     consume_message_batch_max_size: int
     auto_commit: bool

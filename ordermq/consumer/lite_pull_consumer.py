@@ -196,6 +196,7 @@ class LitePullConsumer(GroupConsumer):
                 uses_locks=self._is_ordered,
                 local_offset_store_dir=config.local_offset_store_dir,
                 offset_store=self._offset_store,
+                pop=None,
                 is_polled=True,
                 thread_count=0,  # the caller's threads poll, however many there are
                 commits_done=lite.auto_commit,

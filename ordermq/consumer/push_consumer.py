@@ -21,7 +21,7 @@ from ordermq.client.session import new_client_id
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
-from ordermq.config import ConsumerConfig, MessageModel
+from ordermq.config import ConsumeMode, ConsumerConfig, MessageModel
 from ordermq.consumer.dispatch.failure_policy import (
     MAX_RECONSUME_TIMES,
     DeadLetter,
@@ -148,6 +148,9 @@ class PushConsumer(GroupConsumer):
             raise ConfigError(
                 "history: not for broadcasting: every member has every message", group=self.group
             )
+        self._pops = self.config.consume_mode is ConsumeMode.POP
+        if self._pops:
+            self._check_pop(on_failure, offset_store)
         self._offset_store = offset_store
         if offset_store is not None:
             self._check_offset_store(offset_store)
@@ -191,6 +194,31 @@ class PushConsumer(GroupConsumer):
 
     def __repr__(self) -> str:
         return f"<PushConsumer {self.group} {self.client_id}>"
+
+    def _check_pop(self, on_failure: FailurePolicy | None, store: OffsetStore | None) -> None:
+        consume = self.config.consume
+        problem = ""
+        if self._is_broadcasting:
+            problem = "message_model='broadcasting': a popped message goes to one member"
+        elif type(on_failure) is ParkKey:
+            problem = (
+                "on_failure=ParkKey(): a queue hands out nothing while one popped message is not "
+                "done; use Retry(), DeadLetter() or Stop()"
+            )
+        elif not consume.auto_commit:
+            problem = (
+                "auto_commit=False: the messages that a listener holds back would keep their queue "
+                "from handing out the next ones"
+            )
+        elif store is not None:
+            problem = "offset_store: the broker alone decides where a batch begins"
+        elif self.config.pull.deduplicate:
+            problem = "deduplicate: what was read before a batch is not known"
+        if problem:
+            raise ConfigError(
+                f"consume_mode='pop' is not for {problem}; or leave consume_mode out",
+                group=self.group,
+            )
 
     def _check_offset_store(self, store: OffsetStore) -> None:
         consume = self.config.consume
@@ -295,6 +323,12 @@ class PushConsumer(GroupConsumer):
             StateError: there is one already.
         """
         require_listener(listener, self.group)
+        if self._pops:
+            raise ConfigError(
+                "consume_mode='pop' is for @consumer.orderly: batches are popped in order, also "
+                "with order_by_key=True",
+                group=self.group,
+            )
         if self._offset_store is not None:
             raise ConfigError(
                 "offset_store: for @consumer.orderly only; a concurrent group holds no locks, so "
@@ -480,6 +514,7 @@ class PushConsumer(GroupConsumer):
                 uses_locks=self._listener is not None and not self._is_broadcasting,
                 local_offset_store_dir=config.local_offset_store_dir,
                 offset_store=self._offset_store,
+                pop=config.pop if self._pops else None,
                 is_polled=False,
                 thread_count=consume.consume_thread_count,
                 # With auto_commit=False, too: what a listener holds back is not done.
@@ -630,8 +665,8 @@ class PushConsumer(GroupConsumer):
         retry = retry_topic(self.group)
         mine = dict(self._subscriptions)
         # Failed messages of a group are stored in its retry topic. A broadcasting member drops
-        # them: a copy would be delivered to all members.
-        if not self._is_broadcasting:
+        # them: a copy would be delivered to all members. One that pops has none: it pops in order.
+        if not self._is_broadcasting and not self._pops:
             mine.setdefault(retry, Subscription(retry, EVERYTHING, (), 0))
         return [mine[topic] for topic in sorted(mine)]
 
@@ -705,6 +740,7 @@ class PushConsumer(GroupConsumer):
             stores it.
         """
         require_offset(offset, f"seek of {message_queue}")
+        self._require_pulls("seek")
         return self._live().control.seek(message_queue, offset)
 
     def seek_to_time(self, message_queue: MessageQueue, timestamp_ms: int) -> Future[None]:
@@ -713,7 +749,16 @@ class PushConsumer(GroupConsumer):
         Returns and raises as `seek`.
         """
         require_wall_ms("timestamp_ms", timestamp_ms)
+        self._require_pulls("seek_to_time")
         return self._live().control.seek_to_time(message_queue, timestamp_ms)
+
+    def _require_pulls(self, method: str) -> None:
+        if self._pops:
+            raise StateError(
+                f"{method}: with consume_mode='pop' another member may have the next batch of the "
+                "queue; move the group with `ordermq groups reset`, or by the Admin",
+                group=self.group,
+            )
 
     def resize(self, threads: int) -> None:
         """Set the maximum number of concurrent listener calls; at first `consume_thread_count`.

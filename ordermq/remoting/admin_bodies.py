@@ -12,6 +12,7 @@ import orjson
 
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import (
+    CONSUME_POP,
     MAX_QUEUES,
     NO_MEMBERS,
     NOTHING,
@@ -64,10 +65,11 @@ class GroupMember(NamedTuple):
 
 
 class GroupConnections(NamedTuple):
-    """Live members of a group and the topics they subscribe to."""
+    """Live members of a group, the topics they subscribe to, and whether they pop or pull."""
 
     members: tuple[GroupMember, ...]
     topics: tuple[str, ...]
+    pops: bool = False
 
 
 class QueueHolding(NamedTuple):
@@ -207,7 +209,9 @@ def connections_from_body(body: bytes) -> GroupConnections:
         for row in rows
     )  # fmt: skip
     return GroupConnections(
-        tuple(sorted(members, key=lambda member: member.client_id)), tuple(sorted(subscribed))
+        tuple(sorted(members, key=lambda member: member.client_id)),
+        tuple(sorted(subscribed)),
+        value.get("consumeType") == CONSUME_POP,
     )
 
 

@@ -28,6 +28,7 @@ _QUEUE_AS_NAME = rb"([{,]\s*)(\{[^{}]*\})\s*:"
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+CONSUME_POP = "CONSUME_POP"  # the way of a member that pops, since RocketMQ 5
 # Extensions of GET_CONSUMER_RUNNING_INFO: of a queue in the answer, and of the request.
 RESETS, PULL_NOW = "omqResets", "omqPullNow"
 MAX_QUEUES = 1 << 17  # of a topic at one broker: no more are ever made, and each is an object here
@@ -417,10 +418,13 @@ def request_mode_from_body(body: bytes) -> str | None:
 
 
 class MemberSubscriptions(Value):
-    """A member's subscriptions by topic, and its listener's kind; None if it does not tell."""
+    """A member's subscriptions by topic, its listener's kind (None if it does not tell), and
+    whether it pops its messages or pulls them.
+    """
 
     subscriptions: Mapping[str, str]
     is_orderly: bool | None
+    pops: bool = False
 
 
 def cluster_names_from_body(body: bytes) -> list[str]:
@@ -458,4 +462,6 @@ def member_subscriptions_from_body(body: bytes) -> MemberSubscriptions:
     return MemberSubscriptions(
         subscriptions,
         None if is_orderly is None else str(is_orderly).lower() == "true",
+        # Java's members name no way of their own; those that pop list their queues apart.
+        properties.get("PROP_CONSUME_TYPE") == CONSUME_POP or bool(value.get("mqPopTable")),
     )

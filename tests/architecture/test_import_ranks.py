@@ -61,6 +61,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"call_times"},
         {"dispatch", "trace_consumption"},
         {"fetch"},
+        {"pop"},
         {"group", "pull_consumer"},
         {"push_consumer", "lite_pull_consumer"},
         {"async_consumer"},

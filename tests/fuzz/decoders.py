@@ -254,7 +254,7 @@ def requests(data: bytes) -> None:
     admin = AdminRequests(
         cast(Any, _Client()), "g", cast(Any, _Client()), cast(Any, _Client()),
         subscriptions=tuple, assigned=list, last_pull_ms=lambda _: 0, seek=lambda *_: None,
-        pull_now=lambda _: None, is_polled=False, thread_count=1,
+        pull_now=lambda _: None, consume_type="CONSUME_PASSIVELY", thread_count=1,
     )  # fmt: skip
     if request.code != RequestCode.GET_CONSUMER_RUNNING_INFO:  # reads nothing of the request
         answer = admin.answer(request)

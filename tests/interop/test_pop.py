@@ -1,16 +1,19 @@
 """Ordered POP: RocketMQ answers the scripts of tests/pop_scripts.py as the model says, and so as
-the embedded broker does (tests/property/test_pop_machine.py)."""
+the embedded broker does (tests/property/test_pop_machine.py); and members that pop on RocketMQ."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from ordermq import Admin, DeadLetter, PushConsumer
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import Cluster, eventually
 from tests.interop.run import Run
 from tests.pop_scripts import PopClient, PopModel, script_of
 
@@ -45,3 +48,95 @@ def test_a_script_of_pops_is_answered_as_the_model_says(
             model.now_ms = time.monotonic_ns() // 1_000_000
             found, expected = client.run(step), model.run(step)
             assert found == expected, f"seed {seed}, step {number}: {step}"
+
+
+POP = {"consume_mode": "pop", "pop_invisible_ms": 3_000, "pop_poll_ms": 500}
+QUEUES = {"broker-a": 4, "broker-b": 4}
+
+
+@pytest.fixture
+def brokers(cluster: Cluster) -> Cluster:
+    if cluster.version.startswith("4."):
+        pytest.skip("brokers before 5.0 have no POP")
+    return cluster
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_members_that_pop_share_join_and_leave_and_keep_the_order_of_keys(
+    run: Run, brokers: Cluster, by_key: bool
+) -> None:
+    brokers.put_topic(run.topic, QUEUES)
+    run.member("one", order_by_key=by_key, **POP)
+    with run.flow():
+        run.wait_for_more(300, "one")
+        run.member("two", order_by_key=by_key, **POP)
+        run.wait_for_more(200, "two")
+        run.leave("two")
+        run.wait_for_more(300, "one")
+    run.assert_sound()
+    assert run.duplicates() == 0
+
+
+def test_a_member_that_pops_and_is_killed_delays_its_keys_by_its_leases(
+    run: Run, brokers: Cluster
+) -> None:
+    brokers.put_topic(run.topic, QUEUES)
+    process = run.member_process("killed", **POP)
+    run.member("one", **POP)
+    with run.flow():
+        run.wait_for_more(100, "killed")
+        run.wait_for_more(100, "one")
+        process.kill()
+        run.wait_for_more(500, "one")
+    run.assert_sound()
+
+
+def test_a_message_that_keeps_failing_goes_to_the_dead_letters(run: Run, brokers: Cluster) -> None:
+    brokers.put_topic(run.topic, QUEUES)
+    done: list[int] = []
+    consumer = PushConsumer(
+        run.group, name_servers=brokers.name_servers, on_failure=DeadLetter(3),
+        consume_from_where="first_offset", suspend_current_queue_time_ms=10, **POP,
+    )  # fmt: skip
+    consumer.subscribe(run.topic)
+
+    @consumer.orderly
+    def listen(messages: Sequence[Any], context: Any) -> None:
+        if messages[0].body == b"7":
+            raise ValueError
+        done.append(int(messages[0].body))
+
+    with consumer:
+        run.send(20, keys=1)
+        eventually(lambda: len(done) == 19, "all others")
+        with Admin(brokers.name_servers) as admin:
+            eventually(
+                lambda: any(
+                    (each.group, each.waiting) == (run.group, 1) for each in admin.dead_letters()
+                ),
+                "its dead letter",
+            )
+            state = admin.group(run.group)
+            assert state.pops
+    assert done == [number for number in range(20) if number != 7]
+
+
+@pytest.mark.restarts
+def test_a_broker_killed_under_members_that_pop_loses_no_message(
+    run: Run, brokers: Cluster
+) -> None:
+    # Not the order: RocketMQ's brokers forget leases of the last seconds.
+    brokers.put_topic(run.topic, QUEUES)
+    run.producer_settings = {"route_interval_ms": 200}
+    run.member("one", **POP)
+    run.member("two", **POP)
+    with run.flow():
+        run.wait_for(lambda seen: len(seen) > 200, "both at work")
+        brokers.kill("broker-b")
+        brokers.start("broker-b")
+        before = len(run.deliveries)
+        run.wait_for(
+            lambda seen: any(d.queue.broker_name == "broker-b" for d in seen[before:]),
+            "messages of the broker that came back",
+        )
+    run.wait_for_all()

@@ -20,6 +20,7 @@ from ordermq.broker.pop_leases import PopLease, next_lease
 from ordermq.broker.processors.pull import tag_hashes_of
 from ordermq.broker.store import QueueLog, Write
 from ordermq.errors import ConfigError, StoreError
+from ordermq.events import EventType
 from ordermq.model.stored_message import queue_offsets
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -316,12 +317,22 @@ def _acknowledge(
             context.statistics.commits += 1
             connection.reply(request, ResponseCode.SUCCESS)
 
+    def stored(key: OffsetKey, lease: PopLease, error: StoreError | None) -> None:
+        if error is None and context.history.enabled:
+            context.history.record(
+                EventType.COMMIT_ACK, group=key[0], topic=key[1],
+                broker=context.config.broker_name, queue=key[2], epoch=lease.pop_ms,
+                off=lease.next_offset,
+            )  # fmt: skip
+        finish(error)
+
     for key, lease in changes.items():
         # An offset that an administrator has set stands.
         offset = lease.next_offset
         is_behind = offset <= (context.offsets.get(key) or 0)
         moved = None if is_behind or context.offsets.has_unseen_reset(key) else offset
-        context.pop_leases.change(key, lease, moved, finish)
+        done = finish if moved is None else partial(stored, key, lease)
+        context.pop_leases.change(key, lease, moved, done)
 
 
 def change_invisible(

@@ -730,6 +730,9 @@ class Fetcher:
         fetcher = self._by_queue.get(queue)
         return fetcher is not None and fetcher.is_pulling
 
+    async def refresh(self, assigned: AssignedQueue) -> None:
+        """Nothing: nobody else moves the group in a queue that this member holds."""
+
     def oldest_poll(self, now_ms: int) -> tuple[int, MessageQueue] | None:
         """Return the age of the oldest last poll, and its queue; see `QueueFetcher.poll_age_ms`."""
         ages = [(each.poll_age_ms(now_ms), queue) for queue, each in self._by_queue.items()]

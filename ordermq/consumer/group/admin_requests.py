@@ -28,6 +28,7 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
+    CONSUME_POP,
     PULL_NOW,
     RESETS,
     queue_table_from_body,
@@ -50,7 +51,7 @@ class AdminRequests:
         assigned: returns the queues held at this moment.
         last_pull_ms: returns when a queue was last pulled, ms since 1970; 0 if not yet.
         seek: lets a queue continue from an offset.
-        is_polled: the caller polls; Java calls that CONSUME_ACTIVELY.
+        consume_type: see the function of that name.
         thread_count: of the worker pool, for the tool to print.
     """
 
@@ -66,7 +67,7 @@ class AdminRequests:
         last_pull_ms: Callable[[MessageQueue], int],
         seek: Callable[[AssignedQueue, int], object],
         pull_now: Callable[[AssignedQueue], object],
-        is_polled: bool,
+        consume_type: str,
         thread_count: int,
     ) -> None:
         self._client = client
@@ -78,7 +79,8 @@ class AdminRequests:
         self._last_pull_ms = last_pull_ms
         self._seek = seek
         self._pull_now = pull_now
-        self._is_polled = is_polled
+        self._consume_type = consume_type
+        self._is_polled = consume_type == _POLLED
         self.thread_count = thread_count
         self._started_ms = client.clock.wall_ms()
         self._lost_ms: dict[MessageQueue, int] = {}
@@ -130,7 +132,7 @@ class AdminRequests:
                 "PROP_CLIENT_VERSION": f"ordermq {VERSION}",
                 "PROP_CONSUMEORDERLY": str(self._receiver.is_ordered).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-                "PROP_CONSUME_TYPE": CONSUME_TYPES[self._is_polled],
+                "PROP_CONSUME_TYPE": self._consume_type,
                 "PROP_NAMESERVER_ADDR": ";".join(self._client.name_servers.addresses),
                 "PROP_THREADPOOL_CORE_SIZE": str(self.thread_count),
             },
@@ -225,7 +227,18 @@ class AdminRequests:
         return request.reply(ResponseCode.SUCCESS, body=orjson.dumps(body))
 
 
-CONSUME_TYPES = {False: "CONSUME_PASSIVELY", True: "CONSUME_ACTIVELY"}
+_POLLED = "CONSUME_ACTIVELY"
+
+
+def consume_type(is_polled: bool, *, pops: bool) -> str:
+    """Return Java's name of the way in which a member gets its messages.
+
+    Args:
+        is_polled: its caller polls.
+    """
+    if pops:
+        return CONSUME_POP
+    return _POLLED if is_polled else "CONSUME_PASSIVELY"
 
 
 def _status_of(rates: TopicRates) -> dict[str, float]:

@@ -22,12 +22,14 @@ from ordermq.config import (
     ConsumeFromWhere,
     LeaseConfig,
     MessageModel,
+    PopConfig,
     PullConfig,
     RebalanceConfig,
     RemotingConfig,
 )
 from ordermq.consumer.fetch.fetcher import Fetcher
-from ordermq.consumer.group.admin_requests import CONSUME_TYPES, AdminRequests
+from ordermq.consumer.fetch.message_fetcher import MessageFetcher
+from ordermq.consumer.group.admin_requests import AdminRequests, consume_type
 from ordermq.consumer.group.queue_control import QueueControl
 from ordermq.consumer.group.queue_locks import Locks, NoLocks, QueueLocks
 from ordermq.consumer.group.rebalance import Rebalancer
@@ -35,6 +37,7 @@ from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
 from ordermq.consumer.offsets.lock_epochs import LocalEpochs, StoredEpochs
 from ordermq.consumer.offsets.offset_committer import (
+    STORE_ERRORS,
     BrokerOffsets,
     OffsetCommitter,
     OffsetStorage,
@@ -50,7 +53,7 @@ from ordermq.consumer.queue.statistics import (
     HeldQueue,
     Lag,
 )
-from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
+from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from ordermq.consumer.offsets.local_offsets import OffsetFile
     from ordermq.consumer.offsets.offset_store import OffsetStore
     from ordermq.consumer.offsets.store_offsets import StoreOffsets
+    from ordermq.consumer.pop.parts import PopParts
     from ordermq.health import ConsumerHealth
 
 _log = logging.getLogger("ordermq.consumer")
@@ -100,6 +104,7 @@ class MemberSettings(Record, kw_only=True):
 
     Args:
         make_receiver: makes the receiver, which decides what happens to fetched messages.
+        pop: lease batches instead of owning queues; None: pull.
         uses_locks: hold queues under queue locks.
         local_offset_store_dir: of a broadcasting member, which keeps its offsets in a file there.
         offset_store: keeps the offsets instead of the brokers; None: the brokers do.
@@ -117,6 +122,7 @@ class MemberSettings(Record, kw_only=True):
     remoting: RemotingConfig
     pull: PullConfig
     lease: LeaseConfig
+    pop: PopConfig | None
     rebalance: RebalanceConfig
     message_model: MessageModel
     subscriptions: Sequence[Subscription]
@@ -183,12 +189,15 @@ class GroupMember(ProcessBound):
         self._retry = self.subscriptions.of(retry_topic(group))
         at_broker = BrokerOffsets(client, group)
         storage: OffsetStorage = at_broker
+        pop = self._pop_parts()
         # Opened before it joins; None where there is nothing to open.
         self._store: StoreOffsets | None = None
         if offset_file is not None:
             from ordermq.consumer.offsets.local_offsets import LocalOffsets
 
             storage = LocalOffsets(offset_file)
+        elif pop is not None:
+            storage = pop.offsets(at_broker)
         elif settings.offset_store is not None:
             from ordermq.consumer.offsets.store_offsets import StoreOffsets
 
@@ -210,39 +219,8 @@ class GroupMember(ProcessBound):
         self._receiver = settings.make_receiver(
             ReceiverParts(client, self.offsets, self._recorder, statistics, settings.user_code)
         )
-        self._fetcher = Fetcher(
-            client,
-            group,
-            settings.pull,
-            self.offsets,
-            self._receiver,
-            self._recorder,
-            statistics,
-            before_first=lambda queue: self._call_back(settings.on_assigned, queue),
-            move=lambda assigned, offset: self.control.seek_soon(assigned, offset),
-        )
-        self._locks: Locks
-        if settings.uses_locks:
-            self._locks = QueueLocks(
-                client,
-                group,
-                settings.lease,
-                self.offsets,
-                StoredEpochs(client, at_broker)
-                if settings.lease.store_epochs
-                else LocalEpochs(client.clock),
-                self._recorder,
-                statistics,
-                held=lambda: self._rebalancer.assigned(),
-                on_regained=self._fetcher.restart,
-            )
-        else:
-            self._locks = NoLocks(
-                held=lambda: self._rebalancer.assigned(),
-                on_regained=self._fetcher.restart,
-                clock=client.clock,
-                retry_ms=settings.lease.lock_retry_ms,
-            )
+        self._fetcher = self._choose_fetcher(pop)
+        self._locks = self._choose_locks(pop, at_broker)
         self._revocation = Revocation(
             client,
             self._locks,
@@ -263,7 +241,8 @@ class GroupMember(ProcessBound):
             make_queue=self._make_queue,
             on_assigned=self._on_assigned,
             on_released=self._on_released,
-            is_broadcasting=is_broadcasting,
+            # A queue is whoever's that pops it next, so each member holds all of them.
+            takes_all=is_broadcasting or pop is not None,
         )
         statistics.follow(self._rebalancer.assigned)
         self.offsets.follow(self._rebalancer.assigned)
@@ -285,9 +264,9 @@ class GroupMember(ProcessBound):
             subscriptions=self.subscriptions.all,
             assigned=self._rebalancer.assigned,
             last_pull_ms=self._fetcher.last_pull_ms,
-            seek=self.control.seek_soon,
+            seek=self.control.seek_soon if pop is None else self._move_group,
             pull_now=self._fetcher.pull_now,
-            is_polled=settings.is_polled,
+            consume_type=consume_type(settings.is_polled, pops=pop is not None),
             thread_count=settings.thread_count,
         )
         self._check = SubscriptionCheck(
@@ -295,6 +274,65 @@ class GroupMember(ProcessBound):
             group,
             lambda: () if self._rebalancer.assigned_by_user else self.subscriptions.all(),
             is_ordered=self._receiver.is_ordered,
+            pops=pop is not None,
+        )
+
+    def _pop_parts(self) -> PopParts | None:
+        """Make the parts of a member that pops; None: it pulls."""
+        settings = self._settings
+        if settings.pop is None:
+            return None
+        from ordermq.consumer.pop.parts import PopParts  # here, as few pop
+
+        return PopParts(
+            self.client,
+            self._group,
+            settings.lease,
+            settings.pop,
+            self._recorder,
+            settings.statistics,
+            held=lambda: self._rebalancer.assigned(),
+            from_first=settings.rebalance.consume_from_where is ConsumeFromWhere.FIRST_OFFSET,
+        )
+
+    def _choose_fetcher(self, pop: PopParts | None) -> MessageFetcher:
+        settings = self._settings
+        before_first = partial(self._call_back, settings.on_assigned)
+        if pop is not None:
+            return pop.fetcher(settings.pull, self.offsets, self._receiver, before_first)
+        return Fetcher(
+            self.client,
+            self._group,
+            settings.pull,
+            self.offsets,
+            self._receiver,
+            self._recorder,
+            settings.statistics,
+            before_first=before_first,
+            move=lambda assigned, offset: self.control.seek_soon(assigned, offset),
+        )
+
+    def _choose_locks(self, pop: PopParts | None, at_broker: BrokerOffsets) -> Locks:
+        client, lease = self.client, self._settings.lease
+        if pop is not None:
+            return pop.leases
+        if not self._settings.uses_locks:
+            return NoLocks(
+                held=lambda: self._rebalancer.assigned(),
+                on_regained=self._fetcher.restart,
+                clock=client.clock,
+                retry_ms=lease.lock_retry_ms,
+            )
+        return QueueLocks(
+            client,
+            self._group,
+            lease,
+            self.offsets,
+            StoredEpochs(client, at_broker) if lease.store_epochs else LocalEpochs(client.clock),
+            self._recorder,
+            self._settings.statistics,
+            held=lambda: self._rebalancer.assigned(),
+            on_regained=self._fetcher.restart,
         )
 
     def _open_offsets(self) -> OffsetFile:
@@ -642,11 +680,23 @@ class GroupMember(ProcessBound):
         try:
             address = self.client.routes.master_of(queue.broker_name)
             end = await self.client.api.max_offset(address, queue)
-        except (RemotingError, RouteError):
+            await self._fetcher.refresh(assigned)
+        except STORE_ERRORS:
             return False  # told to the caller; the loops that need this broker log it
         # A pull may have been answered meanwhile.
         assigned.max_offset = max(assigned.max_offset, end)
         return True
+
+    def _move_group(self, assigned: AssignedQueue, offset: int) -> None:
+        """Let a group that pops continue from an admin's offset: whoever has a batch drops it."""
+        assigned.lose_lease("an admin reset the group's offset")
+        self._runtime.spawn(self._store_reset(assigned.queue, offset), f"reset {assigned.queue}")
+
+    async def _store_reset(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            await self.offsets.store_reset(queue, offset)
+        except STORE_ERRORS as error:
+            _log.warning("%s: the reset to offset %d is not stored: %s", queue, offset, error)
 
     async def watch_topic(self, topic: str, callback: TopicCallback) -> None:
         """Call back whenever the topic's queues differ from those known before."""
@@ -695,7 +745,7 @@ class GroupMember(ProcessBound):
         data = ConsumerData(
             self._group,
             subscriptions,
-            consume_type=CONSUME_TYPES[settings.is_polled],
+            consume_type=consume_type(settings.is_polled, pops=settings.pop is not None),
             message_model=settings.message_model.name,
             consume_from_where=_FROM_WHERE[settings.rebalance.consume_from_where],
         )

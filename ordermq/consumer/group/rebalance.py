@@ -193,7 +193,7 @@ class Rebalancer:
     Args:
         retry_ms: pause before a broker that failed is asked again; the longest before a refused
             lock is.
-        is_broadcasting: the share is every queue of every topic.
+        takes_all: the share is every queue of every topic, whatever other members there are.
         topics: returns the subscribed topics, sorted; the group's retry topic too.
         make_queue: makes the state of a queue under a lease, from an offset.
         on_assigned: called with a new queue before its first pull.
@@ -218,7 +218,7 @@ class Rebalancer:
         on_assigned: Callable[[AssignedQueue], None],
         on_released: Callable[[AssignedQueue], None],
         *,
-        is_broadcasting: bool,
+        takes_all: bool,
     ) -> None:
         self._client = client
         self._group = group
@@ -231,7 +231,7 @@ class Rebalancer:
         self._make_queue = make_queue
         self._on_assigned = on_assigned
         self._on_released = on_released
-        self._is_broadcasting = is_broadcasting
+        self._takes_all = takes_all
         self.assigned_by_user: frozenset[MessageQueue] = frozenset()
         self.held: dict[MessageQueue, AssignedQueue] = {}
         self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -396,7 +396,7 @@ class Rebalancer:
         gone: dict[str, list[MessageQueue]] = {
             topic: [] for topic, route in routes.items() if route is None
         }
-        if self._is_broadcasting:  # whatever other members there are takes nothing away
+        if self._takes_all:
             return queues | gone
         if not await self.membership.is_only_one():
             self._try_again_in(LOOK_MS)

@@ -99,6 +99,7 @@ class SubscriptionCheck:
     Args:
         subscriptions: returns what this member shares with its group at this moment.
         is_ordered: whether this member consumes in order.
+        pops: whether it pops, instead of pulling.
     """
 
     def __init__(
@@ -108,11 +109,13 @@ class SubscriptionCheck:
         subscriptions: Callable[[], Sequence[Subscription]],
         *,
         is_ordered: bool,
+        pops: bool,
     ) -> None:
         self._client = client
         self._group = group
         self._subscriptions = subscriptions
         self._is_ordered = is_ordered
+        self._pops = pops
         self._wake = asyncio.Event()
         self._warned: set[str] = set()
         self._checked_topics: set[str] = set()
@@ -125,7 +128,8 @@ class SubscriptionCheck:
         """Compare, and wait for a change, at least a second."""
         self._wake.clear()
         if own := self._own():
-            await self._check_modes(own)
+            if not self._pops:
+                await self._check_modes(own)
             await self._compare(own)
         await self._client.clock.sleep_ms(_MIN_CHECK_INTERVAL_MS)
         # A change of expression wakes nobody: the other members find it within an interval.
@@ -137,7 +141,7 @@ class SubscriptionCheck:
         own = {item.topic: item.expression for item in self._subscriptions()}
         # Every ordered and concurrent member has it, pollers have not; it decides nothing.
         own.pop(retry, None)
-        return MemberSubscriptions(own, self._is_ordered) if own else None
+        return MemberSubscriptions(own, self._is_ordered, self._pops) if own else None
 
     async def _check_modes(self, own: MemberSubscriptions) -> None:
         topics = sorted(set(own.subscriptions) - self._checked_topics)
@@ -196,6 +200,12 @@ def differences(own: MemberSubscriptions, theirs: MemberSubscriptions, retry: st
         ways = ("concurrently", "orderly")
         found.append(
             f"listening is {ways[bool(own.is_orderly)]} here and {ways[bool(theirs.is_orderly)]}"
+        )
+    if own.pops != theirs.pops:
+        # Neither way knows of the other's locks or leases.
+        ways = ("by pulls", "by pop")
+        found.append(
+            f"each message is consumed twice, {ways[own.pops]} here and {ways[theirs.pops]}"
         )
     return found
 

@@ -388,6 +388,15 @@ class OffsetCommitter:
                 assigned.committed(offset, lease)
         return True
 
+    async def store_reset(self, queue: MessageQueue, offset: int) -> None:
+        """Store an admin's offset of a queue that this member does not consume now.
+
+        Raises: one of STORE_ERRORS.
+        """
+        async with self._turn(queue):
+            self._record(EventType.RESET, queue, UNLOCKED, offset)
+            await self._write(queue, offset, UNLOCKED, reset=True)
+
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is kept for a queue that was given up."""
         self._busy.pop(queue, None)

@@ -35,7 +35,7 @@ from typing import NamedTuple, Protocol
 
 from ordermq import core
 from ordermq.core import Claim, ProcessQueue, QueueFields
-from ordermq.errors import StateError
+from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.value import Value
@@ -228,6 +228,7 @@ class AssignedQueue(QueueFields):
         self._failed_ms = {}
         self.isolate_until = -1  # up to this offset, one message per batch; worker only
         self.auto_commit = True  # of the running call, which may change it; worker only
+        self.may_hold_back = True  # a listener may leave messages uncommitted and get more
         # Ends the running claim at its current batch. Written under the lock, read without: a
         # worker that reads it a moment too early starts one batch more, and a revocation waits
         # for that batch anyway.
@@ -438,8 +439,15 @@ class AssignedQueue(QueueFields):
     def set_auto_commit(self, is_on: bool) -> None:
         """Commit the running call by its result, or only when a listener says so; worker only.
 
-        Raises: ConfigError: off, in a key-ordered queue.
+        Raises: ConfigError: off, in a key-ordered queue, or one that is popped.
         """
+        if not is_on and not self.may_hold_back:
+            raise ConfigError(
+                "auto_commit=False with consume_mode='pop': the messages that are held back would "
+                "keep their queue from handing out the next ones",
+                topic=self.queue.topic,
+                group=self.group,
+            )
         self.auto_commit = is_on
         # The call becomes the last of its claim: what is held is told apart by where it ends.
         with self._lock:
@@ -761,15 +769,35 @@ class AssignedQueue(QueueFields):
     def regain(self, lease: Lease, start_offset: int) -> bool:
         """Restart under a new lease, from the offset that was read after it was granted.
 
-        Returns: False if the queue was revoked meanwhile, or a listener of the old lease still
-            runs: the same message must not run twice at once.
+        Returns: False if the queue was revoked meanwhile, is locked, or a listener of the old lease
+            still runs: the same message must not run twice at once.
         """
         with self._lock:
-            if self._state is not QueueState.ACTIVE or self._lease is not None or self._running:
+            if self._state is not QueueState.ACTIVE or self._running:
+                return False
+            if self._lease is not None and self._lease.is_lock:
                 return False
             self._lease = lease
             self._restart(start_offset)
             self._committed_offset = start_offset
+            return True
+
+    def rest(self, lease: Lease, epoch: int) -> bool:
+        """Hold the queue under `lease`, which is no lock, once all of an epoch's work is committed.
+
+        Returns: False if it is not, or the epoch is over.
+        """
+        with self._lock:
+            before = self._lease
+            if (
+                before is None
+                or before.epoch != epoch
+                or self._done_offset != self._committed_offset
+            ):
+                return False
+            if self._running or self.process_queue.message_count:
+                return False
+            self._lease = lease
             return True
 
     def reposition(self, generation: int, offset: int) -> bool:

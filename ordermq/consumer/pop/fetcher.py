@@ -1,0 +1,322 @@
+"""Popping: leases the next batch of each held queue, and acknowledges it once it is done
+(docs/internals/semantics.md#pop)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ordermq.client.connections import is_forbidden
+from ordermq.client.runtime import cancelled
+from ordermq.client.session import ClientSession
+from ordermq.clock import wait_until_set
+from ordermq.config import PullConfig
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
+from ordermq.consumer.pop.leases import RESTING, PopLeases
+from ordermq.consumer.pop.transport import PoppedBatch, PopTransport
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.receiver import Receiver
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.errors import BrokerError, OrderMQError, ProtocolError, RemotingError, RouteError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.codes import ResponseCode
+
+_log = logging.getLogger("ordermq.consumer")
+_LOOK_MS = 200  # at what nothing tells of: the end of a pause
+_ACK_RETRY_MS = 100
+_REFUSED_PAUSE_MS = 10_000
+
+
+class QueuePops:
+    """Pops one queue, batch by batch: a batch is leased when the last one is acknowledged."""
+
+    def __init__(
+        self,
+        client: ClientSession,
+        config: PullConfig,
+        assigned: AssignedQueue,
+        subscription: Subscription,
+        transport: PopTransport,
+        leases: PopLeases,
+        offsets: OffsetCommitter,
+        receiver: Receiver[Any],
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self.assigned = assigned
+        self._client = client
+        self._config = config
+        self._transport = transport
+        self._leases = leases
+        self._offsets = offsets
+        self._receiver = receiver
+        self._statistics = statistics
+        self._wake = asyncio.Event()
+        self._attempt_id = ""  # of a pop without an answer
+        self._polled_ms = client.clock.now_ms()
+        self._asked_ms = 0
+        self._refusal = ""
+        self.task: asyncio.Task[None] | None = None
+        self.poll: asyncio.Task[PoppedBatch | None] | None = None
+        self.subscribe(subscription)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Pop these messages from the next pop on."""
+        self._subscription = subscription
+        self._tags = tuple(tag.encode() for tag in subscription.tags)
+
+    def wake(self) -> None:
+        """Look now: a batch may be done, or a broker back."""
+        self._wake.set()
+
+    @property
+    def last_pop_ms(self) -> int:
+        """The time of the last pop, ms since 1970; 0 before the first."""
+        clock = self._client.clock
+        return clock.wall_ms() - (clock.now_ms() - self._asked_ms) if self._asked_ms else 0
+
+    @property
+    def refusal(self) -> str:
+        """Why the broker refuses pops; empty if it does not."""
+        return self._refusal
+
+    def poll_age_ms(self, now_ms: int) -> int | None:
+        """Return the age of the last answered pop; None while none is due."""
+        lease = self.assigned.lease
+        is_due = lease is not None and not lease.is_lock and not self.assigned.is_paused
+        return now_ms - self._polled_ms if is_due else None
+
+    async def round(self) -> bool:
+        """Pop and consume one batch, or wait; False after a revocation."""
+        assigned = self.assigned
+        if assigned.state is not QueueState.ACTIVE:
+            return False
+        self._wake.clear()
+        batch = self._leases.batch_of(assigned)
+        if batch is not None:
+            await self._finish(batch)
+        elif assigned.lease is None or assigned.lease.is_lock or assigned.is_paused:
+            # Its lease is over and its listener still runs; or somebody paused it.
+            self._polled_ms = self._client.clock.now_ms()
+            await wait_until_set(self._wake, self._client.clock, _LOOK_MS)
+        else:
+            await self._pop()
+        return True
+
+    async def _finish(self, batch: PoppedBatch) -> None:
+        """Wait until a batch is done, and acknowledge it."""
+        assigned = self.assigned
+        if assigned.done_offset < batch.end:
+            # Woken when nothing of it is buffered any more. The lease may end, too, and then
+            # `leases` lets the queue rest.
+            is_told = assigned.wait_for_room(1)
+            await wait_until_set(self._wake, self._client.clock, _LOOK_MS if is_told else 1)
+            return
+        if await self._offsets.commit(assigned) and batch.is_acknowledged:
+            self._leases.end(assigned, batch)
+            self._polled_ms = self._client.clock.now_ms()
+        elif self._leases.batch_of(assigned) is batch:
+            await self._client.clock.sleep_ms(_ACK_RETRY_MS)
+
+    async def _pop(self) -> None:
+        assigned, clock = self.assigned, self._client.clock
+        self._attempt_id = self._attempt_id or secrets.token_hex(8)
+        self._asked_ms = clock.now_ms()
+        work = self._transport.receive(assigned.queue, self._subscription, self._attempt_id)
+        # A task of its own: whoever ends this loop must not lose what the broker may be sending.
+        self.poll = asyncio.ensure_future(work)
+        try:
+            batch = await asyncio.shield(self.poll)
+        except ProtocolError as error:
+            self._statistics.add("bad_answers")
+            self._statistics.add("pull_errors")
+            _log.error("%s: dropped a bad answer to a pop: %s", assigned.queue, error)
+            await clock.sleep_ms(self._config.pull_delay_on_error_ms)
+            return
+        except (RemotingError, RouteError) as error:
+            await self._pause_after(error)
+            return
+        self.poll = None
+        self._attempt_id = ""
+        self._polled_ms, self._refusal = clock.now_ms(), ""
+        if batch is None:
+            self._statistics.add("pulls")
+        elif not self._leases.begin(assigned, batch):
+            await self._leases.return_batch(batch)
+        else:
+            self._accept(batch)
+
+    def _accept(self, batch: PoppedBatch) -> None:
+        assigned = self.assigned
+        self._statistics.pulled(assigned.queue, len(batch.offsets), self._asked_ms)
+        assigned.max_offset = max(assigned.max_offset, batch.end)
+        generation = assigned.generation
+        try:
+            messages = self._client.api.batch(
+                assigned.queue, batch.body, self._tags, batch.start, batch.end
+            )
+        except ProtocolError as error:
+            self._statistics.add("bad_answers")
+            assigned.lose_lease(f"its messages are damaged: {error}")
+            return
+        if not len(messages):
+            assigned.skip_to(generation, batch.end)  # other tags with the hash of a wanted one
+        elif assigned.accept(generation, messages, batch.end):
+            self._receiver.submit(assigned)
+
+    async def _pause_after(self, error: OrderMQError) -> None:
+        queue = self.assigned.queue
+        self._statistics.add("pull_errors")
+        self._client.report_failure(queue.broker_name, "pop", error)
+        pause_ms = self._config.pull_delay_on_error_ms
+        code = getattr(error, "response_code", None)
+        if isinstance(error, BrokerError):
+            self._attempt_id = ""  # refused, so nothing was popped
+        if is_forbidden(error) or code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            # The broker says no until an admin has done something: there is no hurry.
+            self._refusal = str(error)
+            pause_ms = max(pause_ms, _REFUSED_PAUSE_MS)
+        self._client.doubt_route(queue.topic)
+        await wait_until_set(self._wake, self._client.clock, pause_ms)
+
+    async def give_back_late(self) -> None:
+        """After the end of this loop: give back what the broker still answers."""
+        poll, self.poll = self.poll, None
+        if poll is None:
+            return
+        try:
+            batch = await poll
+        except OrderMQError:
+            return  # nothing came; had the broker leased something, its time ends
+        if batch is not None:
+            await self._leases.return_batch(batch)
+
+
+class PopFetcher:
+    """Pops the queues of one member; fulfils `MessageFetcher`. On the I/O thread.
+
+    Args:
+        before_first: awaited before the first pop of a queue.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        config: PullConfig,
+        transport: PopTransport,
+        leases: PopLeases,
+        offsets: OffsetCommitter,
+        receiver: Receiver[Any],
+        statistics: ConsumerStatistics,
+        *,
+        before_first: Callable[[MessageQueue], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._transport = transport
+        self._leases = leases
+        self._offsets = offsets
+        self._receiver = receiver
+        self._statistics = statistics
+        self._before_first = before_first
+        self._by_queue: dict[MessageQueue, QueuePops] = {}
+        self._late: set[asyncio.Task[None]] = set()
+        self._is_waking = False
+
+    def begin(
+        self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
+    ) -> None:
+        pops = QueuePops(
+            self._client,
+            self._config,
+            assigned,
+            subscription,
+            self._transport,
+            self._leases,
+            self._offsets,
+            self._receiver,
+            self._statistics,
+        )
+        self._by_queue[assigned.queue] = pops
+        is_begun = False
+
+        async def round() -> bool:
+            nonlocal is_begun
+            if is_begun:
+                return await pops.round()
+            await self._before_first(assigned.queue)
+            await self._receiver.prepare(assigned)
+            is_begun = True
+            return True
+
+        pops.task = self._client.supervisor.start("pop", round, str(assigned.queue))
+
+    def end(self, assigned: AssignedQueue) -> None:
+        pops = self._by_queue.pop(assigned.queue)
+        self._end(pops)
+
+    def _end(self, pops: QueuePops) -> None:
+        assert pops.task is not None
+        pops.task.cancel()
+        late = self._client.runtime.spawn(
+            self._give_back_late(pops), f"late pop {pops.assigned.queue}"
+        )
+        self._late.add(late)
+        late.add_done_callback(self._late.discard)
+
+    async def _give_back_late(self, pops: QueuePops) -> None:
+        await cancelled(pops.task)
+        await pops.give_back_late()
+
+    def wake(self, assigned: AssignedQueue) -> None:
+        pops = self._by_queue.get(assigned.queue)
+        if pops is not None:
+            pops.wake()
+
+    def wake_all(self) -> None:
+        for pops in self._by_queue.values():
+            pops.wake()
+
+    def restart(self, assigned: AssignedQueue) -> None:
+        self.wake(assigned)
+
+    def pull_now(self, assigned: AssignedQueue) -> None:
+        """Nothing: a reset ends leases at the broker, and a pop has no offset of its own."""
+
+    def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
+        for queue, pops in self._by_queue.items():
+            if queue.topic == subscription.topic:
+                pops.subscribe(subscription)
+
+    def last_pull_ms(self, queue: MessageQueue) -> int:
+        pops = self._by_queue.get(queue)
+        return 0 if pops is None else pops.last_pop_ms
+
+    def is_pulling(self, queue: MessageQueue) -> bool:
+        return False  # a pop that waits does not tell of messages that others have
+
+    async def refresh(self, assigned: AssignedQueue) -> None:
+        if assigned.lease == RESTING:
+            stored = await self._offsets.stored(assigned.queue)
+            if stored is not None and assigned.lease == RESTING:
+                assigned.regain(RESTING, stored)
+
+    def oldest_poll(self, now_ms: int) -> tuple[int, MessageQueue] | None:
+        ages = [(pops.poll_age_ms(now_ms), queue) for queue, pops in self._by_queue.items()]
+        return max(((age, queue) for age, queue in ages if age is not None), default=None)
+
+    def refusals(self) -> list[str]:
+        return [pops.refusal for pops in self._by_queue.values() if pops.refusal]
+
+    def doubt(self, topic: str) -> None:
+        """Nothing: the broker knows where the group is, also in a topic's second life."""
+
+    async def close(self) -> None:
+        """End every pop; what brokers still answer is given back."""
+        for pops in list(self._by_queue.values()):
+            self._end(pops)
+        self._by_queue.clear()
+        await asyncio.gather(*self._late, return_exceptions=True)

@@ -1,0 +1,287 @@
+"""Leases of the batches that a member has popped: renewed, ended and given back
+(docs/internals/semantics.md#pop)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from ordermq.client.session import ClientSession
+from ordermq.clock import wait_until_set
+from ordermq.config import LeaseConfig, PopConfig
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets
+from ordermq.consumer.pop.transport import PoppedBatch, PopTransport
+from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
+from ordermq.events import BY_COMMIT, EventType
+from ordermq.model.message_queue import MessageQueue
+
+_log = logging.getLogger("ordermq.consumer")
+# Of a queue between two batches: there is nothing to work, so nothing may end.
+RESTING = UNLOCKED._replace(token_problem="no batch of the queue is popped now")
+_ACK_RETRY_MS = 100
+_NO_FENCE = (
+    "RocketMQ's brokers take what a member says of a batch that is no longer its own, and forget "
+    "leases in a crash; use consume_mode='pull' where a late writer must be refused"
+)
+
+
+class PopLeases:
+    """Leases of popped batches, one per queue; fulfils `Locks`. On the I/O thread.
+
+    A member holds every queue of its topics. Between two batches a queue rests: its lease is
+    `RESTING`, which allows nothing as there is nothing to consume.
+
+    Args:
+        held: returns the queues held at this moment.
+    """
+
+    are_exclusive = True
+
+    def __init__(
+        self,
+        client: ClientSession,
+        transport: PopTransport,
+        lease: LeaseConfig,
+        config: PopConfig,
+        recorder: EventRecorder,
+        statistics: ConsumerStatistics,
+        held: Callable[[], Iterable[AssignedQueue]],
+    ) -> None:
+        self.refusals: dict[str, str] = {}
+        self._client = client
+        self._transport = transport
+        self._recorder = recorder
+        self._statistics = statistics
+        self._held = held
+        self._duration_ms = config.pop_invisible_ms
+        self._margin_ms = min(lease.lease_margin_ms, self._duration_ms // 5)
+        self._renew_ms = max(self._duration_ms // 3, 1)
+        self._retry_ms = max(min(lease.lock_retry_ms, self._renew_ms // 10), 1)
+        self._batches: dict[MessageQueue, PoppedBatch] = {}
+        self._wake = asyncio.Event()
+
+    # Locks
+
+    async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
+        return dict.fromkeys(queues, RESTING)
+
+    def is_doubtful(self, queue: MessageQueue) -> bool:
+        return False
+
+    async def is_over(self, assigned: AssignedQueue) -> bool:
+        lease = assigned.lease
+        if lease is not None and lease.is_valid(self._client.clock.now_ms()):
+            return False
+        assigned.lose_lease("it could not be renewed in time")
+        return True
+
+    async def prepare_release(self, assigned: AssignedQueue) -> None:
+        return None
+
+    async def release(self, assigned: AssignedQueue) -> None:
+        """Give what is not acknowledged of a queue to the other members."""
+        batch, lease = self._batches.pop(assigned.queue, None), assigned.lease
+        assigned.discard()
+        if batch is None or lease is None or not lease.is_lock or batch.is_acknowledged:
+            return
+        self._recorder.record(EventType.UNLOCK, assigned.queue, lease.epoch)
+        await self.return_batch(batch)
+
+    async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
+        """Nothing is leased yet of a queue that is not taken."""
+
+    def connection_lost(self, address: str) -> None:
+        names = self._client.routes.brokers_at(address)
+        for assigned in self._held():
+            lease = assigned.lease
+            if lease is None or not lease.is_lock or lease.is_fenced:
+                continue  # a broker that stores leases says at the next request what is over
+            if assigned.queue.broker_name in names:
+                # RocketMQ's brokers lose leases of the last seconds in a crash, and then take an
+                # acknowledgement as one of everything before it.
+                assigned.lose_lease("the connection to a broker that may forget leases broke")
+
+    def master_moved(self, broker_name: str) -> None:
+        for assigned in self._held():
+            lease = assigned.lease
+            if lease is not None and lease.is_lock and assigned.queue.broker_name == broker_name:
+                assigned.lose_lease("the master of its broker has another address now")
+
+    def renew_soon(self) -> None:
+        self._wake.set()
+
+    async def round(self) -> None:
+        """Renew what is due, let queues rest whose lease is over, and wait until that is due."""
+        self._wake.clear()
+        now_ms = self._client.clock.now_ms()
+        due: list[AssignedQueue] = []
+        for assigned in self._held():
+            lease = assigned.lease
+            if lease is not None and not lease.is_valid(now_ms):
+                assigned.lose_lease("it could not be renewed in time")
+                lease = None
+            if lease is None:
+                self._batches.pop(assigned.queue, None)
+                # Once no listener of the old batch runs: its messages may come again at once.
+                assigned.regain(RESTING, assigned.committed_offset)
+            elif lease.is_lock and self._due_ms(lease) <= now_ms:
+                due.append(assigned)
+        await asyncio.gather(*map(self._renew, due))
+        await wait_until_set(self._wake, self._client.clock, self._pause_ms())
+
+    # Batches, for the fetcher.
+
+    def batch_of(self, assigned: AssignedQueue) -> PoppedBatch | None:
+        """Return the batch of a queue that is in progress."""
+        batch, lease = self._batches.get(assigned.queue), assigned.lease
+        if batch is None or lease is None or lease.epoch != batch.epoch:
+            return None
+        return batch
+
+    def batch_at(self, queue: MessageQueue) -> PoppedBatch | None:
+        """Return the batch of a queue that was begun last, in progress or not."""
+        return self._batches.get(queue)
+
+    def begin(self, assigned: AssignedQueue, batch: PoppedBatch) -> bool:
+        """Begin the lease of a batch that was just popped; False: the queue cannot take it now."""
+        lease = Lease(
+            batch.epoch,
+            batch.asked_ms + self._duration_ms - self._margin_ms,
+            batch.is_fenced,
+            "" if batch.is_fenced else _NO_FENCE,
+        )
+        if not lease.is_valid(self._client.clock.now_ms()):
+            return False
+        assigned.may_hold_back = False
+        # Recorded before anything can begin under it.
+        self._record_grant(assigned.queue, batch.epoch, batch.asked_ms)
+        if not assigned.regain(lease, batch.start):
+            self._recorder.record(EventType.UNLOCK, assigned.queue, batch.epoch)
+            return False
+        self._recorder.record(EventType.POSITION, assigned.queue, batch.epoch, off=batch.start)
+        self._batches[assigned.queue] = batch
+        self._wake.set()  # it may have to be renewed before all others
+        return True
+
+    def end(self, assigned: AssignedQueue, batch: PoppedBatch) -> None:
+        """Let a queue rest whose batch is acknowledged."""
+        if assigned.rest(RESTING, batch.epoch):
+            self._batches.pop(assigned.queue, None)
+
+    async def return_batch(self, batch: PoppedBatch) -> None:
+        """Let other members have what is not acknowledged; a failure is logged."""
+        try:
+            await self._transport.give_back(batch)
+        except Fenced:
+            pass  # they have it already
+        except (RemotingError, RouteError) as error:
+            # Not tried again: its time ends.
+            self._client.report_failure(batch.queue.broker_name, "give a batch back", error)
+
+    async def _renew(self, assigned: AssignedQueue) -> None:
+        batch, generation, lease = self.batch_of(assigned), assigned.generation, assigned.lease
+        if batch is None or lease is None or batch.is_releasing:
+            return
+        sent_ms = self._client.clock.now_ms()
+        try:
+            await self._transport.extend(batch)
+        except Fenced as error:
+            assigned.lose_lease(str(error), generation)
+            return
+        except (RemotingError, RouteError) as error:
+            self._statistics.add("lock_errors")
+            self._client.report_failure(assigned.queue.broker_name, "renew a lease", error)
+            return
+        renewed = lease._replace(deadline_ms=sent_ms + self._duration_ms - self._margin_ms)
+        if assigned.renew(generation, renewed) and not batch.is_releasing:
+            self._record_grant(assigned.queue, batch.epoch, sent_ms)
+
+    def _record_grant(self, queue: MessageQueue, epoch: int, sent_ms: int) -> None:
+        if self._recorder.enabled:
+            self._recorder.record(
+                EventType.LOCK_OK,
+                queue,
+                epoch,
+                sent=sent_ms * 1_000_000,
+                lease_ms=self._duration_ms,
+            )
+
+    def _due_ms(self, lease: Lease) -> int:
+        return lease.deadline_ms - (self._duration_ms - self._margin_ms) + self._renew_ms
+
+    def _pause_ms(self) -> int:
+        now_ms, pause_ms = self._client.clock.now_ms(), self._renew_ms
+        for assigned in self._held():
+            lease = assigned.lease
+            if lease is None and assigned.state is QueueState.ACTIVE:
+                pause_ms = min(pause_ms, self._retry_ms)
+            elif lease is not None and lease.is_lock:
+                pause_ms = min(pause_ms, max(self._due_ms(lease) - now_ms, self._retry_ms))
+        return pause_ms
+
+
+class PopOffsets:
+    """Offsets of a group that pops: what is done is acknowledged, the broker moves the offset.
+
+    Fulfils `OffsetStorage`. Where a queue starts is stored as in other groups, at the brokers.
+    """
+
+    is_local = False
+
+    def __init__(
+        self,
+        client: ClientSession,
+        at_broker: BrokerOffsets,
+        transport: PopTransport,
+        recorder: EventRecorder,
+        batch_of: Callable[[MessageQueue], PoppedBatch | None],
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._at_broker = at_broker
+        self._transport = transport
+        self._batch_of = batch_of
+
+    async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
+        return await self._at_broker.take_over(queue, lease)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return await self._at_broker.read(queue)
+
+    async def write(
+        self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
+    ) -> None:
+        if lease.is_lock:
+            batch = self._batch_of(queue)
+            if batch is not None and batch.epoch == lease.epoch:
+                await self._acknowledge(batch, offset, lease)
+        elif reset or await self._at_broker.read(queue) is None:
+            # The start of a queue that nobody has popped. Another member that has moves the offset
+            # by acknowledgements, which a start that comes late must not take back.
+            await self._at_broker.write(queue, offset, lease, reset=reset)
+
+    async def _acknowledge(self, batch: PoppedBatch, offset: int, lease: Lease) -> None:
+        if offset >= batch.end and not batch.is_releasing:
+            batch.is_releasing = True
+            # With this request the broker may give the queue to another member.
+            self._recorder.record(EventType.UNLOCK, batch.queue, batch.epoch, detail=BY_COMMIT)
+        while True:
+            try:
+                await self._transport.acknowledge(batch, offset)
+                return
+            except BrokerError:
+                raise
+            except (RemotingError, RouteError) as error:
+                # Again for as long as nobody else may have the queue: it is not known whether the
+                # broker has it, and a second time does no harm.
+                clock = self._client.clock
+                if not lease.is_valid(clock.now_ms() + _ACK_RETRY_MS):
+                    raise
+                self._client.report_failure(batch.queue.broker_name, "acknowledge", error)
+                await clock.sleep_ms(_ACK_RETRY_MS)
+
+    def close(self) -> None:
+        """Nothing is held here."""
