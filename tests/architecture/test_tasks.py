@@ -32,6 +32,7 @@ KNOWN = {
     "client/user_code.py": "`_run_async`, which goes on; or whoever waits for a callback",
     "clock.py": "nobody: they only wait, and are cancelled",
     "consumer/dispatch/worker_pool.py": "the thread itself, which goes on",
+    "consumer/pop/fetcher.py": "the loop that pops, or who gives back what comes after its end",
     "consumer/lite_pull_consumer.py": "the caller of `commit`",
     "producer/request_reply.py": "nobody: a timer; and registrations, which log their failures",
     "remoting/dialer.py": "the connect that races the addresses",

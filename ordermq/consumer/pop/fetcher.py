@@ -80,7 +80,7 @@ class QueuePops:
 
     @property
     def refusal(self) -> str:
-        """Why the broker refuses pops; empty if it does not."""
+        """Reason of the broker to refuse pops; empty if it does not."""
         return self._refusal
 
     def poll_age_ms(self, now_ms: int) -> int | None:
