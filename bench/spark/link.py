@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from bench.machine import broker_process, save
 from bench.spark.queues import fill
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
+from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import queue_reader
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
@@ -79,13 +79,11 @@ def linked_session(address: str) -> Iterator[ClientSession]:
     link.start()
     session = ClientSession(address, RemotingConfig())
     # Only pulls cross the link: the routes name the broker itself.
-    pull = session.api.pull
 
-    async def limited(address: str, header: Any, timeout_ms: int) -> Any:
-        header.max_messages = min(header.max_messages, ANSWER)
-        return await pull(link.address, header, timeout_ms)
+    async def address_of(queue: MessageQueue) -> str:
+        return link.address
 
-    session.api.pull = limited  # type: ignore[method-assign]
+    session.address_of = address_of  # type: ignore[method-assign]
     try:
         yield session
     finally:
@@ -94,8 +92,9 @@ def linked_session(address: str) -> Iterator[ClientSession]:
 
 
 def rows_per_second(session: ClientSession, address: str, pulls: int) -> float:
-    queue_reader._PULLS_AHEAD = pulls
-    options = SourceOptions.of({"name_servers": address, "topic": "link"})
+    queue_reader._PARTS_AHEAD = pulls
+    given = {"name_servers": address, "topic": "link", "pull_batch_size": str(ANSWER)}
+    options = SourceOptions.of(given)
     began = time.perf_counter()
     batches = read_ranges(session, options, [QueueRange("link", "embedded", 0, 0, ROWS)])
     assert sum(batch.num_rows for batch in batches) == ROWS
@@ -103,7 +102,7 @@ def rows_per_second(session: ClientSession, address: str, pulls: int) -> float:
 
 
 def main() -> None:
-    ahead = queue_reader._PULLS_AHEAD
+    ahead = queue_reader._PARTS_AHEAD
     found: dict[str, list[float]] = {"one after the other": [], "ahead": []}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -113,7 +112,7 @@ def main() -> None:
         with linked_session(address) as session:
             for number in range(ROUNDS + 1):
                 rates = {
-                    "one after the other": rows_per_second(session, address, 0),
+                    "one after the other": rows_per_second(session, address, 1),
                     "ahead": rows_per_second(session, address, ahead),
                 }
                 print({name: round(rate) for name, rate in rates.items()}, flush=True)

@@ -36,8 +36,8 @@ from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t,
     uint32_t, uint64_t,
 )
-from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy, strchr
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset, strchr
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport clockid_t
 
@@ -69,6 +69,7 @@ include "frame_stream.pyx"
 include "send_run.pyx"
 include "process_queue.pyx"
 include "lane_map.pyx"
+include "answer_queue.pyx"
 include "pull_engine.pyx"
 include "lock_table.pyx"
 include "consume_loop.pyx"

@@ -1,5 +1,5 @@
-# What ext/core/pull_answer.h, ext/core/queue_filling.h, ext/engine/durations.h
-# and ext/engine/pull_engine.h declare.
+# What ext/core/pull_answer.h, ext/core/queue_filling.h, ext/engine/answer_queue.h,
+# ext/engine/answer_columns.h, ext/engine/durations.h and ext/engine/pull_engine.h declare.
 cdef extern from "pull_answer.h" nogil:
     ctypedef struct omq_answer:
         const uint8_t *body
@@ -29,6 +29,62 @@ cdef extern from "queue_filling.h" nogil:
     )
 
 
+cdef extern from "answer_queue.h" nogil:
+    omq.omq_status omq_answer_new(
+        const uint8_t *body, size_t size, const omq.omq_text *tags, size_t tag_count,
+        omq.bool check_crc, const omq.omq_pulled *pulled, omq_answer **answer
+    )
+    ctypedef struct omq_answer_queue:
+        pass
+    ctypedef struct omq_answer_rows:
+        omq_answer *answer
+        size_t first_row
+        size_t end_row
+    ctypedef enum omq_taken:
+        OMQ_TAKEN_SOME
+        OMQ_TAKEN_ALL
+        OMQ_TAKEN_NONE
+    ctypedef enum omq_fill_next:
+        OMQ_FILL_REFUSED
+    ctypedef struct omq_room_waiter:
+        void (*notify)(void *context) noexcept
+        void *context
+    omq_answer_queue *omq_answer_queue_new(
+        int64_t start, int64_t end, uint64_t most_bytes, omq.bool is_whole
+    )
+    void omq_answer_queue_free(omq_answer_queue *queue)
+    omq_fill_next omq_answer_queue_fill(
+        omq_answer_queue *queue, omq_answer *answer, int64_t first, int64_t next,
+        omq_room_waiter waiter
+    )
+    void omq_answer_queue_skip(omq_answer_queue *queue, int64_t next)
+    int64_t omq_answer_queue_next(omq_answer_queue *queue)
+    void omq_answer_queue_end(omq_answer_queue *queue)
+    omq_taken omq_answer_queue_take(
+        omq_answer_queue *queue, size_t most, int64_t wait_ms, omq_answer_rows *rows
+    )
+    uint64_t omq_answer_queue_lost(omq_answer_queue *queue, int64_t *first)
+
+
+cdef extern from "answer_columns.h" nogil:
+    enum:
+        OMQ_BUFFER_END
+    ctypedef struct omq_buffer_span:
+        size_t at
+        size_t size
+    ctypedef struct omq_answer_columns:
+        size_t rows
+        size_t entries
+        size_t bytes
+        omq.bool has_compressed
+        omq_buffer_span spans[OMQ_BUFFER_END]
+    size_t omq_answer_columns_most(const omq_answer_rows *parts, size_t count, uint32_t wanted)
+    omq.bool omq_answer_columns_write(
+        const omq_answer_rows *parts, size_t count, uint32_t wanted, uint8_t *memory,
+        omq_answer_columns *columns, size_t *part, size_t *row
+    )
+
+
 cdef extern from "durations.h" nogil:
     enum:
         OMQ_DURATION_BUCKETS
@@ -48,6 +104,7 @@ cdef extern from "pull_engine.h" nogil:
         OMQ_STREAM_GOES_ON
     ctypedef struct omq_stream_plan:
         omq.omq_process_queue *queue
+        omq_answer_queue *answers
         const omq.omq_request_template *request
         omq.omq_text suggestion
         const omq.omq_text *tags

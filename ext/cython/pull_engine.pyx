@@ -212,13 +212,14 @@ cdef class PullStream:
 
     cdef omq_pull_stream *_stream  # owned; freed in __dealloc__
     cdef PullConnection _connection
-    cdef ProcessQueue _queue
+    cdef ProcessQueue _queue  # None: it fills the answer queue
+    cdef AnswerQueue _answers  # None: it fills the process queue
     cdef RequestTemplate _template  # of the plan; the engine reads it to the end
     cdef readonly object owner
     cdef bint _is_active  # started, and its last event was not collected
 
     def __cinit__(
-        self, PullConnection connection not None, ProcessQueue queue not None, owner, plan
+        self, PullConnection connection not None, queue not None, owner, plan
     ):
         cdef omq_stream_plan wanted
         cdef RequestTemplate template = plan.template
@@ -226,6 +227,7 @@ cdef class PullStream:
         cdef list texts = [plan.suggestion, *tags]
         cdef omq.omq_text *places = <omq.omq_text *>allocate(len(texts), sizeof(omq.omq_text))
         cdef Py_ssize_t i
+        memset(&wanted, 0, sizeof(wanted))
         try:
             for i in range(len(texts)):
                 places[i].bytes = <const uint8_t *>PyBytes_AS_STRING(texts[i])
@@ -233,7 +235,12 @@ cdef class PullStream:
             wanted.suggestion = places[0]
             wanted.tags = places + 1
             wanted.tag_count = len(tags)
-            wanted.queue = queue._queue
+            if type(queue) is AnswerQueue:
+                self._answers = queue
+                wanted.answers = self._answers._queue
+            else:
+                self._queue = queue
+                wanted.queue = self._queue._queue
             wanted.request = template._template
             wanted.check_crc = plan.check_crc
             wanted.is_filtered = plan.is_filtered
@@ -242,16 +249,22 @@ cdef class PullStream:
             wanted.timeout_ms = plan.timeout_ms
             wanted.most_past_end = plan.most_past_end
             wanted.is_single = plan.is_single
-            wanted.limits = limits_of(plan.limits)
+            if self._queue is not None:
+                wanted.limits = limits_of(plan.limits)
             self._stream = omq_pull_stream_new(connection._connection, &wanted, <void *>self)
         finally:
             PyMem_Free(places)
         if self._stream is NULL:
             raise MemoryError("no memory for a stream of pulls")
         self._connection = connection
-        self._queue = queue
         self._template = template
         self.owner = owner
+        if self._queue is not None:
+            self._prepare(plan)
+
+    cdef int _prepare(self, plan) except -1:
+        """Tell the process queue what its batches are made with."""
+        cdef ProcessQueue queue = self._queue
         cdef LaneMap lanes = plan.lanes
         cdef IdWindow window = plan.window
         cdef object new_batch = plan.new_batch
@@ -292,13 +305,20 @@ cdef class PullStream:
             if self._is_active:
                 omq_pull_stream_stop(self._stream)
 
+    cdef int _check_queue(self) except -1:
+        if self._queue is None:
+            raise _errors.StateError("this stream fills no process queue")
+        return 0
+
     def oldest_stored_ms(self):
         cdef int64_t stored_ms
+        self._check_queue()
         if omq_process_queue_oldest_stored_ms(self._queue._queue, &stored_ms):
             return stored_ms
         return None
 
     def lane_batch(self, number):
+        self._check_queue()
         return self._queue._lane_batch(number)
 
     def limit(self, limits):

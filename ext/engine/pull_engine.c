@@ -394,7 +394,11 @@ static void end_stream(omq_pull_stream *stream, omq_stream_end end, uint8_t *fra
     omq_pull_connection *connection = stream->connection;
     omq_pull_engine *engine = connection->engine;
     /* First: from here on no other thread asks for anything on behalf of the queue. */
-    omq_process_queue_forget_waiter(stream->plan.queue, stream);
+    if (stream->plan.answers != NULL) {
+        omq_answer_queue_forget_waiter(stream->plan.answers, stream);
+    } else {
+        omq_process_queue_forget_waiter(stream->plan.queue, stream);
+    }
     engine->waiting -= stream->is_waiting;
     if (stream->opaque != 0) {
         (void)take_asked(connection, stream->opaque);
@@ -560,8 +564,13 @@ static void go_on(omq_pull_stream *stream, omq_fill_next next) {
 }
 
 static void look_again(omq_pull_stream *stream) {
-    go_on(stream, omq_process_queue_may_fill(stream->plan.queue, stream->permit,
-                                             &stream->limits, waiter_of(stream)));
+    const omq_stream_plan *plan = &stream->plan;
+    if (plan->answers != NULL) {
+        go_on(stream, omq_answer_queue_may_fill(plan->answers, waiter_of(stream)));
+    } else {
+        go_on(stream, omq_process_queue_may_fill(plan->queue, stream->permit, &stream->limits,
+                                                 waiter_of(stream)));
+    }
 }
 
 /* ---- answers ---- */
@@ -598,10 +607,13 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
     }
     size_t count = answer->rows.count;
     int64_t begin = plan->is_filtered ? next : answer->last_offset + 1;
-    bool is_dispatched;
-    omq_fill_next then = omq_process_queue_fill(plan->queue, stream->permit, answer, begin, end,
-                                                &stream->limits, waiter_of(stream),
-                                                &is_dispatched);
+    bool is_dispatched = false;
+    omq_fill_next then =
+        plan->answers != NULL
+            ? omq_answer_queue_fill(plan->answers, answer, stream->offset, begin,
+                                    waiter_of(stream))
+            : omq_process_queue_fill(plan->queue, stream->permit, answer, begin, end,
+                                     &stream->limits, waiter_of(stream), &is_dispatched);
     omq_answer_release(answer);
     if (then == OMQ_FILL_COPIES) {
         return false;
@@ -1195,7 +1207,9 @@ omq_pull_stream *omq_pull_stream_new(omq_pull_connection *connection, const omq_
 }
 
 void omq_pull_stream_permit(omq_pull_stream *stream) {
-    stream->permit = omq_process_queue_permit(stream->plan.queue);
+    if (stream->plan.queue != NULL) {
+        stream->permit = omq_process_queue_permit(stream->plan.queue);
+    }
 }
 
 void omq_pull_stream_forbid(omq_pull_stream *stream) {

@@ -12,6 +12,7 @@
 #ifndef OMQ_PULL_ENGINE_H
 #define OMQ_PULL_ENGINE_H
 
+#include "answer_queue.h"
 #include "durations.h"
 #include "queue_filling.h"
 
@@ -96,6 +97,7 @@ typedef enum {
 /* A stream, copied by omq_pull_stream_new. */
 typedef struct {
     omq_process_queue *queue;              /* outlives the stream */
+    omq_answer_queue *answers;             /* filled instead of `queue`, which is NULL then */
     const omq_request_template *request;   /* of its pulls; outlives it, too */
     omq_text suggestion; /* the broker id that answers name while this replica is right */
     const omq_text *tags;

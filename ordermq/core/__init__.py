@@ -32,6 +32,8 @@ from ordermq.errors import ConfigError
 
 __all__ = [
     "IMPLEMENTATION",
+    "AnswerBlock",
+    "AnswerQueue",
     "BatchCalls",
     "CallContext",
     "CallPlan",
@@ -135,6 +137,8 @@ encode_rows: contract.EncodeRows = _core.encode_rows
 PullEngine: type[contract.PullEngine] | None = getattr(_core, "PullEngine", None)
 PullConnection: type[contract.PullConnection] | None = getattr(_core, "PullConnection", None)
 PullStream: type[contract.PullStream] | None = getattr(_core, "PullStream", None)
+AnswerQueue: type[contract.AnswerQueue] | None = getattr(_core, "AnswerQueue", None)
+AnswerBlock: type[contract.AnswerBlock] | None = getattr(_core, "AnswerBlock", None)
 # Of that core alone, too; the I/O thread reads with the others.
 FrameStream: type[contract.FrameStream] | None = getattr(_core, "FrameStream", None)
 AwaitedAnswer: type[contract.AwaitedAnswer] | None = getattr(_core, "AwaitedAnswer", None)

@@ -30,7 +30,8 @@ class StreamPlan(NamedTuple):
         offset: of the first pull.
         most_past_end: offsets that the next pull may lie behind the end of the queue.
         is_single: end after one answer.
-        new_batch: makes an empty MessageIndex, or one of a subclass.
+        limits: of the process queue; None with an `AnswerQueue`, which has its own.
+        new_batch: makes an empty MessageIndex, or one of a subclass; None with an `AnswerQueue`.
         max_decompressed_bytes: as of `MessageIndex`.
         window: end with the first answer that has copies of messages noted there; the others are
             noted. Nobody else may use it while the stream runs.
@@ -48,11 +49,27 @@ class StreamPlan(NamedTuple):
     timeout_ms: int
     most_past_end: int
     is_single: bool
-    limits: FillLimits
-    new_batch: Callable[[], MessageIndex]
+    limits: FillLimits | None
+    new_batch: Callable[[], MessageIndex] | None
     max_decompressed_bytes: int
     lanes: LaneMap | None = None
     window: IdWindow | None = None
+
+
+class ColumnBuffer(IntEnum):
+    """Buffers of `AnswerBlock.columns`; an optional text has three: validity, starts, bytes."""
+
+    OFFSETS = 0
+    SHARDING_KEY = 1
+    KEYS = 4
+    TAGS = 7
+    MESSAGE_ID = 10  # starts, bytes
+    BODY = 12  # starts, bytes
+    SYS_FLAGS = 14  # with bodies
+    PROPERTIES = 15  # starts of rows; starts and bytes of names; starts and bytes of values
+    BORN = 20
+    STORED = 21
+    RECONSUME_TIMES = 22
 
 
 class ConnectionEnd(IntEnum):

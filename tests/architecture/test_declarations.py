@@ -52,6 +52,8 @@ CLASSES = [
     "UniqueIds",
 ]
 ENGINE = [
+    "AnswerBlock",
+    "AnswerQueue",
     "AwaitedAnswer",
     "FrameStream",
     "Outbox",

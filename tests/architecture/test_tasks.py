@@ -42,7 +42,6 @@ KNOWN = {
     "rocketmq/client_settings.py": "Python's hook for threads",
     "rocketmq/send_callbacks.py": "the thread itself, which goes on",
     "spark/source/driver_locks.py": "whoever waits for the locks",
-    "spark/source/queue_reader.py": "whoever reads the chunk, where its turn comes",
     "supervisor.py": "`start` itself",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,11 +14,13 @@ from ordermq import Message, Producer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
-from ordermq.errors import DataLoss, RequestTimeout
+from ordermq.errors import DataLoss, ProtocolError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.command import Command
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import queue_reader
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
+from tests.component.damaging_proxy import DamagingProxy
 
 Read = Callable[..., pa.Table]
 
@@ -50,24 +53,6 @@ def fill(producer: Producer, sizes: dict[int, int], body: Callable[[int], bytes]
             producer.send_batch([Message("orders", body(n)) for n in numbers], queue=queue)
 
 
-def limit_answers(session: ClientSession, most: int) -> list[int]:
-    """Let the broker answer with at most so many messages; returns the pulls under way."""
-    pull, under_way, counts = session.api.pull, 0, []
-
-    async def limited(address: str, header: Any, timeout_ms: int) -> Any:
-        nonlocal under_way
-        header.max_messages = min(header.max_messages, most)
-        under_way += 1
-        counts.append(under_way)
-        try:
-            return await pull(address, header, timeout_ms)
-        finally:
-            under_way -= 1
-
-    session.api.pull = limited  # type: ignore[method-assign]
-    return counts
-
-
 def places(table: pa.Table) -> list[tuple[int, int]]:
     return list(zip(table["queue_id"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
@@ -84,14 +69,21 @@ def test_a_task_reads_its_queues_whole_and_one_after_the_other(producer, batches
     assert [int(body) for body in table["body"].to_pylist()] == [n for _, n in places(table)]
 
 
-def test_several_pulls_of_a_queue_are_under_way_at_once(producer, batches, session):
+def test_the_parts_that_follow_are_pulled_while_one_is_read(producer, batches, monkeypatch):
     fill(producer, {1: 3_000}, lambda n: b"%d" % n)
-    counts = limit_answers(session, 32)
-    table = pa.Table.from_batches(batches([(1, 5, 2_995)], arrow_batch_rows="1000"))
+    begun, begin = [], queue_reader._Part.begin
+
+    def noted(part: Any) -> None:
+        begun.append(part)
+        begin(part)
+
+    monkeypatch.setattr(queue_reader._Part, "begin", noted)
+    monkeypatch.setattr(queue_reader, "_MOST_PART_ROWS", 100)
+    reading = batches([(1, 5, 2_995)], pull_batch_size="10", arrow_batch_rows="100")
+    table = pa.Table.from_batches([next(reading)])
+    assert 8 <= len(begun) <= 12  # of 30
+    table = pa.concat_tables([table, pa.Table.from_batches(reading)])
     assert places(table) == [(1, n) for n in range(5, 2_995)]
-    assert max(counts) == 16 + 1
-    # Nothing is pulled twice: one longer pull tells how far an answer goes, in each chunk.
-    assert len(counts) <= 3 * (1_000 // 32 + 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -106,55 +98,75 @@ def test_answers_cut_short_by_their_size_leave_no_gap(producer, batches, seed):
     assert table["body"].to_pylist() == bodies
 
 
-def test_a_tag_filter_reads_one_pull_after_the_other(producer, batches, session):
+def test_a_tag_filter_leaves_out_other_messages(producer, batches):
     queue = MessageQueue("orders", "b", 0)
     producer.send(Message("orders", b"0", tags="a"), queue=queue)
     for n in range(1, 400):
-        producer.send(Message("orders", b"%d" % n, tags="ab"[n % 2]), queue=queue)
-    counts = limit_answers(session, 32)
-    table = pa.Table.from_batches(batches([(0, 0, 400)], tags="a"))
-    assert [int(body) for body in table["body"].to_pylist()] == list(range(0, 400, 2))
-    assert max(counts) == 1
+        # Parts of ten: of some every message passes, of some none does.
+        producer.send(Message("orders", b"%d" % n, tags="ab"[n // 25 % 2]), queue=queue)
+    wanted = [n for n in range(400) if n // 25 % 2 == 0]
+    table = pa.Table.from_batches(batches([(0, 0, 400)], tags="a", pull_batch_size="10"))
+    assert [int(body) for body in table["body"].to_pylist()] == wanted
+    assert not list(batches([(0, 25, 50)], tags="a"))
 
 
-def test_pulls_that_fail_are_sent_again_and_no_message_is_missing(producer, batches, session):
-    fill(producer, {1: 1_000, 2: 1_000}, lambda n: b"%d" % n)
-    pull, asked, draw = session.api.pull, 0, random.Random(4)
-
-    async def failing(address: str, header: Any, timeout_ms: int) -> Any:
-        nonlocal asked
-        asked += 1
-        header.max_messages = min(header.max_messages, 50)
-        if asked < 30 and draw.random() < 0.2:
-            raise RequestTimeout("no answer", address=address)
-        return await pull(address, header, timeout_ms)
-
-    session.api.pull = failing  # type: ignore[method-assign]
-    table = pa.Table.from_batches(batches([(1, 0, 1_000), (2, 0, 1_000)]))
-    assert places(table) == [(q, n) for q in (1, 2) for n in range(1_000)]
-
-
-def test_damaged_answers_are_pulled_again_until_a_chunk_comes_whole(
-    producer, batches, session, monkeypatch
+def test_connections_that_are_lost_are_opened_again_and_no_message_is_missing(
+    producer, batches, session, broker, monkeypatch
 ):
     monkeypatch.setattr(queue_reader, "_RETRY_MS", 1)
+    monkeypatch.setattr(queue_reader, "_PART_BYTES", 1_000)  # so that much is still to be pulled
+    fill(producer, {1: 1_000, 2: 1_000}, lambda n: b"%d" % n)
+
+    async def drop() -> None:
+        session.pulls.drop(broker.address)
+
+    tables = []
+    for rows in batches(
+        [(1, 0, 1_000), (2, 0, 1_000)], pull_batch_size="10", arrow_batch_rows="90"
+    ):
+        tables.append(pa.Table.from_batches([rows]))
+        session.call(drop())
+    assert places(pa.concat_tables(tables)) == [(q, n) for q in (1, 2) for n in range(1_000)]
+
+
+def test_damaged_answers_are_pulled_again(producer, broker, monkeypatch):
+    monkeypatch.setattr(queue_reader, "_RETRY_MS", 1)
     fill(producer, {1: 1_000}, lambda n: b"%d" % n)
-    pull, draw, rows = session.api.pull, random.Random(4), []
+    draw, damaged = random.Random(4), []
 
-    async def damaging(address: str, header: Any, timeout_ms: int) -> Any:
-        header.max_messages = min(header.max_messages, 8)
-        code, reply, body = await pull(address, header, timeout_ms)
-        rows.append(header.max_messages)
-        if draw.random() < 0.2:
-            body = bytes(body[:4]) + bytes(4) + bytes(body[8:])  # no record's magic number
-        return code, reply, body
+    def damage(command: Command) -> None:
+        if "nextBeginOffset" in command.ext and command.body and draw.random() < 0.2:
+            damaged.append(command)
+            command.body = command.body[:4] + bytes(4) + command.body[8:]  # no magic number
 
-    session.api.pull = damaging  # type: ignore[method-assign]
-    # All 125 answers are whole once in a million million reads.
-    table = pa.Table.from_batches(batches([(1, 0, 1_000)], read_timeout_ms="20000"))
+    with DamagingProxy(broker.address, damage) as proxy:
+        session = ClientSession(proxy.address, RemotingConfig())
+        given = {"name_servers": proxy.address, "topic": "orders", "pull_batch_size": "8"}
+        options = SourceOptions.of(given | {"read_timeout_ms": "20000"})
+        ranges = [QueueRange("orders", "b", 1, 0, 1_000)]
+        with contextlib.closing(session):
+            table = pa.Table.from_batches(read_ranges(session, options, ranges))
     assert places(table) == [(1, n) for n in range(1_000)]
     assert [int(body) for body in table["body"].to_pylist()] == list(range(1_000))
-    assert sum(rows) < 20_000  # and most of what came whole was kept
+    assert len(damaged) > 10
+
+
+def test_damage_that_stays_is_an_error_with_its_queue_and_offset(producer, broker):
+    fill(producer, {1: 30}, lambda n: b"%d" % n)
+
+    def damage(command: Command) -> None:
+        if "nextBeginOffset" in command.ext and command.body:
+            command.body = command.body[:4] + bytes(4) + command.body[8:]
+
+    with DamagingProxy(broker.address, damage) as proxy:
+        session = ClientSession(proxy.address, RemotingConfig())
+        given = {"name_servers": proxy.address, "topic": "orders", "read_timeout_ms": "1"}
+        ranges = [QueueRange("orders", "b", 1, 5, 30)]
+        with (
+            contextlib.closing(session),
+            pytest.raises(ProtocolError, match=r"magic.*queue_id=1, offset=5"),
+        ):
+            list(read_ranges(session, SourceOptions.of(given), ranges))
 
 
 def test_messages_missing_at_the_end_of_a_queue_are_an_error(producer, batches):

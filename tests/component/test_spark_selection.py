@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +19,16 @@ from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, ConfigError, DataLoss, StateError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.command import Command
+from ordermq.remoting.framing import PullFrames
+from ordermq.remoting.headers import PullHeader
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.source.offsets import Ranges, StreamOffset, resolve_snapshot
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import eventually, numbered
+from tests.component.damaging_proxy import DamagingProxy
 
 HOUR_MS = 3_600_000
 QUEUES = [MessageQueue("orders", "b", number) for number in range(8)]
@@ -223,29 +228,37 @@ def test_a_batch_of_a_pattern_that_matches_nothing_is_refused(
 
 
 def test_a_condition_in_sql_is_the_brokers_to_evaluate(
-    broker: EmbeddedBroker, producer: Producer, session: ClientSession
+    broker: EmbeddedBroker,
+    producer: Producer,
+    session: ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(producer, QUEUES[0], 40)
     wanted = [QueueRange("orders", "b", 0, 0, 40)]
     chosen = options(broker, topic="orders", sql="region = 'x'")
     with pytest.raises(BrokerError, match=r"not filter by SQL92.*enablePropertyFilter=true"):
         list(read_ranges(session, chosen, wanted))
-    pull, asked = session.api.pull, []
+    asked = []
 
-    async def filtering(address: str, header: Any, timeout_ms: int) -> Any:
+    def skip(command: Command) -> None:  # every other message does not fulfil it
+        if "nextBeginOffset" in command.ext:
+            command.ext["nextBeginOffset"] = str(int(command.ext["nextBeginOffset"]) + 1)
+
+    def one_by_one(header: PullHeader) -> PullFrames:
         asked.append((header.subscription, header.expression_type))
-        header.subscription, header.expression_type = "*", "TAG"
-        header.max_messages = 1
-        code, reply, body = await pull(address, header, timeout_ms)
-        reply.next_begin_offset += 1  # every other message does not fulfil it
-        return code, reply, body
+        plain = replace(header, subscription="*", expression_type="TAG", max_messages=1)
+        return make_frames(plain)
 
-    session.api.pull = filtering  # type: ignore[method-assign]
-    rows = pa.Table.from_batches(read_ranges(session, chosen, wanted))
-    assert rows["offset"].to_pylist() == list(range(0, 40, 2)), "left out, and not lost"
-    assert set(asked) == {("region = 'x'", "SQL92")}
-    with pytest.raises(DataLoss):
-        list(read_ranges(session, options(broker, topic="orders"), wanted))
+    with DamagingProxy(broker.address, skip) as proxy:
+        filtering = ClientSession(proxy.address, RemotingConfig())
+        with contextlib.closing(filtering):
+            make_frames = filtering.api.pull_frames
+            monkeypatch.setattr(filtering.api, "pull_frames", one_by_one)
+            rows = pa.Table.from_batches(read_ranges(filtering, chosen, wanted))
+            assert rows["offset"].to_pylist() == list(range(0, 40, 2)), "left out, and not lost"
+            assert set(asked) == {("region = 'x'", "SQL92")}
+            with pytest.raises(DataLoss):
+                list(read_ranges(filtering, options(broker, topic="orders"), wanted))
 
 
 def test_a_namespace_of_rocketmq_4_is_an_option(
@@ -259,5 +272,11 @@ def test_a_namespace_of_rocketmq_4_is_an_option(
         ranges = own.call(resolve_snapshot(own, inside))
     assert sum(last for _, last in ranges.values()) == 20
     assert {queue.topic for queue in ranges} == {"orders"}
+    with contextlib.closing(ClientSession(broker.name_servers, inside.remoting)) as own:
+        wanted = [
+            QueueRange(queue.topic, queue.broker_name, queue.queue_id, first, last)
+            for queue, (first, last) in ranges.items()
+        ]
+        assert pa.Table.from_batches(read_ranges(own, inside, wanted)).num_rows == 20
     with Admin(name_servers=broker.name_servers) as admin:
         assert [topic.name for topic in admin.topics()] == ["shop%orders"]

@@ -76,6 +76,8 @@ from ordermq.core.contract.process_queue import (
     Segment,
 )
 from ordermq.core.contract.streams import (
+    AnswerBlock,
+    AnswerQueue,
     AwaitedAnswer,
     FillLimits,
     FrameStream,
@@ -88,6 +90,8 @@ from ordermq.core.contract.streams import (
 )
 
 __all__ = [
+    "AnswerBlock",
+    "AnswerQueue",
     "AwaitedAnswer",
     "Batch",
     "BatchCalls",

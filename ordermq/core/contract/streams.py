@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
     from ordermq.core.contract.message_codec import MessageIndex
     from ordermq.core.contract.message_writer import RecordBlock, RecordWriter
     from ordermq.core.contract.process_queue import ProcessQueue
@@ -304,13 +306,90 @@ class PullConnection(Protocol):
         """End it and its streams soon."""
 
 
+class AnswerQueue(Protocol):
+    """Pulled messages of a part of one message queue, in order, between streams of the pull engine
+    and one thread that reads them.
+
+    One stream at a time fills it. Any thread may call.
+    """
+
+    def __init__(self, start: int, end: int, most_bytes: int, is_whole: bool) -> None:
+        """Make an empty one.
+
+        Args:
+            start, end: offsets of the part, end exclusive; messages from `end` on are dropped.
+            most_bytes: above them streams wait until half of them are left.
+            is_whole: each of the offsets has a message: `lost` counts those that have none.
+        """
+
+    @property
+    def next(self) -> int:
+        """The offset at which the next pull begins; at least `end` once it is complete."""
+
+    def put(
+        self,
+        body: bytes,
+        tags: tuple[bytes, ...],
+        check_crc: bool,
+        queue_id: int,
+        first: int,
+        next: int,
+    ) -> None:
+        """Add the answer to a pull at `first`, as a stream does.
+
+        Raises: ProtocolError: as `MessageIndex`; then nothing is added. StateError: it was ended,
+            or `first` is not `next`.
+        """
+
+    def skip(self, next: int) -> None:
+        """Continue at `next`: the offsets before it have no messages, and are not counted."""
+
+    def end(self) -> None:
+        """Let nothing more in; what is there can be taken."""
+
+    def lost(self) -> tuple[int, int]:
+        """Return how many offsets the answers passed over without a message, and the first one."""
+
+
+class AnswerBlock(Protocol):
+    """Messages of one or several answers that become columns together; one thread."""
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+
+    def take(self, queue: AnswerQueue, most_rows: int, most_bytes: int) -> bool:
+        """Move answers here until the block has so many rows or bytes; wait for them, without the
+        interpreter lock.
+
+        Returns: True: the queue has ended or is complete, and nothing is left in it.
+        """
+
+    def columns(
+        self, wanted: int
+    ) -> tuple[ReadableBuffer, list[tuple[int, int]], int, bool] | None:
+        """Write columns, laid out as Arrow does, into one block of memory.
+
+        Args:
+            wanted: bits of `ColumnBuffer`: of the first buffer of each column.
+        Returns: the memory; start and size in it by `ColumnBuffer`; number of properties; whether
+            a body is compressed. None: a text is not UTF-8, and `malformed` says where.
+        Raises: StateError: more than Arrow's 31 bits can address. O(bytes).
+        """
+
+    def malformed(self) -> tuple[int, bytes]:
+        """Return the offset and the properties of the message that is no text."""
+
+    def clear(self) -> None:
+        """Drop all messages."""
+
+
 class PullStream(Protocol):
     """The pulls of one queue; any thread."""
 
     def __init__(
         self,
         connection: PullConnection,
-        queue: ProcessQueue,
+        queue: ProcessQueue | AnswerQueue,
         owner: object,
         plan: StreamPlan,
     ) -> None: ...

@@ -1,8 +1,9 @@
 """Reading a task's ranges of queues on an executor, returned as Arrow record batches.
 
-A task reads its queues one after the other, each in the order of its offsets, and pulls ahead.
-Spark may run a task twice, even at the same time. So a read depends on the ranges alone: the same
-messages in the same order each time, and never more than the ranges.
+A task reads its queues one after the other, each in the order of its offsets, while the pull
+engine fills the parts that follow. Spark may run a task twice, even at the same time. So a read
+depends on the ranges alone: the same messages in the same order each time, and never more than the
+ranges.
 """
 
 from __future__ import annotations
@@ -12,35 +13,36 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
+from ordermq import core
+from ordermq.client.broker_api import MAX_PAST_END
+from ordermq.client.pull_connections import PullConnection, engine_obstacle
 from ordermq.client.session import ClientSession
-from ordermq.errors import DataLoss, OrderMQError, ProtocolError
-from ordermq.model.arrow import record_batch
-from ordermq.model.message import MessageBatch
+from ordermq.core.streams import StreamEnd, StreamPlan
+from ordermq.errors import DataLoss, OrderMQError, ProtocolError, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.command import Command, Framer
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.spark.options import SourceOptions
-from ordermq.spark.schema import source_schema
+from ordermq.spark.source.row_blocks import RowBlocks
 
 _log = logging.getLogger("ordermq.spark")
 _RETRY_MS = 200
-# Of one chunk, plus the pulls that are under way: two chunks are in memory per task, and an
-# executor runs as many tasks as it has cores.
-_CHUNK_BYTES = 32 << 20
-# The next queues of a task are begun early, or a task with many small queues would wait for a
-# round trip each. Only this much of each, because all of it is in memory, too.
-_QUEUES_AHEAD = 4
-_FIRST_CHUNK_BYTES = 4 << 20
+# A range is pulled in parts, several at once: with a round trip of 1 ms and 32 messages an answer,
+# one pull after the other reads 32,000 rows/s at most. The parts of the task's next queues count,
+# too, or a task with many small queues would wait for a round trip each.
+_PARTS_AHEAD = 8
+_MOST_PART_ROWS = 8_192
+# Of one part, plus one answer: all that are begun are in memory per task, and an executor runs as
+# many tasks as it has cores.
+_PART_BYTES = 4 << 20
+_BLOCK_BYTES = 32 << 20
 _JOINED_BYTES = 4 << 20  # of small record batches in one
-# Pulls of one queue under way at once: with a round trip of 1 ms and 32 messages an answer, one
-# after the other reads 32,000 rows/s at most. Bounded by what their answers need, too.
-_PULLS_AHEAD = 16
-_PULLS_AHEAD_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,16 @@ def read_ranges(
 
     Args: lease: lease id of the run that holds the queues; None in a batch read, or without locks.
     Raises: DataLoss: messages of a range are missing. RemotingError, RouteError: a broker did not
-        answer for `read_timeout_ms`.
+        answer for `read_timeout_ms`. StateError: the core has no pull engine.
     """
-    return _joined(_one_by_one(session, options, ranges, lease), options.arrow_batch_rows)
+    obstacle = engine_obstacle()
+    if obstacle is not None:
+        raise StateError(
+            f"executors read with the pull engine, and {obstacle}: unset ORDERMQ_CORE, or install "
+            "a wheel of ordermq for this Python"
+        )
+    readers = [QueueReader(session, options, each, lease) for each in ranges]
+    return _joined(_one_by_one(readers, options), options.arrow_batch_rows)
 
 
 def _joined(batches: Iterator[pa.RecordBatch], most_rows: int) -> Iterator[pa.RecordBatch]:
@@ -101,309 +110,312 @@ def _one_of(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _one_by_one(
-    session: ClientSession,
-    options: SourceOptions,
-    ranges: Sequence[QueueRange],
-    lease: int | None,
-) -> Iterator[pa.RecordBatch]:
-    readers = deque(QueueReader(session, options, each, lease) for each in ranges)
-    begun: deque[QueueReader] = deque()
+def _one_by_one(readers: list[QueueReader], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    assert core.AnswerBlock is not None
+    upcoming = (part for reader in readers for part in reader.parts())
+    begun: deque[_Part] = deque()
+    block = core.AnswerBlock()
     try:
-        while readers or begun:
-            while readers and len(begun) <= _QUEUES_AHEAD:
-                begun.append(readers.popleft())
-                begun[-1].begin()
-            # Left among the begun ones while it is read: an end in the middle must cancel it.
-            yield from begun[0].batches()
-            begun.popleft()
+        while True:
+            while len(begun) < _PARTS_AHEAD and (part := next(upcoming, None)) is not None:
+                begun.append(part)
+                part.begin()
+            if not begun:
+                return
+            part = begun[0]
+            is_over = block.take(part.answers, options.arrow_batch_rows, _BLOCK_BYTES)
+            if is_over:
+                # Left among the begun ones until now: an end in the middle must cancel it.
+                part.finish()
+                begun.popleft()
+            part.report_losses()
+            is_last = is_over and (not begun or begun[0].reader is not part.reader)
+            if len(block) and (is_last or not is_over):
+                yield part.reader.rows.record_batch(block)
+                block.clear()
     finally:
-        for reader in begun:
-            reader.cancel()  # Spark has enough rows, as with LIMIT, or ended the task
-
-
-@dataclass(slots=True)
-class _Chunk:
-    """The stored records of one or several pulls.
-
-    Args:
-        start: the offset that was asked for first.
-        next: the offset at which the next chunk begins.
-    """
-
-    start: int
-    records: bytes
-    next: int
-
-
-class _PullAhead:
-    """A pull under way for the messages `start` .. `end` - 1."""
-
-    __slots__ = ("answer", "end", "start")
-
-    def __init__(
-        self, start: int, end: int, answer: asyncio.Task[tuple[int, PullReplyHeader, bytes]]
-    ) -> None:
-        self.start = start
-        self.end = end
-        self.answer = answer
+        for part in begun:
+            part.cancel()  # Spark has enough rows, as with LIMIT, or ended the task
 
 
 class QueueReader:
-    """Reads one range: pulls on the I/O thread, decodes and checks on the task's thread."""
+    """Reads one range of a queue, in parts.
+
+    Attributes:
+        rows: makes the record batches.
+    """
 
     def __init__(
         self, session: ClientSession, options: SourceOptions, wanted: QueueRange, lease: int | None
     ) -> None:
-        self._session = session
-        self._options = options
-        self._range = wanted
-        self._lease = lease
-        self._subscription = options.subscription(wanted.topic)
-        self._tags = tuple(tag.encode() for tag in self._subscription.tags)
-        self._is_filtered = bool(self._tags) or self._subscription.is_sql
-        self._must_refresh_route = False
-        self._ahead: Future[_Chunk] | None = None
-        self._most_rows = options.arrow_batch_rows  # of a chunk; fewer where answers are damaged
-
-    def begin(self) -> None:
-        """Begin to pull the first chunk."""
-        self._ahead = self._session.submit(self._pull_chunk(self._range.start, _FIRST_CHUNK_BYTES))
-
-    def cancel(self) -> None:
-        """Cancel what is being pulled."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the range as record batches; raises as `read_ranges`."""
-        while self._ahead is not None:
-            chunk, batch = self._index(self._ahead.result())
-            # The next chunk is pulled while Spark takes this one: a generator gets control
-            # back only when Spark wants more.
-            self._ahead = None
-            if chunk.next < self._range.end:
-                self._ahead = self._session.submit(self._pull_chunk(chunk.next))
-            yield from self._decode(chunk, batch)
-
-    def _index(self, chunk: _Chunk) -> tuple[_Chunk, MessageBatch]:
-        """Index a chunk; one that is damaged is pulled again, for `read_timeout_ms` at most."""
-        session, started_ms = self._session, self._session.clock.now_ms()
-        first = chunk
-        while True:
-            try:
-                batch = session.api.batch(
-                    self._range.queue, chunk.records, self._tags, chunk.start, chunk.next
-                )
-            except ProtocolError as error:
-                if self._waited_ms(started_ms) > self._options.read_timeout_ms:
-                    raise self._protocol_error(str(error), chunk.start) from error
-                session.call(self._report_bad_chunk(error))
-                # One answer damages its whole chunk: a long one might never come whole.
-                self._most_rows = max(self._most_rows // 2, 1)
-                chunk = session.call(self._pull_chunk(chunk.start))
-            else:
-                if chunk is first:
-                    self._most_rows = min(self._most_rows * 2, self._options.arrow_batch_rows)
-                return chunk, batch
-
-    def _decode(self, chunk: _Chunk, batch: MessageBatch) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        offsets = np.asarray(batch.offsets)
-        # A pull may return messages after the end of the range: a replay must not have them.
-        count = int(np.searchsorted(offsets, self._range.end))
-        self._check_offsets(chunk, offsets[:count])
-        for first in range(0, count, options.arrow_batch_rows):
-            end = min(first + options.arrow_batch_rows, count)
-            rows = record_batch(batch, options.columns, start=first, end=end)
-            if options.is_ordered:
-                lease = pa.repeat(pa.scalar(self._lease, pa.int64()), rows.num_rows)
-                schema = source_schema(options.columns, is_ordered=True)
-                rows = pa.RecordBatch.from_arrays([*rows.columns, lease], schema=schema)
-            yield rows
-
-    def _check_offsets(
-        self, chunk: _Chunk, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
-    ) -> None:
-        # Without a filter every offset of the range has a message, so a missing one is lost.
-        # Counted here because a broker does not always say that it skipped expired messages.
-        expected = min(chunk.next, self._range.end) - chunk.start
-        if not self._is_filtered and len(offsets) < expected:
-            wanted = np.arange(chunk.start, chunk.start + expected)
-            first_lost = int(np.setdiff1d(wanted, offsets)[0])
-            self._report_loss(first_lost, f"{expected - len(offsets)} messages are missing")
-
-    def _report_loss(self, offset: int, what: str) -> None:
-        error = DataLoss(
-            f"{what}: set fail_on_data_loss=false to continue without them, or keep messages "
-            "longer at the broker. They expired, or the broker lost them",
-            topic=self._range.topic,
-            broker=self._range.broker,
-            queue_id=self._range.queue_id,
-            offset=offset,
-        )
-        if self._options.fail_on_data_loss:
-            raise error
-        _log.warning("%s", error)
-
-    def _protocol_error(self, text: str, offset: int) -> ProtocolError:
-        return ProtocolError(
-            text,
-            topic=self._range.topic,
-            broker=self._range.broker,
-            queue_id=self._range.queue_id,
-            offset=offset,
-        )
-
-    # On the I/O thread.
-
-    async def _report_bad_chunk(self, error: ProtocolError) -> None:
-        self._session.report_failure(self._range.broker, "pull", error)
-        await self._session.clock.sleep_ms(_RETRY_MS)
-
-    async def _pull_chunk(self, start: int, most_bytes: int = _CHUNK_BYTES) -> _Chunk:
-        """Pull from `start` until the chunk is full or the range ends; raises as `read_ranges`."""
-        options, end, most_rows = self._options, self._range.end, self._most_rows
-        bodies: list[bytes] = []
-        at, size = start, 0
-        answered_ms = self._session.clock.now_ms()
-        pulls = _PullsAhead(self, min(end, start + most_rows))
-        try:
-            while at < end and at - start < most_rows and size < most_bytes:
-                try:
-                    code, reply, body = await pulls.next(at)
-                except OrderMQError as error:
-                    waited_ms = self._waited_ms(answered_ms)
-                    if not error.retriable or waited_ms > options.read_timeout_ms:
-                        raise
-                    self._session.report_failure(self._range.broker, "pull", error)
-                    pulls.cancel()
-                    await self._session.clock.sleep_ms(_RETRY_MS)
-                    self._must_refresh_route = True
-                    continue
-                if code == ResponseCode.SUCCESS:
-                    bodies.append(body)
-                    size += len(body)
-                # PULL_RETRY_IMMEDIATELY: messages are there, and none passes the filter; go on
-                # behind them.
-                elif code != ResponseCode.PULL_RETRY_IMMEDIATELY:
-                    found = self._next_after_miss(at, code, reply, self._waited_ms(answered_ms))
-                    if found == at:
-                        pulls.cancel()
-                        await self._session.clock.sleep_ms(_RETRY_MS)
-                        continue
-                    # A chunk ends at a gap. The next one begins behind it, so that the gap is
-                    # reported once and does not look like missing messages to `_check_offsets`.
-                    if bodies:
-                        break
-                    start = at = found
-                    continue
-                if reply.next_begin_offset <= at:
-                    # Following it would pull the same messages forever.
-                    raise self._protocol_error(
-                        f"the broker answered a pull at offset {at} with next offset "
-                        f"{reply.next_begin_offset}",
-                        at,
-                    )
-                if not self._is_filtered:
-                    pulls.learn(reply.next_begin_offset - at, len(body))
-                at = reply.next_begin_offset
-                answered_ms = self._session.clock.now_ms()
-        finally:
-            pulls.cancel()
-        return _Chunk(start, b"".join(bodies), at)
-
-    async def pull(self, at: int, end: int) -> tuple[int, PullReplyHeader, bytes]:
-        """Pull messages from `at`, none from `end` on."""
-        options, wanted, session = self._options, self._range, self._session
-        header = PullHeader(
+        self.session = session
+        self.options = options
+        self.range = wanted
+        self.rows = RowBlocks(options, wanted.queue, lease)
+        subscription = options.subscription(wanted.topic)
+        self.tags = tuple(tag.encode() for tag in subscription.tags)
+        self.is_filtered = bool(self.tags) or subscription.is_sql
+        self.must_refresh_route = False
+        self.suggestion = 0  # the replica that the broker named last, as it does in each answer
+        self._lost_until = wanted.start
+        self.header = PullHeader(
             options.read_group,
             wanted.topic,
             wanted.queue_id,
-            at,
-            min(options.pull_batch_size, end - at),
+            wanted.start,
+            min(options.pull_batch_size, wanted.end - wanted.start),
             # Neither suspend nor commit: the range is known to have messages, and the group's
             # offset follows the checkpoint, not what a task has read.
             PullFlag.SUBSCRIPTION,
-            subscription=self._subscription.expression,
-            expression_type=self._subscription.expression_type,
+            subscription=subscription.expression,
+            expression_type=subscription.expression_type,
             max_bytes=options.pull_batch_bytes,
             broker_name=wanted.broker,
         )
-        if self._must_refresh_route:  # the master may have moved
-            await session.routes.refresh(wanted.topic)
-            self._must_refresh_route = False
-        address = await session.address_of(wanted.queue)
-        return await session.api.pull(address, header, options.remoting.offset_timeout_ms)
+        self.frames = session.api.pull_frames(self.header)
 
-    def _next_after_miss(self, at: int, code: int, reply: PullReplyHeader, waited_ms: int) -> int:
-        """Return the offset to continue at when the broker lacks `at`; `at` itself to retry."""
-        wanted = self._range
-        if code == ResponseCode.PULL_OFFSET_MOVED and reply.min_offset > at:
-            found = min(reply.min_offset, wanted.end)
-            self._report_loss(at, f"{found - at} messages expired before they were read")
-            return found
-        # The queue ends before the range does, which the driver saw with messages. A broker that
-        # has just started may still be recovering its log, so it gets time before this is a loss.
-        if waited_ms <= self._options.read_timeout_ms:
-            return at
-        self._report_loss(at, f"the queue ends at offset {reply.max_offset}")
-        return wanted.end
+    def parts(self) -> Iterator[_Part]:
+        """Return the parts of the range in order."""
+        start, end, pull = self.range.start, self.range.end, self.header.max_messages
+        # Whole pulls, or the last one of each part would bring what the next one brings again.
+        rows = min(max((end - start) // _PARTS_AHEAD, pull), _MOST_PART_ROWS)
+        rows = -(-rows // pull) * pull
+        for first in range(start, end, rows):
+            yield _Part(self, first, min(first + rows, end))
 
-    def _waited_ms(self, since_ms: int) -> int:
-        return self._session.clock.now_ms() - since_ms
+    def report_gap(self, loss: _Loss) -> None:
+        """Report what lies before `loss.end`; once for what several parts have found."""
+        if loss.end > self._lost_until:
+            self._lost_until = loss.end
+            self.report_loss(loss.start, loss.text)
+
+    def report_loss(self, offset: int, text: str) -> None:
+        """Raise DataLoss, or log a warning."""
+        error = DataLoss(
+            f"{text}: set fail_on_data_loss=false to continue without them, or keep messages "
+            "longer at the broker. They expired, or the broker lost them",
+            topic=self.range.topic,
+            broker=self.range.broker,
+            queue_id=self.range.queue_id,
+            offset=offset,
+        )
+        if self.options.fail_on_data_loss:
+            raise error
+        _log.warning("%s", error)
+
+    def protocol_error(self, text: str, offset: int) -> ProtocolError:
+        """Return an error that names the queue."""
+        return ProtocolError(
+            text,
+            topic=self.range.topic,
+            broker=self.range.broker,
+            queue_id=self.range.queue_id,
+            offset=offset,
+        )
 
 
-class _PullsAhead:
-    """The pulls of one chunk, several under way at once; on the I/O thread.
+class _Loss(NamedTuple):
+    """Offsets start .. end - 1 that have no messages any more."""
 
-    A pull needs to know where the one before will end. Brokers answer with less than was asked
-    for, RocketMQ's with 32 messages or 256 KiB, so the first answer tells how far a pull goes.
-    One that ends earlier leaves a gap, which is pulled before the next one's answer is taken.
+    start: int
+    end: int
+    text: str
 
-    Args: end: of the chunk.
+
+class _Part:
+    """The messages start .. end - 1 of a queue: filled by the engine, taken by the task's thread.
+
+    The coroutine on the I/O thread begins a stream of pulls, and another one after each answer that
+    is not messages.
     """
 
-    def __init__(self, reader: QueueReader, end: int) -> None:
-        self._reader = reader
+    def __init__(self, reader: QueueReader, start: int, end: int) -> None:
+        assert core.AnswerQueue is not None
+        self.reader = reader
+        self.answers = core.AnswerQueue(start, end, _PART_BYTES, not reader.is_filtered)
         self._end = end
-        self._pulls: deque[_PullAhead] = deque()
-        self._step = 0  # offsets per answer; 0 until the first, and with tags: one at a time
-        self._asked = 0  # offsets, by the pull that is answered next
-        self._most = 0  # of pulls under way
+        self._losses: deque[_Loss] = deque()
+        self._counted = 0  # of the losses that the answers show
+        self._pulling: Future[None] | None = None
 
-    def learn(self, offsets: int, size: int) -> None:
-        """Note how many offsets and bytes an answer brought; only where every offset counts."""
-        # Never more again in this chunk: longer pulls would be cut short, and leave gaps.
-        if not self._step or offsets < self._asked:
-            self._step = offsets
-        self._most = min(_PULLS_AHEAD, _PULLS_AHEAD_BYTES // max(size, 1))
-
-    async def next(self, at: int) -> tuple[int, PullReplyHeader, bytes]:
-        """Return the answer to a pull at this offset."""
-        pulls = self._pulls
-        while pulls and pulls[0].start < at:
-            pulls.popleft().answer.cancel()
-        if pulls and pulls[0].start == at:
-            head = pulls.popleft()
-        else:
-            end = pulls[0].start if pulls else self._end
-            head = self._begin(at, min(end, at + self._step) if self._step else end)
-        while self._step and len(pulls) < self._most:
-            start = pulls[-1].end if pulls else head.end
-            if start >= self._end:
-                break
-            pulls.append(self._begin(start, min(start + self._step, self._end)))
-        self._asked = head.end - head.start
-        return await head.answer
+    def begin(self) -> None:
+        """Begin to pull."""
+        self._pulling = self.reader.session.submit(self._pull())
 
     def cancel(self) -> None:
-        """Cancel every pull under way."""
-        while self._pulls:
-            self._pulls.popleft().answer.cancel()
+        """End the pulls."""
+        self.answers.end()
+        if self._pulling is not None:
+            self._pulling.cancel()
 
-    def _begin(self, start: int, end: int) -> _PullAhead:
-        answer = asyncio.get_running_loop().create_task(self._reader.pull(start, end))
-        # Those behind a failed pull fail with it as a rule, and nobody awaits them.
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return _PullAhead(start, end, answer)
+    def finish(self) -> None:
+        """Raise what has ended the pulls before they were complete."""
+        if self.answers.next < self._end and self._pulling is not None:
+            self._pulling.result()
+
+    def report_losses(self) -> None:
+        """Report what is missing before the offset that comes next."""
+        while self._losses:
+            self.reader.report_gap(self._losses.popleft())
+        lost, first = self.answers.lost()
+        if lost > self._counted:
+            text = f"{lost - self._counted} messages are missing"
+            self._counted = lost
+            self.reader.report_loss(first, text)
+
+    # On the I/O thread.
+
+    async def _pull(self) -> None:
+        """Fill the answers; raises as `read_ranges`."""
+        reader, answers = self.reader, self.answers
+        session = reader.session
+        answered_ms = session.clock.now_ms()
+        try:
+            while (at := answers.next) < self._end:
+                try:
+                    address, answer = await self._stream(at)
+                    if answers.next > at:
+                        at, answered_ms = answers.next, session.clock.now_ms()
+                    if answer is not None:
+                        await self._take(at, address, answer, answered_ms)
+                        if answers.next > at:
+                            answered_ms = session.clock.now_ms()
+                except OrderMQError as error:
+                    if answers.next > at:
+                        answered_ms = session.clock.now_ms()
+                    # A damaged answer may come whole the next time.
+                    may_pass = error.retriable or isinstance(error, ProtocolError)
+                    if not may_pass or self._is_late(answered_ms):
+                        raise
+                    session.report_failure(reader.range.broker, "pull", error)
+                    reader.must_refresh_route = True  # the master may have moved
+                    await session.clock.sleep_ms(_RETRY_MS)
+        finally:
+            answers.end()
+
+    async def _stream(self, at: int) -> tuple[str, Command | None]:
+        """Let the engine pull until an answer is not messages; return it with its address."""
+        reader = self.reader
+        session = reader.session
+        if reader.must_refresh_route:
+            await session.routes.refresh(reader.range.topic)
+            reader.must_refresh_route = False
+        address = await session.address_of(reader.range.queue)
+        stream = _Stream(await session.pulls.get(address), reader, self.answers, at)
+        return address, await stream.ended
+
+    async def _take(self, at: int, address: str, answer: Command, answered_ms: int) -> None:
+        reader = self.reader
+        header = replace(reader.header, queue_offset=at)
+        code, reply, body = reader.session.api.pulled(address, header, answer)
+        following = reply.next_begin_offset
+        if code == ResponseCode.SUCCESS:
+            # Messages, but the broker names another replica for the next pull than it did before.
+            reader.suggestion = reply.suggested_broker_id
+            crcs = reader.options.remoting.check_crcs
+            try:
+                self.answers.put(body, reader.tags, crcs, reader.range.queue_id, at, following)
+            except ProtocolError as error:
+                raise reader.protocol_error(str(error), at) from error
+        elif code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            # Messages are there, and none passes the filter; or they are being removed.
+            if following <= at:
+                # Following it would pull the same messages forever.
+                raise reader.protocol_error(
+                    f"the broker answered a pull at offset {at} with next offset {following}", at
+                )
+            if not reader.is_filtered:
+                end = min(following, reader.range.end)
+                self._losses.append(_Loss(at, end, f"{end - at} messages are missing"))
+            self.answers.skip(following)
+        elif not self._skip_missing(at, code, reply, answered_ms):
+            await reader.session.clock.sleep_ms(_RETRY_MS)
+
+    def _skip_missing(self, at: int, code: int, reply: PullReplyHeader, answered_ms: int) -> bool:
+        """Continue behind what the broker lacks; False: it may still come."""
+        end = self.reader.range.end
+        if code == ResponseCode.PULL_OFFSET_MOVED and reply.min_offset > at:
+            found = min(reply.min_offset, end)
+            text = f"{found - at} messages expired before they were read"
+        # The queue ends before the range does, which the driver saw with messages. A broker that
+        # has just started may still be recovering its log, so it gets time before this is a loss.
+        elif self._is_late(answered_ms):
+            found, text = end, f"the queue ends at offset {reply.max_offset}"
+        else:
+            return False
+        self._losses.append(_Loss(at, found, text))
+        self.answers.skip(found)
+        return True
+
+    def _is_late(self, answered_ms: int) -> bool:
+        waited_ms = self.reader.session.clock.now_ms() - answered_ms
+        return waited_ms > self.reader.options.read_timeout_ms
+
+
+class _Stream:
+    """A stream of the engine, which fills the answers of a part; fulfils `StreamOwner`.
+
+    Attributes:
+        ended: done with the answer that was no batch of messages, or None; or with what
+            `Connection.request` raises. Cancel it to end the stream.
+    """
+
+    def __init__(
+        self,
+        connection: PullConnection,
+        reader: QueueReader,
+        answers: core.contract.AnswerQueue,
+        offset: int,
+    ) -> None:
+        assert core.PullStream is not None
+        config = reader.options.remoting
+        self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+        self.ended.add_done_callback(lambda _: self._stream.stop())
+        self._connection = connection
+        self._max_frame_bytes = config.max_frame_bytes
+        self._stream = core.PullStream(
+            connection.native,
+            answers,
+            self,
+            StreamPlan(
+                reader.frames.template,
+                str(reader.suggestion).encode(),
+                reader.tags,
+                config.check_crcs,
+                # The next pull begins where the broker says: what it passes over is counted.
+                True,
+                reader.range.queue_id,
+                offset,
+                config.offset_timeout_ms,
+                MAX_PAST_END,
+                False,
+                None,
+                None,
+                config.max_decompressed_bytes,
+            ),
+        )
+        self._stream.start()
+
+    def on_filled(self, is_dispatched: bool) -> None:
+        """Do nothing: the reader waits at the answers."""
+
+    def on_end(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
+        """Take the end of the stream; see `StreamOwner`."""
+        if self.ended.done():
+            return
+        if end is StreamEnd.ANSWERED:
+            try:
+                self.ended.set_result(Framer(self._max_frame_bytes).feed(frame)[0])
+            except OrderMQError as error:
+                self._failed(error)
+        elif end is StreamEnd.TIMED_OUT:
+            address = self._connection.address
+            self._failed(RequestTimeout("pull: no response in time", address=address))
+        elif end is StreamEnd.LOST:
+            self._connection.when_lost(self._failed)
+        else:
+            self.ended.set_result(None)
+
+    def _failed(self, error: OrderMQError) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
