@@ -52,6 +52,7 @@ class GroupState(Value):
         silent: members that did not answer, with the reason.
         subscriptions: per client id of a member that answered, its expressions by topic.
         pops: its members lease batches (consume_mode="pop") instead of owning queues.
+        absent: topics of its members that no broker has: not created yet, or deleted.
     """
 
     group: str
@@ -62,6 +63,7 @@ class GroupState(Value):
     silent: dict[str, str]
     subscriptions: dict[str, dict[str, str]]
     pops: bool = False
+    absent: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -139,7 +141,7 @@ class Groups:
             topics: default all that its members subscribe to or that it has offsets for.
             ask_members: also ask each member for its queues, through its broker.
         Raises:
-            RouteError: no name server answers, or no broker has one of the topics.
+            RouteError: no name server answers, or no broker has one of the topics given.
             BrokerError: a broker refused a request.
         """
         # Every broker of the cluster: which of them know the group is not known beforehand.
@@ -168,7 +170,13 @@ class Groups:
             if not topics:
                 wanted |= {queue.topic for queue in rows}
         progress = {queue: row for queue, row in progress.items() if queue.topic in wanted}
-        progress |= await self._untouched(wanted, progress, masters)
+        untouched, absent = await self._untouched(wanted, progress, masters)
+        if topics and absent:
+            raise RouteError(
+                "topic not found on any broker: check its name and the name servers",
+                topic=absent[0],
+            )
+        progress |= untouched
         # Every push consumer subscribes to its group's retry topic, which an orderly group never
         # uses: shown only where a message is or was.
         progress = {
@@ -202,6 +210,7 @@ class Groups:
             silent,
             subscriptions,
             pops,
+            tuple(topic for topic in absent if not topic.startswith(RETRY_PREFIX)),
         )
 
     async def _untouched(
@@ -209,24 +218,23 @@ class Groups:
         topics: set[str],
         progress: Mapping[MessageQueue, QueueProgress],
         masters: Mapping[str, str],
-    ) -> dict[MessageQueue, QueueProgress]:
-        """Return the progress of queues without a committed offset."""
+    ) -> tuple[dict[MessageQueue, QueueProgress], list[str]]:
+        """Return the progress of queues without a committed offset, and what no broker has."""
         untouched: dict[MessageQueue, QueueProgress] = {}
+        absent: list[str] = []
         for topic in sorted(topics):
             # Refreshed, not from memory: `top` runs for hours, and queues are added meanwhile.
             route = await self._client.routes.refresh(topic)
-            if route is None:
-                raise RouteError(
-                    "topic not found on any broker: check its name and the name servers",
-                    topic=topic,
-                )
+            if route is None or self._client.routes.is_missing(topic):
+                absent.append(topic)
+                continue
             for queue in subscribe_queues(topic, route):
                 # A queue without a committed offset is missing in the broker's answer, and is
                 # the one whose lag an operator must not miss.
                 if queue not in progress and queue.broker_name in masters:
                     end = await self._api.max_offset(masters[queue.broker_name], queue)
                     untouched[queue] = QueueProgress(end, None, 0)
-        return untouched
+        return untouched, absent
 
     async def _locks(
         self, group: str, queues: Sequence[MessageQueue], masters: Mapping[str, str]

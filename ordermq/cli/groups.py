@@ -8,7 +8,7 @@ import click
 
 from ordermq.admin.admin import Admin
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
-from ordermq.cli.lag import lag_document, lag_rows, require_known
+from ordermq.cli.lag import lag_document, lag_rows, note_absent, require_known
 from ordermq.cli.output import (
     EXIT_CODES,
     counted,
@@ -115,8 +115,8 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
             for member in state.members
         ]
         document = lag_document(state, time.time_ns() // 1_000_000)
-        mode = "pop" if state.pops else "pull"
-        print_json(document | {"mode": mode, "members": members, "silent": state.silent})
+        more = {"members": members, "silent": state.silent, "absent": list(state.absent)}
+        print_json(document | {"mode": "pop" if state.pops else "pull"} | more)
         return
     short = short_client_ids(member.client_id for member in state.members)
     rows = [
@@ -134,6 +134,7 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
     title = f"{counted(state.lag, 'message')} behind"
     columns, progress = lag_rows(state, time.time_ns() // 1_000_000)
     print_table(title, columns, progress)
+    note_absent(state)
 
 
 def _spoken(subscriptions: dict[str, str] | None) -> list[str]:

@@ -90,6 +90,7 @@ def lag(
             print_table(_title(state), columns, rows)
             for name, reason in state.silent.items():
                 note(f"member {name} did not answer: {reason}")
+            note_absent(state)
     # After the output, so that a script that fails still shows by how much.
     if at_most is not None and state.lag > at_most:
         fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")
@@ -117,6 +118,12 @@ def require_known(state: GroupState) -> None:
             f"group {state.group!r} has no member and no offset: check its name, or add the "
             "topics to the command"
         )
+
+
+def note_absent(state: GroupState) -> None:
+    """Name the topics of a group's members that no broker has."""
+    for topic in state.absent:
+        note(f"topic {topic}, which members subscribe to, is on no broker: create it, or wait")
 
 
 def behind(done: QueueProgress, now_ms: int) -> str | None:

@@ -196,6 +196,32 @@ def test_what_a_member_has_consumed_is_never_beyond_the_end_of_its_queue(
     assert 8 <= progress.consumed <= progress.end
 
 
+def test_a_group_is_shown_whose_members_wait_for_a_topic_that_no_broker_has(
+    admin: Admin,
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+) -> None:
+    producer.send_many(numbered(8, keys=1))
+    consumer = make_consumer(seen.take)
+    consumer.subscribe("later")
+    with consumer:
+        seen.wait_for_count(8)
+        eventually(lambda: admin.group("g").members != (), "the broker knows the member")
+        state = admin.group("g")
+        assert state.absent == ("later",)
+        assert {queue.topic for queue in state.progress} == {"orders"}
+        with pytest.raises(RouteError, match="topic not found") as caught:
+            admin.group("g", ["later"])
+        assert "later" in str(caught.value)
+        admin.create_topic("later", 1)
+        assert admin.group("g").absent == ()
+        with Admin(broker.name_servers) as other:
+            other.delete_topic("later")
+        assert admin.group("g").absent == ("later",), "it has known the topic's route before"
+
+
 def test_a_group_without_members_is_moved_to_an_offset_a_time_and_either_end(
     admin: Admin, producer: Producer, broker: EmbeddedBroker
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_place_that_is_none_is_a_wrong_usage(cli: Cli, place: str) -> None:
 def test_a_group_is_described_with_its_members(cli: Cli) -> None:
     consumer = PushConsumer("billing", name_servers=cli.broker.name_servers)
     consumer.subscribe("orders", "paid || sent")
+    consumer.subscribe("later")
     consumer.orderly(lambda messages, context: None)
     with consumer, Admin(cli.broker.name_servers) as admin:
         eventually(lambda: len(admin.group("billing").holdings) == 4, "it holds the queues")
@@ -143,7 +144,10 @@ def test_a_group_is_described_with_its_members(cli: Cli) -> None:
         assert member["client_id"] == consumer.client_id
         assert member["subscriptions"]["orders"] == "paid || sent"
         assert member["queues"] == [f"orders@embedded/{number}" for number in range(4)]
-        assert "orders [paid || sent]" in cli.shown("groups describe billing")
+        described = cli.run("groups describe billing")
+        assert "orders [paid || sent]" in described.stdout
+        assert "topic later, which members subscribe to, is on no broker" in described.stderr
+        assert cli.json("groups describe billing")["absent"] == ["later"]
     nobody = cli.run("groups describe nobody")
     assert nobody.exit_code == 1
     assert "no member and no offset" in nobody.stderr
