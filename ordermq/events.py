@@ -2,7 +2,9 @@
 
 Consumers and the embedded broker record into a `History`; `ordermq audit` checks the files of all
 processes together. Recording is off unless a path is given. A line reaches the operating system
-before the call returns, so the file of a killed process lacks nothing but its last moments.
+before the call returns, so the file of a killed process lacks nothing but its last moments; or,
+where a disk that hangs must stop nobody, before a commit of what it tells is sent
+(`Recorder.wait_written`).
 
 One line is one event with these members:
 
@@ -35,16 +37,23 @@ import os
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
+from ordermq.background_writer import BackgroundWriter
 from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
 from ordermq.errors import ConfigError
 from ordermq.private_files import open_private
 
 _log = logging.getLogger("ordermq.events")
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+# Events, and offsets in them, that wait for a disk: a minute of a busy member, some 100 MB.
+_MOST_WAITING = 1_000_000
+_WAIT_S = 1.0
+_WRITER_IDLE_S = 1.0  # a thread per line would cost more than the line
 
 
 BY_COMMIT = "by its last commit"  # detail of an UNLOCK: the commit that was just sent releases
@@ -78,17 +87,31 @@ _QUEUE: dict[str, Member] = {"group": "", "topic": "", "broker": "", "queue": -1
 
 
 class Recorder(Protocol):
-    """Receiver of events."""
+    """Receiver of events.
+
+    `on_error` is called with errors that `record` cannot raise any more.
+    """
+
+    on_error: Callable[[BaseException], object]
 
     @property
     def enabled(self) -> bool:
         """False if recording does nothing, so that callers need not collect the members."""
 
     def record(self, event: EventType, **members: Member) -> None:
-        """Append one event with its members; return when the operating system has the line."""
+        """Append one event with its members."""
+
+    def wait_written(self) -> None:
+        """Return once the operating system has all lines; at most after a second, in which it took
+        none.
+        """
 
     def close(self) -> None:
         """Write CLOSE and release the file; a second call does nothing."""
+
+
+def _unheard(error: BaseException) -> None:
+    _log.error("history: %s", error)
 
 
 class NoHistory:
@@ -96,7 +119,13 @@ class NoHistory:
 
     enabled = False
 
+    def __init__(self) -> None:
+        self.on_error: Callable[[BaseException], object] = _unheard
+
     def record(self, event: EventType, **members: Member) -> None:
+        return None
+
+    def wait_written(self) -> None:
         return None
 
     def close(self) -> None:
@@ -109,6 +138,8 @@ class History(Closing):
     Args:
         path: the file; created, or appended to by a later process.
         process: name of this process, unique in the run (the client id).
+        in_background: a thread of its own writes, and calls `on_error` for each line that it
+            cannot write. Otherwise `record` writes and raises, and blocks as long as the disk does.
     Raises: ConfigError: the file cannot be written.
 
     Any thread may record; lines are whole and in program order.
@@ -116,7 +147,13 @@ class History(Closing):
 
     enabled = True
 
-    def __init__(self, path: str | os.PathLike[str], process: str) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        process: str,
+        *,
+        in_background: bool = False,
+    ) -> None:
         from pathlib import Path  # here, as few write a history
 
         self.path = Path(path)
@@ -125,6 +162,12 @@ class History(Closing):
         self._sequence = 0
         self._is_end_told = False
         self._is_torn = False  # the last line is incomplete: the disk was full
+        self.on_error: Callable[[BaseException], object] = _unheard
+        self._waiting: deque[dict[str, Any]] = deque()  # for the thread that writes
+        self._waiting_size = 0
+        self._is_woken = False  # that thread will look at them
+        self._writer: BackgroundWriter[None] | None = None
+        self._is_stalled = False  # it was waited for in vain
         try:
             # Private, because it has the sharding keys of the messages. A pipe without a reader
             # fails instead of blocking; files do not know of O_NONBLOCK.
@@ -147,6 +190,10 @@ class History(Closing):
         # A disk that is full now may have room later; until then a member works all the same.
         with contextlib.suppress(OSError):
             self.record(EventType.OPEN)
+        if in_background:  # from now on
+            self._writer = BackgroundWriter(
+                "ordermq-history", self._write_waiting, _MOST_WAITING, idle_s=_WRITER_IDLE_S
+            )
 
     def record(self, event: EventType, **members: Member) -> None:
         line: dict[str, Any] = {"p": self.process, "seq": 0, "t": 0, "type": event.value}
@@ -159,15 +206,57 @@ class History(Closing):
             line["seq"] = self._sequence
             line["t"] = time.clock_gettime_ns(CLOCK_ID)
             self._sequence += 1
-            # One write per line: after kill -9 every event whose `record` returned is there.
-            data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-            if self._is_torn:
-                data = b"\n" + data
-            written = os.write(self._file, data)
-            if written < len(data):
-                self._is_torn = True
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            if self._writer is None:
+                # After kill -9 every event whose `record` returned is there.
+                if self._write([_encode(line).encode()]):
+                    raise self._no_space()
+                return
+            size = 1 + len(members.get("offs", ()))  # type: ignore[arg-type]
+            if self._waiting and self._waiting_size + size > _MOST_WAITING:
+                raise OSError(errno.EBUSY, f"{self._waiting_size} offsets wait", str(self.path))
+            self._waiting.append(line)
+            self._waiting_size += size
+            if self._is_woken:
+                return
+        try:
+            self._is_woken = True
+            self._writer.put(None)
+        except BaseException:  # no thread can be started: the next line tries it again
+            self._is_woken = False
+            raise
+
+    def _write_waiting(self, _: None) -> None:
+        # Of the thread that writes: lines that came together leave in one write.
+        self._is_woken = False
+        with self._lock:
+            lines, self._waiting = self._waiting, deque()
+            self._waiting_size = 0
+        lost, error = len(lines), self._no_space()
+        try:
+            lost = self._write([_encode(line).encode() for line in lines])
+        except OSError as raised:
+            error = raised
+        self._is_stalled = False
+        for _lost in range(lost):
+            self.on_error(error)
+
+    def _write(self, lines: Sequence[bytes]) -> int:
+        """Write lines; return how many of them, of the end, found no space."""
+        data = b"\n" * self._is_torn + b"".join([line + b"\n" for line in lines])
+        written = os.write(self._file, data)
+        if written == len(data):
             self._is_torn = False
+            return 0
+        self._is_torn = data[written - 1 : written] != b"\n"
+        return data.count(b"\n", written)
+
+    def _no_space(self) -> OSError:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def wait_written(self) -> None:
+        # A disk that hangs is waited for once, not at each commit.
+        if self._writer is not None and not self._is_stalled:
+            self._is_stalled = not self._writer.flush(_WAIT_S)
 
     def close(self) -> None:
         if self._file < 0:
@@ -178,6 +267,10 @@ class History(Closing):
         if not is_told:
             with contextlib.suppress(OSError):
                 self.record(EventType.CLOSE)
+        self.wait_written()
+        if self._is_stalled:  # its thread is in a write to the file, which the process's end closes
+            self._file = -1
+            return
         with self._lock:
             self._close_file()
 
@@ -221,6 +314,8 @@ class GuardedRecorder:
         self._recorder = recorder
         self._on_error = on_error
         self._errors = 0
+        self.on_error: Callable[[BaseException], object] = self.failed
+        recorder.on_error = self.failed
         self.enabled = recorder.enabled
 
     def record(self, event: EventType, **members: Member) -> None:
@@ -228,6 +323,10 @@ class GuardedRecorder:
             self._recorder.record(event, **members)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - counted and logged
             self.failed(error)
+
+    def wait_written(self) -> None:
+        """Return once what was recorded is written; see `Recorder`."""
+        self._recorder.wait_written()
 
     def failed(self, error: BaseException) -> None:
         """Count an event that could not be recorded."""

@@ -529,7 +529,12 @@ class PushConsumer(GroupConsumer):
                 clock=self._clock,
                 recorder=NoHistory()
                 if self._history_path is None
-                else History(self._history_path, self.client_id),
+                else History(
+                    self._history_path,
+                    self.client_id,
+                    # A user's database has effects that no commit of this client waits for.
+                    in_background=self._offset_store is None,
+                ),
                 statistics=self.statistics,
                 guard=self._guard,
             )

@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -269,6 +269,29 @@ def fill(folder: Path) -> None:
     with open(folder / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(512)):
             pass
+
+
+def test_a_disk_that_hangs_under_a_history_stops_no_member(
+    tmp_path: Path, seen: Seen, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works, write = threading.Event(), History._write
+
+    def hanging(history: History, lines: Sequence[bytes]) -> int:
+        if threading.current_thread().name == "ordermq-history":
+            works.wait(60)
+        return write(history, lines)
+
+    monkeypatch.setattr(History, "_write", hanging)
+    scene = Scene(ValueError("unused"), tmp_path)
+    scene.broken.calls = 1
+    scene.consumer["history"] = tmp_path / "member.jsonl"
+    try:
+        scene.run(seen, caplog)
+        assert len((tmp_path / "member.jsonl").read_text().splitlines()) == 1, (
+            "it hung all the time"
+        )
+    finally:
+        works.set()
 
 
 @pytest.mark.parametrize("is_full_at_start", [True, False])

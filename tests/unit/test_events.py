@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ordermq.errors import ConfigError
-from ordermq.events import EventType, History, NoHistory
+from ordermq.events import EventType, GuardedRecorder, History, NoHistory
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -95,6 +104,124 @@ def test_threads_write_whole_lines_in_the_order_of_their_numbers(path: Path) -> 
         thread.join()
     history.close()
     assert [line["seq"] for line in lines(path)] == list(range(802))
+
+
+class HangingDisk:
+    """`os.write` that waits until it is let through."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._write = os.write
+        self.works = threading.Event()
+        self.is_called = threading.Event()
+        monkeypatch.setattr("os.write", self)
+
+    def __call__(self, file: int, data: bytes) -> int:
+        self.is_called.set()
+        assert self.works.wait(30)
+        return self._write(file, data)
+
+
+def test_a_disk_that_hangs_holds_up_no_event_and_one_commit_for_a_second(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ordermq.events._WAIT_S", 0.05)
+    history = History(path, "p1", in_background=True)
+    disk = HangingDisk(monkeypatch)
+    for offset in range(100):
+        history.record(EventType.START, offs=[offset])
+    assert disk.is_called.wait(10)
+    assert [line["type"] for line in lines(path)] == ["OPEN"]
+    history.wait_written()  # in vain
+    monkeypatch.setattr("ordermq.events._WAIT_S", 30)
+    history.wait_written()  # not again
+    disk.works.set()
+    eventually(lambda: len(lines(path)) == 101, "the disk works again")
+    history.record(EventType.UNLOCK)
+    history.wait_written()  # it is waited for again
+    assert len(lines(path)) == 102
+    history.close()
+    assert [line["seq"] for line in lines(path)] == list(range(103))
+
+
+def test_a_history_is_closed_though_its_disk_hangs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ordermq.events._WAIT_S", 0.05)
+    history = History(path, "p1", in_background=True)
+    disk = HangingDisk(monkeypatch)
+    history.record(EventType.UNLOCK)
+    assert disk.is_called.wait(10)
+    history.close()
+    history.record(EventType.UNLOCK)  # nothing any more
+    disk.works.set()
+
+
+def test_lines_of_a_thread_are_written_together_and_none_is_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History(path, "p1", in_background=True)
+    write, sizes = os.write, []
+
+    def counted(file: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return write(file, data)
+
+    monkeypatch.setattr("os.write", counted)
+    for _ in range(10_000):
+        history.record(EventType.STORE, offs=[1])
+    history.wait_written()
+    assert [line["seq"] for line in lines(path)] == list(range(10_001))
+    assert len(sizes) < 10_000
+    history.close()
+
+
+@pytest.mark.parametrize("fits", [0, 1, 30, 1_000])
+def test_lines_without_space_are_counted_and_the_next_ones_are_whole(
+    path: Path, monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    history = History(path, "p1", in_background=True)
+    failed: list[OSError] = []
+    guarded = GuardedRecorder(history, lambda: failed.append(OSError()))
+    write, disk = os.write, HangingDisk(monkeypatch)
+    guarded.record(EventType.UNLOCK)
+    assert disk.is_called.wait(10)
+
+    def full(file: int, data: bytes) -> int:
+        if not fits:
+            raise OSError(28, "No space left on device")
+        return write(file, data[:fits])
+
+    for offset in range(50):  # they leave in one write, when this one is done
+        guarded.record(EventType.STORE, offs=[offset])
+    monkeypatch.setattr("os.write", full)
+    disk.works.set()
+    history.wait_written()
+    monkeypatch.setattr("os.write", write)
+    guarded.record(EventType.UNLOCK)
+    guarded.close()
+    whole = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    sequence = [line["seq"] for line in whole]
+    assert sequence == sorted(sequence)
+    assert sequence[-2:] == [52, 53]  # an audit finds the gap
+    assert len(failed) == 54 - len(whole)
+
+
+def test_events_beyond_what_may_wait_are_counted_and_leave_a_gap(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ordermq.events._MOST_WAITING", 10)
+    history = History(path, "p1", in_background=True)
+    disk = HangingDisk(monkeypatch)
+    history.record(EventType.UNLOCK)
+    assert disk.is_called.wait(10)
+    history.record(EventType.STORE, offs=list(range(9)))
+    with pytest.raises(OSError, match="10 offsets wait"):
+        history.record(EventType.UNLOCK)
+    disk.works.set()
+    history.wait_written()
+    history.record(EventType.UNLOCK)
+    history.close()
+    assert [line["seq"] for line in lines(path)] == [0, 1, 2, 4, 5]
 
 
 def test_without_a_history_nothing_is_recorded() -> None:

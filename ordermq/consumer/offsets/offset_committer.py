@@ -242,7 +242,7 @@ class OffsetCommitter:
                 queue_id=queue.queue_id,
                 offset=start,
             )
-        self._record(EventType.COMMIT_SENT, queue, lease, start)
+        await self._record_commit(queue, lease, start)
         try:
             await self._write(queue, start, lease)
         except Fenced:
@@ -416,7 +416,9 @@ class OffsetCommitter:
             return is_new_life or assigned.done_offset == assigned.committed_offset
         (offset, lease), queue = found, assigned.queue
         asked_ms = self._client.clock.now_ms()
-        self._record(EventType.COMMIT_SENT, queue, lease, offset)
+        await self._record_commit(queue, lease, offset)
+        if lease.is_lock and not lease.is_valid(self._client.clock.now_ms()):
+            return False
         try:
             if is_new_life or lease.is_lock or not await self._is_ahead(assigned, offset):
                 await self._write(queue, offset, lease, reset=is_new_life)
@@ -478,6 +480,16 @@ class OffsetCommitter:
         except STORE_ERRORS:
             self._statistics.add("commit_errors")
             raise
+
+    async def _record_commit(self, queue: MessageQueue, lease: Lease, offset: int) -> None:
+        """Record that a commit is sent next, and wait until the history has what it covers.
+
+        Of a process that is killed behind the commit, an audit would miss the end of messages that
+        no other member is given.
+        """
+        self._record(EventType.COMMIT_SENT, queue, lease, offset)
+        if self._recorder.enabled:
+            await asyncio.to_thread(self._recorder.wait_written)
 
     def _record(
         self, event: EventType, queue: MessageQueue, lease: Lease, offset: int, **members: str

@@ -419,6 +419,10 @@ class EventRecorder:
             return
         self.record(event, queue, epoch, **(about | members))
 
+    def wait_written(self) -> None:
+        """Return once what was recorded is written; blocks, for at most a second."""
+        self._recorder.wait_written()
+
     def close(self) -> None:
         """Write the last line; a second call does nothing."""
         self._recorder.close()
