@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Coverage-guided fuzzing. Of the C core under ASan and UBSan: stored records, command headers,
-# batch bodies, replies (headers of answers to pulls), sends (to a broker), and the steps of maps,
-# queues, lanes and locks. Of Python's decoders, with Atheris
+# batch bodies, replies (headers of answers to pulls), sends (to a broker), the steps of maps,
+# queues, lanes and locks, and sequences of calls on an assigned queue (assigned). Of Python's decoders, with Atheris
 # (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed bodies), and what a
 # broker sends to a client: answers, requests, pulls.
 #   ci/fuzz.sh                      ten minutes for each target
@@ -24,7 +24,7 @@ if [ "${1:-}" = --keep ]; then
     keep=yes
     shift
 fi
-native=(records headers batches replies sends structures)
+native=(records headers batches replies sends structures assigned)
 decoders=(frames fields parts packed answers requests pulls)
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=("${native[@]}" "${decoders[@]}")

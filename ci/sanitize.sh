@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the C core alone under ASan and UBSan (random steps with all checks, the same with failing
 # allocations, mutated records, headers, batch bodies and sends) and under TSan (threads on one
-# queue, one lock table, one lane map); under both the pull engine against brokers that misbehave,
+# queue, one lock table, one lane map, one assigned queue); under both the pull engine against brokers that misbehave,
 # and threads that send through one connection.
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler

@@ -585,6 +585,7 @@ void omq_lane_map_read(omq_lane_map *map, omq_lane_map_state *state) {
         .next_offset = map->next_offset,
         .duplicates_ignored = map->duplicates_ignored,
         .is_full = map->next_offset - 1 - watermark >= map->max_ahead,
+        .can_start = map->ready > 0 && map->in_flight + map->old.count < map->max_in_flight,
     };
     omq_mutex_unlock(&map->mutex);
 }

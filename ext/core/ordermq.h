@@ -204,10 +204,6 @@ void omq_process_queue_end_dispatch(omq_process_queue *queue);
 /* Note the offset to pull next, and the end of the queue at its broker; -1 leaves one as it is. */
 void omq_process_queue_advance(omq_process_queue *queue, int64_t next_pull, int64_t queue_end);
 
-/* Return `watermark` while a message is buffered, else the offset to pull next: what lies between
- * them holds no message. One call, because another thread may put in between. */
-int64_t omq_process_queue_done_after(omq_process_queue *queue, int64_t watermark);
-
 /* Hand back one slot that has no buffered message: the caller drops its batch, and a later put
  * may choose the slot again. Returns false, without locking, if there is none. The caller must
  * not put a batch between this call and dropping the old one. O(1). */
@@ -260,6 +256,7 @@ typedef struct {
     int64_t next_offset; /* every offset below it has been delivered */
     uint64_t duplicates_ignored;
     bool is_full; /* next_offset - 1 is max_ahead or more above the watermark */
+    bool can_start; /* a lane is ready, and fewer than max_in_flight are in flight */
 } omq_lane_map_state;
 
 /* Make an empty map. max_in_flight: messages, 1 .. INT32_MAX; max_ahead: offsets, >= 1; the
@@ -326,6 +323,232 @@ void omq_lane_map_read(omq_lane_map *map, omq_lane_map_state *state);
 
 /* For tests: return NULL, or the first broken invariant (static text). O(n). */
 const char *omq_lane_map_check(omq_lane_map *map);
+
+/* ==== assigned queue: what may be done with a process queue, and when. Any thread. ==== */
+
+/* Everything that may race about a queue which a member holds is decided here, under the mutex of
+ * its process queue: its stage, the lease, pauses, running claims, what is done. Nothing is called
+ * back: each call returns, as flags, what its caller must do once it has returned. */
+typedef struct omq_assigned_queue omq_assigned_queue;
+
+typedef enum {
+    OMQ_STAGE_ACTIVE = 0,
+    OMQ_STAGE_DRAINING = 1, /* no new claim, no new answer; claims may still be settled */
+    OMQ_STAGE_GONE = 2      /* for good */
+} omq_stage;
+
+/* What follows from a call. */
+typedef enum {
+    OMQ_COUNTS = 1,      /* what was reported is taken; without it, it is void */
+    OMQ_LEASE_OVER = 2,  /* the lease was given up by this call, the buffer dropped */
+    OMQ_DRAINED = 4,     /* the queue is draining, and its last claim has ended */
+    OMQ_HAS_ROOM = 8,    /* fewer messages are buffered than wait_for_room has named */
+    OMQ_DISPATCH = 16,   /* submit a consume request: the dispatch flag was set */
+    OMQ_IDLE = 32,       /* nothing is left to claim, for now */
+    OMQ_WHILE_CLAIMED = 64 /* with OMQ_LEASE_OVER: found when a claim was settled */
+} omq_follow;
+
+typedef enum {
+    OMQ_CLAIMED = 0,
+    OMQ_CLAIM_EMPTY = 1,      /* nothing is pending, or no lane may run */
+    OMQ_CLAIM_REVOKED = 2,    /* draining or gone */
+    OMQ_CLAIM_PAUSED = 3,
+    OMQ_CLAIM_LEASE_LOST = 4
+} omq_claim_result;
+
+/* How a claim treats the dispatch flag. Each clears it where it claims nothing, but the last. */
+typedef enum {
+    OMQ_CLAIM_ALONE = 0,   /* the flag stays: the queue has one claim at a time */
+    OMQ_CLAIM_SHARED = 1,  /* the flag is answered: OMQ_DISPATCH if more may be claimed beside */
+    OMQ_CLAIM_FURTHER = 2  /* the flag is of a request that waits: left as it is */
+} omq_claim_kind;
+
+typedef struct {
+    int64_t epoch;
+    int64_t deadline_ms; /* valid before it */
+} omq_lease;
+
+typedef struct {
+    omq_claim_result result;
+    uint32_t follow;    /* of omq_follow */
+    int64_t generation; /* to settle it by; in another one the claim is void */
+} omq_claim;
+
+/* A whole claim that is settled in order: done up to `again_from`, and of that the part from
+ * `held_from` on done without being committed. INT64_MAX: there is no such part. */
+typedef struct {
+    int64_t generation;
+    int64_t now_ms;
+    int64_t again_from;
+    int64_t held_from;
+    size_t held;  /* messages from held_from on that are done */
+    bool commits; /* some are done and not held */
+} omq_settlement;
+
+/* Messages to buffer, ascending: as put_batch, or as put_run where `offsets` is NULL. */
+typedef struct {
+    const int64_t *offsets;
+    int64_t first;
+    const uint32_t *sizes;
+    size_t count;
+    uint64_t bytes;             /* sum of the sizes, where `offsets` is NULL */
+    const uint64_t *tokens;     /* for the lanes; NULL where the queue has none */
+    const omq_key_column *keys; /* likewise */
+} omq_arrival;
+
+/* The state at one moment. */
+typedef struct {
+    omq_stage stage;
+    bool has_lease;
+    bool is_ending;        /* the running claim should begin no further batch */
+    uint32_t pauses;       /* bits of the caller's */
+    size_t running;        /* claims not settled */
+    int64_t generation;    /* grows whenever what is buffered or on its way becomes void */
+    int64_t done;          /* the offset to commit */
+    int64_t committed;     /* as the broker has acknowledged it */
+    int64_t life_start;    /* of a new life of the queue, until it is moved there; -1: none */
+    int64_t isolate_until; /* -1: not isolating */
+    int64_t position;      /* lowest pending offset, or where the next pull begins */
+} omq_assigned_queue_state;
+
+/* Make the state of a queue that was just assigned, over an empty process queue and, to claim by
+ * key, a lane map, else NULL. Both are reset to `start`, are kept, and outlive it.
+ * counts_running: a revocation and a restart wait for running claims. NULL without memory. */
+omq_assigned_queue *omq_assigned_queue_new(omq_process_queue *buffer, omq_lane_map *lanes,
+                                           omq_lease lease, int64_t start, bool counts_running);
+void omq_assigned_queue_free(omq_assigned_queue *queue);
+
+/* Claim the lowest pending messages, at most `limit` (>= 1), or one while a failed one is isolated.
+ * Writes segments as take_segments does. Statuses of take_segments. O(limit). */
+omq_status omq_assigned_queue_claim(omq_assigned_queue *queue, omq_claim_kind kind, int64_t now_ms,
+                                    size_t limit, omq_segment *segments, size_t *count,
+                                    omq_claim *claim);
+
+/* Claim the lowest messages whose lanes are ready, at most `limit`. Writes offsets and tokens.
+ * The flag is never cleared: who serves the request has done so. SHARED: it is set, with
+ * OMQ_DISPATCH, if another lane may start beside. Statuses of omq_lane_map_take. */
+omq_status omq_assigned_queue_claim_lanes(omq_assigned_queue *queue, omq_claim_kind kind,
+                                          int64_t now_ms, size_t limit, int64_t *offsets,
+                                          uint64_t *tokens, size_t *count, omq_claim *claim);
+
+/* Settle a claim whose messages are finished in order. Without OMQ_COUNTS the lease it began under
+ * is over; then the flag is cleared, otherwise it stays. Hands back a slot as commit does.
+ * NO_MEMORY: some may be pending again; the claim has ended. */
+omq_status omq_assigned_queue_settle(omq_assigned_queue *queue, const omq_settlement *settlement,
+                                     uint32_t *slot, uint32_t *follow);
+
+/* End a claim: whatever is not committed becomes pending again, but what lies below `before`, which
+ * is done (-1: nothing is). Without OMQ_COUNTS as settle. NO_MEMORY: as settle. */
+omq_status omq_assigned_queue_roll_back(omq_assigned_queue *queue, int64_t generation,
+                                        int64_t before, uint32_t *slot, uint32_t *follow);
+
+/* Settle a claim by its offsets, in any order: the first `done` of `count` are done, the others stay
+ * out. now_ms: the lease must be valid then; INT64_MIN: that is not looked at. leaves: the claim
+ * ends. By key the others stay in flight, or end theirs without OMQ_COUNTS.
+ * NO_MEMORY: a part may be done. */
+omq_status omq_assigned_queue_finish(omq_assigned_queue *queue, int64_t generation,
+                                     int64_t now_ms, const int64_t *offsets, size_t count,
+                                     size_t done, bool leaves, uint32_t *follow);
+
+/* Make offsets of a settled claim pending again: OMQ_DISPATCH, or nothing. */
+omq_status omq_assigned_queue_requeue(omq_assigned_queue *queue, int64_t generation,
+                                      const int64_t *offsets, size_t count, uint32_t *follow);
+
+/* End a run that an error broke: give the lease up, clear the flag, end its claim. */
+uint32_t omq_assigned_queue_abandon(omq_assigned_queue *queue);
+
+/* Begin a claim on messages that are not taken here. alone: only while none runs, paused or not;
+ * else beside others, while not paused. CLAIMED, or a reason. */
+void omq_assigned_queue_enter(omq_assigned_queue *queue, int64_t now_ms, bool alone,
+                              omq_claim *claim);
+
+/* End a claim of which nothing is to be settled. */
+uint32_t omq_assigned_queue_leave(omq_assigned_queue *queue);
+
+/* Correct the number of running claims to `running`, and let the flag say whether the queue is due:
+ * OMQ_DRAINED, OMQ_DISPATCH. */
+uint32_t omq_assigned_queue_recount(omq_assigned_queue *queue, size_t running);
+
+/* End a run: clear the flag, unless more is pending. OMQ_DISPATCH or OMQ_IDLE. */
+uint32_t omq_assigned_queue_end_run(omq_assigned_queue *queue);
+
+/* Set the flag for a queue that is active, not paused and due: OMQ_DISPATCH, or nothing. By key,
+ * with can_start, only if a lane may start now. */
+uint32_t omq_assigned_queue_begin_run(omq_assigned_queue *queue, bool only_startable);
+
+/* Buffer an answer that was asked for in `generation`, and note where the next pull begins.
+ * OMQ_COUNTS: it was buffered, and OMQ_DISPATCH. Writes a slot as put_batch does.
+ * Statuses of put_batch and of omq_lane_map_add_columns. */
+omq_status omq_assigned_queue_accept(omq_assigned_queue *queue, int64_t generation,
+                                     int64_t next_pull, omq_arrival *arrival, uint32_t *slot,
+                                     uint32_t *follow);
+
+/* Note that no message lies before next_pull. */
+void omq_assigned_queue_skip(omq_assigned_queue *queue, int64_t generation, int64_t next_pull);
+
+/* Ask for OMQ_HAS_ROOM, once fewer messages than `below` are buffered. False: that is so now. */
+bool omq_assigned_queue_wait_for_room(omq_assigned_queue *queue, size_t below);
+
+/* Extend the lease by a newer grant. False: in another generation, without a lease, or by another
+ * epoch, and nothing was changed. */
+bool omq_assigned_queue_renew(omq_assigned_queue *queue, int64_t generation, omq_lease lease);
+
+/* Give the lease up and drop the buffer; generation -1: in any. OMQ_LEASE_OVER, or nothing. */
+uint32_t omq_assigned_queue_lose(omq_assigned_queue *queue, int64_t generation);
+
+/* Begin anew under a new lease, from `start`. False: it has one of a lock (of an epoch above 0), is
+ * revoked, or a claim runs. */
+bool omq_assigned_queue_regain(omq_assigned_queue *queue, omq_lease lease, int64_t start);
+
+/* Hold the queue under another lease from here on. False: the present one is not of this epoch, or
+ * of its work not all is done and committed. */
+bool omq_assigned_queue_rest(omq_assigned_queue *queue, omq_lease lease, int64_t epoch);
+
+/* Go on from another offset, in this generation alone. False: a claim runs, or it is revoked. */
+bool omq_assigned_queue_reposition(omq_assigned_queue *queue, int64_t generation, int64_t offset);
+
+/* Write the offset to commit. False: there is none, or no valid lease. */
+bool omq_assigned_queue_uncommitted(omq_assigned_queue *queue, int64_t now_ms, int64_t *offset);
+
+/* Note what the broker acknowledged under a lease of this epoch. */
+void omq_assigned_queue_committed(omq_assigned_queue *queue, int64_t offset, int64_t epoch);
+
+/* Count what lies before an offset, and nothing behind it, as done. */
+void omq_assigned_queue_set_done(omq_assigned_queue *queue, int64_t generation, int64_t offset);
+
+/* Commit nothing but `offset` until the queue is moved. False: it is being given up. */
+bool omq_assigned_queue_begin_life(omq_assigned_queue *queue, int64_t offset);
+
+/* Claim nothing while a bit is set. ends_run: clear the flag with it, so that a later resume sets
+ * it anew. */
+void omq_assigned_queue_pause(omq_assigned_queue *queue, uint32_t bits, bool ends_run);
+
+/* End pauses: OMQ_DISPATCH, or nothing. */
+uint32_t omq_assigned_queue_resume(omq_assigned_queue *queue, uint32_t bits);
+
+/* Have the running claim begin no further batch. */
+void omq_assigned_queue_end_claim(omq_assigned_queue *queue);
+
+/* Return whether it should; without the mutex, so perhaps a moment too early or too late. */
+bool omq_assigned_queue_is_ending(const omq_assigned_queue *queue);
+
+/* Claim one message at a time up to this offset; -1: no more. */
+void omq_assigned_queue_isolate(omq_assigned_queue *queue, int64_t until);
+
+/* Claim and buffer nothing from here on. True: no claim runs, else OMQ_DRAINED follows. */
+bool omq_assigned_queue_revoke(omq_assigned_queue *queue);
+
+/* Let nothing count any more. */
+void omq_assigned_queue_discard(omq_assigned_queue *queue);
+
+/* Write when the broker stored the lowest message that the pull engine has buffered, or had when the
+ * lease was lost, ms since 1970. False: there is none. */
+bool omq_assigned_queue_oldest_stored_ms(omq_assigned_queue *queue, int64_t *stored_ms);
+
+void omq_assigned_queue_read(omq_assigned_queue *queue, omq_assigned_queue_state *state);
+
+/* For tests: return NULL, or the first broken invariant (static text). */
+const char *omq_assigned_queue_check(omq_assigned_queue *queue);
 
 /* ==== lock table: which owner holds which queue of which group. Any thread. ====
  *

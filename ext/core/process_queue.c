@@ -1,40 +1,10 @@
 /* The process queue of ordermq.h: two offset trees, pending and consuming, under one mutex. */
 #include <stdlib.h>
 
-#include "batch_slots.h"
 #include "check.h"
-#include "filled_lanes.h"
-#include "offset_tree.h"
-#include "platform.h"
-#include "queue_filling.h"
+#include "process_queue.h"
 
-typedef enum { OMQ_SHAPE_NONE, OMQ_SHAPE_BATCHES, OMQ_SHAPE_COLUMNS } omq_shape;
-
-/* A queue of batches keeps runs: one entry per batch, however many messages it has, and the
- * message sizes with the batch's slot. A queue of columns keeps one entry per message, whose
- * extent is its size. The first put decides, for good. */
-struct omq_process_queue {
-    omq_mutex mutex; /* guards all of it */
-    omq_offset_tree pending;
-    omq_offset_tree consuming;
-    uint64_t size_bytes; /* of both trees */
-    int64_t max_offset;
-    int64_t floor;
-    uint64_t duplicates_ignored;
-    int64_t next_pull;
-    int64_t queue_end;
-    omq_shape shape; /* what the first put chose */
-    bool is_dispatched;
-    omq_batch_slots slots;
-    omq_filled_lanes lanes;   /* of who consumes by key */
-    omq_id_window *window;    /* of who wants no copies, else NULL */
-    uint64_t permit;          /* to fill it; 0: nobody may */
-    uint64_t permits;         /* given out so far */
-    omq_room_waiter waiter;   /* of who fills it */
-    size_t room_below;        /* messages; fewer notify the waiter */
-};
-
-/* Every static function below is called under the mutex. */
+/* Every static function below, and every omq_locked_ one, is called under the mutex. */
 
 static inline int64_t first_offset(const omq_offset_tree *map) {
     return map->count > 0 ? omq_offset_tree_first_item(map).offset : -1;
@@ -51,12 +21,6 @@ static inline int64_t last_offset(const omq_offset_tree *map) {
 static inline omq_status need_shape(const omq_process_queue *queue, omq_shape shape) {
     bool fits = queue->shape == OMQ_SHAPE_NONE || queue->shape == shape;
     return fits ? OMQ_OK : OMQ_WRONG_SHAPE;
-}
-
-static inline bool try_begin_dispatch(omq_process_queue *queue) {
-    bool begins = !queue->is_dispatched && queue->pending.count > 0;
-    queue->is_dispatched |= begins;
-    return begins;
 }
 
 /* ---- life, dispatch flag, state ---- */
@@ -92,10 +56,6 @@ void omq_process_queue_free(omq_process_queue *queue) {
     }
 }
 
-static inline size_t buffered(const omq_process_queue *queue) {
-    return queue->pending.count + queue->consuming.count;
-}
-
 static void notify_waiter(omq_process_queue *queue) {
     omq_room_waiter waiter = queue->waiter;
     if (waiter.notify != NULL) {
@@ -106,31 +66,36 @@ static void notify_waiter(omq_process_queue *queue) {
 
 /* Called where messages have left. */
 static inline void tell_room(omq_process_queue *queue) {
-    if (queue->waiter.notify != NULL && buffered(queue) < queue->room_below) {
+    if (queue->waiter.notify != NULL && omq_locked_count(queue) < queue->room_below) {
         notify_waiter(queue);
     }
 }
 
-static void forbid(omq_process_queue *queue) {
+void omq_locked_forbid(omq_process_queue *queue) {
     queue->permit = 0;
     notify_waiter(queue); /* it finds its permit void */
 }
 
 /* The floor stays: what was committed must not come back when a pull repeats it. */
-static void clear(omq_process_queue *queue) {
+void omq_locked_clear(omq_process_queue *queue) {
     omq_batch_slots_release_all(&queue->slots);
     omq_filled_lanes_release(&queue->lanes, INT64_MAX);
     omq_offset_tree_clear(&queue->pending);
     omq_offset_tree_clear(&queue->consuming);
     queue->size_bytes = 0;
     queue->max_offset = -1;
-    forbid(queue); /* answers on their way belong to what was cleared */
+    omq_locked_forbid(queue); /* answers on their way belong to what was cleared */
 }
 
 void omq_process_queue_clear(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
-    clear(queue);
+    omq_locked_clear(queue);
     omq_mutex_unlock(&queue->mutex);
+}
+
+void omq_locked_reset(omq_process_queue *queue, int64_t floor) {
+    omq_locked_clear(queue);
+    queue->floor = floor;
 }
 
 omq_status omq_process_queue_reset(omq_process_queue *queue, int64_t floor) {
@@ -138,8 +103,7 @@ omq_status omq_process_queue_reset(omq_process_queue *queue, int64_t floor) {
         return OMQ_OUT_OF_RANGE;
     }
     omq_mutex_lock(&queue->mutex);
-    clear(queue);
-    queue->floor = floor;
+    omq_locked_reset(queue, floor);
     omq_mutex_unlock(&queue->mutex);
     return OMQ_OK;
 }
@@ -158,7 +122,7 @@ bool omq_process_queue_collect(omq_process_queue *queue, uint32_t *slot) {
 
 bool omq_process_queue_begin_dispatch(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
-    bool begins = try_begin_dispatch(queue);
+    bool begins = omq_locked_begin_dispatch(queue);
     omq_mutex_unlock(&queue->mutex);
     return begins;
 }
@@ -357,7 +321,7 @@ omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t
         status = put_all(queue, &columns, &added);
         /* On an error the caller does not read `dispatch`, so the flag must stay clear: a set
          * flag without a consume request would stop the queue for good. */
-        *dispatch = status == OMQ_OK && try_begin_dispatch(queue);
+        *dispatch = status == OMQ_OK && omq_locked_begin_dispatch(queue);
     }
     omq_mutex_unlock(&queue->mutex);
     return status;
@@ -384,14 +348,40 @@ static omq_status fill_slot(omq_process_queue *queue, omq_columns *columns, uint
     return status;
 }
 
-static omq_status put_batch(omq_process_queue *queue, omq_columns *columns, uint32_t *slot,
-                            bool *dispatch) {
-    omq_mutex_lock(&queue->mutex);
+omq_status omq_locked_put(omq_process_queue *queue, const omq_arrival *arrival, uint32_t *slot) {
+    omq_columns columns = {.offsets = arrival->offsets,
+                           .first = arrival->first,
+                           .sizes = arrival->sizes,
+                           .count = arrival->count,
+                           .bytes = arrival->bytes};
     omq_status status = need_shape(queue, OMQ_SHAPE_BATCHES);
-    if (status == OMQ_OK) {
-        status = fill_slot(queue, columns, slot);
-        *dispatch = status == OMQ_OK && try_begin_dispatch(queue);
+    return status == OMQ_OK ? fill_slot(queue, &columns, slot) : status;
+}
+
+bool omq_arrival_measure(omq_arrival *arrival) {
+    if (arrival->count >= UINT32_MAX) {
+        return false;
     }
+    if (arrival->offsets != NULL) {
+        omq_columns all = {
+            .offsets = arrival->offsets, .sizes = arrival->sizes, .count = arrival->count};
+        bool is_good = read_columns(&all);
+        arrival->bytes = all.bytes;
+        return is_good;
+    }
+    return arrival->first >= 0 && arrival->first < INT64_MAX - (int64_t)arrival->count;
+}
+
+static omq_status put_batch(omq_process_queue *queue, omq_arrival *arrival, uint32_t *slot,
+                            bool *dispatch) {
+    *slot = OMQ_NO_SLOT;
+    *dispatch = false;
+    if (!omq_arrival_measure(arrival)) {
+        return OMQ_OUT_OF_RANGE;
+    }
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = omq_locked_put(queue, arrival, slot);
+    *dispatch = status == OMQ_OK && omq_locked_begin_dispatch(queue);
     omq_mutex_unlock(&queue->mutex);
     return status;
 }
@@ -399,21 +389,15 @@ static omq_status put_batch(omq_process_queue *queue, omq_columns *columns, uint
 omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
                                        const uint32_t *sizes, size_t count, uint32_t *slot,
                                        bool *dispatch) {
-    omq_columns columns = {.offsets = offsets, .sizes = sizes, .count = count};
-    *slot = OMQ_NO_SLOT;
-    *dispatch = false;
-    bool is_good = count < UINT32_MAX && read_columns(&columns);
-    return is_good ? put_batch(queue, &columns, slot, dispatch) : OMQ_OUT_OF_RANGE;
+    omq_arrival arrival = {.offsets = offsets, .sizes = sizes, .count = count};
+    return put_batch(queue, &arrival, slot, dispatch);
 }
 
 omq_status omq_process_queue_put_run(omq_process_queue *queue, int64_t first,
                                      const uint32_t *sizes, size_t count, uint64_t bytes,
                                      uint32_t *slot, bool *dispatch) {
-    omq_columns columns = {.first = first, .sizes = sizes, .count = count, .bytes = bytes};
-    *slot = OMQ_NO_SLOT;
-    *dispatch = false;
-    bool is_good = count < UINT32_MAX && first >= 0 && first < INT64_MAX - (int64_t)count;
-    return is_good ? put_batch(queue, &columns, slot, dispatch) : OMQ_OUT_OF_RANGE;
+    omq_arrival arrival = {.first = first, .sizes = sizes, .count = count, .bytes = bytes};
+    return put_batch(queue, &arrival, slot, dispatch);
 }
 
 /* ---- filled by a thread of its own ---- */
@@ -425,16 +409,17 @@ void omq_process_queue_advance(omq_process_queue *queue, int64_t next_pull, int6
     omq_mutex_unlock(&queue->mutex);
 }
 
-int64_t omq_process_queue_done_after(omq_process_queue *queue, int64_t done) {
-    omq_mutex_lock(&queue->mutex);
-    int64_t after = buffered(queue) > 0 ? done : queue->next_pull;
-    omq_mutex_unlock(&queue->mutex);
-    return after;
+int64_t omq_locked_position(const omq_process_queue *queue) {
+    return queue->pending.count > 0 ? first_offset(&queue->pending) : queue->next_pull;
+}
+
+int64_t omq_locked_done_after(const omq_process_queue *queue, int64_t done) {
+    return queue->consuming.count > 0 ? done : omq_locked_position(queue);
 }
 
 uint64_t omq_process_queue_permit(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
-    forbid(queue);
+    omq_locked_forbid(queue);
     uint64_t permit = queue->permit = ++queue->permits;
     omq_mutex_unlock(&queue->mutex);
     return permit;
@@ -443,7 +428,7 @@ uint64_t omq_process_queue_permit(omq_process_queue *queue) {
 void omq_process_queue_forbid(omq_process_queue *queue, uint64_t permit) {
     omq_mutex_lock(&queue->mutex);
     if (permit == 0 || permit == queue->permit) {
-        forbid(queue);
+        omq_locked_forbid(queue);
     }
     omq_mutex_unlock(&queue->mutex);
 }
@@ -470,7 +455,7 @@ static omq_fill_next next_fill(omq_process_queue *queue, const omq_fill_limits *
     if (limits->fills_if_none_pending && queue->pending.count == 0) {
         return OMQ_FILL_MORE;
     }
-    if (buffered(queue) > limits->messages) {
+    if (omq_locked_count(queue) > limits->messages) {
         /* Half empty before filling on: waking for each message costs more than it gives. */
         queue->room_below = limits->messages / 2 + 1;
         queue->waiter = waiter;
@@ -541,7 +526,7 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
          omq_filled_lanes_add(&queue->lanes, answer, offsets) == OMQ_OK)) {
         queue->next_pull = next_pull;
         queue->queue_end = queue_end;
-        *dispatch = try_begin_dispatch(queue);
+        *dispatch = omq_locked_begin_dispatch(queue);
         next = next_fill(queue, limits, waiter);
     }
     omq_mutex_unlock(&queue->mutex);
@@ -578,26 +563,24 @@ omq_answer *omq_process_queue_answer(omq_process_queue *queue, uint32_t slot) {
     return answer;
 }
 
-bool omq_process_queue_oldest_stored_ms(omq_process_queue *queue, int64_t *stored_ms) {
-    bool is_found = false;
-    omq_mutex_lock(&queue->mutex);
+bool omq_locked_oldest_stored_ms(const omq_process_queue *queue, int64_t *stored_ms) {
     const omq_offset_tree *map = &queue->consuming;
     if (map->count == 0 || (queue->pending.count > 0 &&
                             first_offset(&queue->pending) < first_offset(&queue->consuming))) {
         map = &queue->pending;
     }
-    if (queue->shape == OMQ_SHAPE_BATCHES && map->count > 0) {
-        uint64_t token = omq_offset_tree_first_item(map).token;
-        const omq_answer *answer = queue->slots.slots[omq_token_slot(token)].answer;
-        if (answer != NULL) {
-            omq_message message;
-            omq_message_read(answer->body, &answer->rows, omq_token_index(token), &message);
-            *stored_ms = message.stored_ms;
-            is_found = true;
-        }
+    if (queue->shape != OMQ_SHAPE_BATCHES || map->count == 0) {
+        return false;
     }
-    omq_mutex_unlock(&queue->mutex);
-    return is_found;
+    uint64_t token = omq_offset_tree_first_item(map).token;
+    const omq_answer *answer = queue->slots.slots[omq_token_slot(token)].answer;
+    if (answer == NULL) {
+        return false;
+    }
+    omq_message message;
+    omq_message_read(answer->body, &answer->rows, omq_token_index(token), &message);
+    *stored_ms = message.stored_ms;
+    return true;
 }
 
 bool omq_process_queue_has_answer(omq_process_queue *queue, uint32_t slot,
@@ -710,37 +693,61 @@ static size_t add_segment(omq_segment *segments, size_t count, const omq_item *r
     return count + 1;
 }
 
-omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
-                                           size_t limit, size_t *count) {
+/* Move the lowest pending run, or its first `limit` messages, to consuming. */
+static omq_status take_run(omq_process_queue *queue, size_t limit, omq_item *run) {
+    *run = omq_offset_tree_first_item(&queue->pending);
+    run->extent = run->extent < limit ? run->extent : (uint32_t)limit;
+    omq_status status = consume(queue, run);
+    if (status == OMQ_OK) {
+        omq_offset_tree_trim_head(&queue->pending, run->extent);
+    }
+    return status;
+}
+
+omq_status omq_locked_take_unnamed(omq_process_queue *queue, size_t count) {
+    omq_status status = OMQ_OK;
+    omq_item run;
+    while (status == OMQ_OK && count > 0 && queue->pending.count > 0) {
+        status = take_run(queue, count, &run);
+        count -= status == OMQ_OK ? run.extent : 0;
+    }
+    return status;
+}
+
+omq_status omq_locked_take_segments(omq_process_queue *queue, omq_segment *segments, size_t limit,
+                                    size_t *count) {
     size_t left = limit;
     size_t found = 0;
+    omq_status status = start_take(queue, OMQ_SHAPE_BATCHES);
+    while (status == OMQ_OK && left > 0 && queue->pending.count > 0) {
+        omq_item run;
+        if (take_run(queue, left, &run) != OMQ_OK) {
+            status = left == limit ? OMQ_NO_MEMORY : OMQ_OK;
+            break;
+        }
+        found = add_segment(segments, found, &run);
+        left -= run.extent;
+    }
+    *count = found;
+    return status;
+}
+
+omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
+                                           size_t limit, size_t *count) {
     *count = 0;
     if (limit == 0) {
         return OMQ_OUT_OF_RANGE;
     }
     omq_mutex_lock(&queue->mutex);
-    omq_status status = start_take(queue, OMQ_SHAPE_BATCHES);
-    while (status == OMQ_OK && left > 0 && queue->pending.count > 0) {
-        omq_item run = omq_offset_tree_first_item(&queue->pending);
-        run.extent = run.extent < left ? run.extent : (uint32_t)left;
-        if (consume(queue, &run) != OMQ_OK) {
-            status = left == limit ? OMQ_NO_MEMORY : OMQ_OK;
-            break;
-        }
-        omq_offset_tree_trim_head(&queue->pending, run.extent);
-        found = add_segment(segments, found, &run);
-        left -= run.extent;
-    }
+    omq_status status = omq_locked_take_segments(queue, segments, limit, count);
     omq_mutex_unlock(&queue->mutex);
-    *count = found;
     return status;
 }
 
 /* ---- commit and back ---- */
 
-int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
+int64_t omq_locked_commit(omq_process_queue *queue, uint32_t *slot) {
     *slot = OMQ_NO_SLOT;
-    omq_mutex_lock(&queue->mutex);
     omq_offset_tree *consuming = &queue->consuming;
     int64_t next = consuming->count > 0 ? last_offset(consuming) + 1 : -1;
     if (next >= 0) {
@@ -758,6 +765,12 @@ int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
         (void)omq_batch_slots_collect(&queue->slots, slot);
         tell_room(queue);
     }
+    return next;
+}
+
+int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
+    omq_mutex_lock(&queue->mutex);
+    int64_t next = omq_locked_commit(queue, slot);
     omq_mutex_unlock(&queue->mutex);
     return next;
 }
@@ -790,11 +803,9 @@ static void undo_insert(omq_process_queue *queue, const omq_item *item, size_t c
     }
 }
 
-omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t start,
-                                             size_t *moved) {
+omq_status omq_locked_make_again_from(omq_process_queue *queue, int64_t start, size_t *moved) {
     omq_status status = OMQ_OK;
     size_t done = 0;
-    omq_mutex_lock(&queue->mutex);
     omq_offset_tree *consuming = &queue->consuming;
     if (queue->pending.count == 0 && consuming->count > 0 && first_offset(consuming) >= start) {
         done = consuming->count;
@@ -813,8 +824,15 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
         omq_offset_tree_trim_tail(consuming, length);
         done += length;
     }
-    omq_mutex_unlock(&queue->mutex);
     *moved = done;
+    return status;
+}
+
+omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t start,
+                                             size_t *moved) {
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = omq_locked_make_again_from(queue, start, moved);
+    omq_mutex_unlock(&queue->mutex);
     return status;
 }
 
@@ -835,16 +853,22 @@ static omq_status make_one_again(omq_process_queue *queue, int64_t offset, bool 
     return OMQ_OK;
 }
 
-omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
-                                        size_t count, size_t *moved) {
+omq_status omq_locked_make_again(omq_process_queue *queue, const int64_t *offsets, size_t count,
+                                 size_t *moved) {
     omq_status status = OMQ_OK;
     *moved = 0;
-    omq_mutex_lock(&queue->mutex);
     for (size_t i = 0; status == OMQ_OK && i < count; i++) {
         bool is_found;
         status = make_one_again(queue, offsets[i], &is_found);
         *moved += status == OMQ_OK && is_found;
     }
+    return status;
+}
+
+omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
+                                        size_t count, size_t *moved) {
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = omq_locked_make_again(queue, offsets, count, moved);
     omq_mutex_unlock(&queue->mutex);
     return status;
 }
@@ -875,12 +899,11 @@ static omq_status remove_one(omq_process_queue *queue, int64_t offset) {
     return status;
 }
 
-omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count,
-                                    int64_t *done) {
+omq_status omq_locked_remove(omq_process_queue *queue, const int64_t *offsets, size_t count,
+                             int64_t *done) {
     omq_status status = OMQ_OK;
     *done = -1;
-    omq_mutex_lock(&queue->mutex);
-    if (queue->pending.count + queue->consuming.count > 0) {
+    if (omq_locked_count(queue) > 0) {
         for (size_t i = 0; status == OMQ_OK && i < count; i++) {
             status = remove_one(queue, offsets[i]);
         }
@@ -891,6 +914,13 @@ omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *off
         omq_filled_lanes_release(&queue->lanes, *done);
         tell_room(queue);
     }
+    return status;
+}
+
+omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count,
+                                    int64_t *done) {
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = omq_locked_remove(queue, offsets, count, done);
     omq_mutex_unlock(&queue->mutex);
     return status;
 }

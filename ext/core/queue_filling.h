@@ -71,10 +71,6 @@ omq_answer *omq_process_queue_lane_answer(omq_process_queue *queue, uint32_t num
 /* Return the answer in a slot, held once more; NULL: it was put in another way. */
 omq_answer *omq_process_queue_answer(omq_process_queue *queue, uint32_t slot);
 
-/* Write the time at which the broker stored the lowest buffered message, ms since 1970; false: none
- * is buffered, or it was put in another way. */
-bool omq_process_queue_oldest_stored_ms(omq_process_queue *queue, int64_t *stored_ms);
-
 /* Return whether a slot still has this answer. */
 bool omq_process_queue_has_answer(omq_process_queue *queue, uint32_t slot,
                                   const omq_answer *answer);

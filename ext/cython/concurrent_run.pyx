@@ -3,10 +3,7 @@ cdef class ConcurrentPlan:
     """Values that all runs of a concurrent dispatcher share; see core/contract/."""
 
     cdef CallPlan _calls
-    cdef object _claim  # a class, perhaps with a metaclass
     cdef object _running_call
-    cdef object _active
-    cdef object _draining
     cdef object _is_closed
     cdef int64_t _most_ms
     cdef Py_ssize_t _most_messages
@@ -15,20 +12,13 @@ cdef class ConcurrentPlan:
         self,
         *,
         CallPlan calls not None,
-        claim,
         running_call,
-        active,
-        draining,
         is_closed,
         int64_t most_ms,
         Py_ssize_t most_messages,
     ):
-        require_class(claim, Claim)
         self._calls = calls
-        self._claim = claim
         self._running_call = running_call
-        self._active = active
-        self._draining = draining
         self._is_closed = is_closed
         self._most_ms = most_ms
         self._most_messages = most_messages
@@ -39,9 +29,7 @@ cdef class ConcurrentRun:
     """Batches of one queue, each claimed, called and settled by itself; see core/contract/."""
 
     cdef ConcurrentPlan _plan
-    cdef QueueFields _assigned
-    cdef ProcessQueue _queue
-    cdef object _lock  # of the queue
+    cdef AssignedQueue _assigned
     cdef object _submit
     # The call in progress. Whoever sets it to None settles the call: this worker, or the watch for
     # slow listeners, each in a critical section of this object. So are the counts below.
@@ -49,8 +37,6 @@ cdef class ConcurrentRun:
     cdef Claim _claim
     cdef int64_t _since_ms
     cdef object _thread
-    cdef object _lease  # of the last claim, and its deadline
-    cdef int64_t _deadline_ms
     cdef int64_t _now_ms
     cdef int64_t _end_ms
     cdef Py_ssize_t _left  # messages that may still be claimed
@@ -61,11 +47,9 @@ cdef class ConcurrentRun:
     cdef Py_ssize_t _messages
     cdef int64_t _spent_ms
 
-    def __init__(self, ConcurrentPlan plan not None, QueueFields assigned not None, submit):
+    def __init__(self, ConcurrentPlan plan not None, AssignedQueue assigned not None, submit):
         self._plan = plan
         self._assigned = assigned
-        self._queue = <ProcessQueue?>assigned.process_queue
-        self._lock = assigned._lock
         self._submit = submit
         self._thread = PyThread_get_thread_ident()
         self._now_ms = plan._calls._now_ms()
@@ -117,34 +101,8 @@ cdef class ConcurrentRun:
 
     cdef CallContext _begin(self):
         """Claim the first batch, which answers the dispatch flag; None: there is none."""
-        cdef QueueFields assigned = self._assigned
-        cdef object claim = None
-        cdef MessageRun run
-        cdef bint has_more = False
         self._has_begun = True
-        self._lock.acquire()
-        try:
-            if self._may_claim():
-                run = self._queue._take_run(self._plan._calls._size, self._plan._calls._run)
-                if run is None:
-                    return None  # the take has cleared the dispatch flag
-                claim = self._claimed(run, assigned._running)
-                # As `has_more` does it: the pull engine may put in between.
-                omq.omq_process_queue_end_dispatch(self._queue._queue)
-                has_more = omq.omq_process_queue_begin_dispatch(self._queue._queue)
-        finally:
-            self._lock.release()
-        if claim is None:  # whatever is not just a claim; nothing has changed yet
-            claim = assigned.begin_batch(self._plan._calls._size, self._now_ms)
-            if not isinstance(claim, self._plan._claim):
-                return None
-            has_more = assigned.has_more()
-        elif not has_more:
-            assigned._on_idle()
-        # Before the call: the next worker claims the next batch while this one runs.
-        if has_more:
-            self._submit(assigned)
-        return self._registered(<Claim>claim)
+        return self._claimed(omq.OMQ_CLAIM_SHARED)
 
     cdef CallContext _go_on(self):
         """Settle the call that has just succeeded, and claim the next batch; None: the run ends.
@@ -152,14 +110,10 @@ cdef class ConcurrentRun:
         A further claim leaves the dispatch flag alone: while it is set, a request waits in the
         pool, and whoever serves that finds what is left, or nothing.
         """
-        cdef QueueFields assigned = self._assigned
+        cdef AssignedQueue assigned = self._assigned
         cdef Claim claim = self._claim
-        cdef Claim following = None
-        cdef MessageRun run = None
         cdef Py_ssize_t count = (<MessageRun>claim.messages)._length
-        cdef Py_ssize_t running
-        cdef bint is_drained
-        cdef bint has_room = False
+        cdef uint32_t follow
         if self._take() is None:
             return None  # its messages are sent back; the result comes too late
         self._now_ms = self._plan._calls._now_ms()
@@ -167,30 +121,12 @@ cdef class ConcurrentRun:
         if not self._is_reset:
             self._is_reset = True
             assigned.internal_errors = 0
-        self._lock.acquire()
-        try:
-            if claim.generation == assigned._generation:
-                self._remove(<MessageRun>claim.messages, count)
-            running = max(assigned._running - 1, 0)
-            if self._left > 0 and self._now_ms < self._end_ms and self._has_pending():
-                if self._may_claim():
-                    run = self._queue._take_run(self._plan._calls._size, self._plan._calls._run)
-            if run is None:
-                assigned._running = running
-            else:
-                following = self._claimed(run, running)
-            is_drained = assigned._state_field is self._plan._draining and running == 0
-            if assigned._room_below and self._queue.message_count < assigned._room_below:
-                assigned._room_below = 0
-                has_room = True
-        finally:
-            self._lock.release()
-        if is_drained or has_room:
-            assigned._notify(False, is_drained, has_room)
-        if following is None:
-            assigned._on_idle()
+        follow = assigned._finish_run(claim, count, INT64_MIN, True)
+        if follow & ~<uint32_t>omq.OMQ_COUNTS:
+            assigned.follow(follow)
+        if follow & omq.OMQ_IDLE or self._left <= 0 or self._now_ms >= self._end_ms:
             return None
-        return self._registered(following)
+        return self._claimed(omq.OMQ_CLAIM_FURTHER)
 
     @cython.critical_section
     cdef int _count(self, Py_ssize_t messages) except -1:
@@ -199,60 +135,17 @@ cdef class ConcurrentRun:
         self._spent_ms += self._now_ms - self._since_ms
         return 0
 
-    # Under the lock of the queue.
-
-    cdef bint _may_claim(self) except -1:
-        """Return False where more than a claim follows, or nothing may be claimed."""
-        cdef QueueFields assigned = self._assigned
-        cdef object lease = assigned._lease_field
-        if assigned._state_field is not self._plan._active or lease is None or assigned._paused:
-            return False
-        if lease is not self._lease:
-            self._lease = lease
-            self._deadline_ms = lease.deadline_ms
-        return self._now_ms < self._deadline_ms
-
-    cdef inline bint _has_pending(self) noexcept:
-        cdef omq.omq_process_queue_state state
-        omq.omq_process_queue_read(self._queue._queue, &state)
-        return state.pending > 0
-
-    cdef Claim _claimed(self, MessageRun run, Py_ssize_t running):
-        cdef QueueFields assigned = self._assigned
-        cdef Claim claim = <Claim>bare_instance(<type>self._plan._claim, ())
-        claim.messages = run
-        claim.lease = self._lease
-        claim.generation = assigned._generation
-        assigned._running = running + 1
-        assigned.should_end_claim = False
-        assigned.last_claim_ms = self._now_ms
-        assigned.worker = self._thread
-        return claim
-
-    cdef int _remove(self, MessageRun run, Py_ssize_t count) except -1:
-        cdef int64_t small[SMALL]
-        cdef int64_t *offsets = small
-        cdef int64_t done
-        cdef size_t row
-        cdef Py_ssize_t i
-        cdef MessageIndex index
-        if count > SMALL:
-            offsets = <int64_t *>allocate(count, sizeof(int64_t))
-        try:
-            for i in range(count):
-                index = run._locate(i, &row)
-                offsets[i] = omq.omq_message_offset(index._bytes(), &index._rows, row)
-            done = self._queue._remove(offsets, count)
-        finally:
-            if offsets is not small:
-                PyMem_Free(offsets)
-        # With nothing left, what the filter left out behind the last message is done, too.
-        done = omq.omq_process_queue_done_after(self._queue._queue, done)
-        if done > self._assigned._done_offset:
-            self._assigned._done_offset = done
-        return 0
-
-    # Without the lock.
+    cdef CallContext _claimed(self, omq.omq_claim_kind kind):
+        """Claim a batch and make the context of its call; None: there is none."""
+        cdef AssignedQueue assigned = self._assigned
+        cdef omq.omq_claim made
+        cdef Claim claim = assigned._claim(kind, self._plan._calls._size, self._now_ms, &made)
+        if made.follow & ~<uint32_t>omq.OMQ_DISPATCH:
+            assigned.follow(made.follow & ~<uint32_t>omq.OMQ_DISPATCH)
+        # Before the call: the next worker claims the next batch while this one runs.
+        if made.follow & omq.OMQ_DISPATCH:
+            self._submit(assigned)
+        return None if claim is None else self._registered(claim)
 
     cdef CallContext _registered(self, Claim claim):
         """Make the context of a claim's call, from now on the call in progress."""

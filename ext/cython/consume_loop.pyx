@@ -54,86 +54,6 @@ cdef class CallContext:
             self._delay = value
 
 
-cdef class QueueFields:
-    """Fields of a queue that are used at each call; see core/contract/."""
-
-    cdef object _calling
-    cdef object _lease_field
-    cdef object _state_field
-    cdef public object process_queue
-    cdef public object attempts
-    cdef public object _failed_ms
-    cdef public object _paused
-    cdef public object _room_below
-    cdef public object _lock
-    cdef public int64_t _generation
-    cdef public int64_t _done_offset
-    cdef public int64_t isolate_until
-    cdef public int64_t last_claim_ms
-    cdef public Py_ssize_t _running
-    cdef public Py_ssize_t batches_per_claim
-    cdef public Py_ssize_t internal_errors
-    cdef public unsigned long worker
-    cdef public bint auto_commit
-    cdef public bint should_end_claim
-
-    # In critical sections: other threads read them without the queue's lock while they change. The
-    # other objects are the same from the queue's construction on.
-    @property
-    def calling(self):
-        with cython.critical_section(self):
-            return self._calling
-
-    @calling.setter
-    def calling(self, run):
-        self._set_calling(run)
-
-    @property
-    def _lease(self):
-        with cython.critical_section(self):
-            return self._lease_field
-
-    @_lease.setter
-    def _lease(self, lease):
-        with cython.critical_section(self):
-            self._lease_field = lease
-
-    @property
-    def _state(self):
-        with cython.critical_section(self):
-            return self._state_field
-
-    @_state.setter
-    def _state(self, state):
-        with cython.critical_section(self):
-            self._state_field = state
-
-    @cython.critical_section
-    cdef int _set_calling(self, object run) except -1:
-        self._calling = run
-        return 0
-
-
-cdef class Claim:
-    """The messages that a worker has claimed, and under what; see core/contract/."""
-
-    cdef readonly object messages
-    cdef readonly object lease
-    cdef readonly int64_t generation
-
-    def __init__(self, messages, lease, int64_t generation):
-        self.messages = messages
-        self.lease = lease
-        self.generation = generation
-
-
-cdef int require_class(object kind, type base) except -1:
-    """Raise TypeError unless `kind` derives from `base`: instances are made without its `__init__`."""
-    if not (PyType_Check(kind) and issubclass(kind, base)):
-        raise TypeError(f"{kind!r}: expected a class of {base.__name__}s")
-    return 0
-
-
 @cython.final
 cdef class CallPlan:
     """Values that the calls of all claims of a dispatcher share; see core/contract/."""
@@ -196,7 +116,7 @@ cdef class BatchCalls:
     """Calls the listener for the batches of one claim; see core/contract/."""
 
     cdef CallPlan _plan
-    cdef QueueFields _assigned
+    cdef AssignedQueue _assigned
     cdef object _claim
     cdef _Parts _parts  # None once the claim has ended early
     cdef object _attempts
@@ -206,14 +126,14 @@ cdef class BatchCalls:
     cdef readonly Py_ssize_t messages
 
     def __init__(
-        self, CallPlan plan not None, QueueFields assigned not None, claim, int64_t until_ms
+        self, CallPlan plan not None, AssignedQueue assigned not None, claim, int64_t until_ms
     ):
         self._begin(plan, assigned, claim, until_ms, claim.lease.deadline_ms)
 
     cdef int _begin(
         self,
         CallPlan plan,
-        QueueFields assigned,
+        AssignedQueue assigned,
         object claim,
         int64_t until_ms,
         int64_t deadline_ms,
@@ -242,7 +162,7 @@ cdef class BatchCalls:
         if run is None:
             return None
         if self.batches and (
-            self._assigned.should_end_claim or self._plan._now_ms() >= self._before_ms
+            omq.omq_assigned_queue_is_ending(self._assigned._state) or self._plan._now_ms() >= self._before_ms
         ):
             self._parts = None
             return None
@@ -293,9 +213,6 @@ cdef class RunPlan:
     """Values that all runs of a dispatcher share; see core/contract/."""
 
     cdef CallPlan _calls
-    cdef object _claim  # a class
-    cdef object _active
-    cdef object _draining
     cdef object _over
     cdef object _submit
     cdef object _perform_async
@@ -307,9 +224,6 @@ cdef class RunPlan:
         self,
         *,
         CallPlan calls not None,
-        claim,
-        active,
-        draining,
         over,
         submit,
         int64_t most_ms,
@@ -317,11 +231,7 @@ cdef class RunPlan:
         Py_ssize_t most_batches,
         perform_async,
     ):
-        require_class(claim, Claim)
         self._calls = calls
-        self._claim = claim
-        self._active = active
-        self._draining = draining
         self._over = over
         self._submit = submit
         self._most_ms = most_ms
@@ -335,7 +245,7 @@ cdef class OrderlyRun:
     """Claims of one queue, called and settled one after the other; see core/contract/."""
 
     cdef RunPlan _plan
-    cdef readonly QueueFields assigned
+    cdef readonly AssignedQueue assigned
     cdef object _goes_on
     cdef Claim _claim  # None between two claims
     cdef BatchCalls _calls
@@ -353,7 +263,7 @@ cdef class OrderlyRun:
     cdef Py_ssize_t _messages
     cdef int64_t _spent_ms
 
-    def __init__(self, RunPlan plan not None, QueueFields assigned not None, goes_on):
+    def __init__(self, RunPlan plan not None, AssignedQueue assigned not None, goes_on):
         self._plan = plan
         self.assigned = assigned
         self._goes_on = goes_on
@@ -399,6 +309,7 @@ cdef class OrderlyRun:
 
     cdef bint _advance(self) except -1:
         """Settle the claim whose calls are done, and claim again; False: the run ends here."""
+        cdef uint32_t follow
         if self.is_open or self.end is not None:
             return self.is_open
         if self._claim is not None:
@@ -407,8 +318,10 @@ cdef class OrderlyRun:
                 return False
             if not self._goes_on(self._calls.batches):
                 # Submitting a run to find out that there is no more costs as much as a pull.
-                more = self.assigned.has_more()
-                self.end = self._plan._submit if more else self._plan._over
+                follow = omq.omq_assigned_queue_end_run(self.assigned._state)
+                if follow & omq.OMQ_IDLE:
+                    self.assigned.follow(follow)
+                self.end = self._plan._submit if follow & omq.OMQ_DISPATCH else self._plan._over
                 return False
         if self.now_ms - self._started_ms > self._plan._most_ms:
             self.end = self._plan._submit
@@ -419,84 +332,38 @@ cdef class OrderlyRun:
         return True
 
     cdef bint _begin(self) except -1:
-        cdef QueueFields assigned = self.assigned
+        cdef AssignedQueue assigned = self.assigned
         cdef CallPlan calls = self._plan._calls
-        cdef int64_t limit = calls._size * <int64_t>assigned.batches_per_claim
-        cdef object claim
-        cdef bint is_empty = False
-        claim = self._claimed(limit, &is_empty)
-        if is_empty:
+        cdef omq.omq_claim made
+        cdef Claim claim = assigned._claim(
+            omq.OMQ_CLAIM_ALONE, calls._size * assigned.batches_per_claim, self.now_ms, &made
+        )
+        if claim is None:  # the queue cleared its dispatch flag together with the refusal
+            if made.follow:
+                assigned.follow(made.follow)
             return False
-        if claim is None:  # whatever is not just a claim; nothing has changed yet
-            claim = assigned.begin_batch(limit, self.now_ms)
-            if not isinstance(claim, self._plan._claim):
-                return False  # the queue cleared its dispatch flag together with the refusal
-            self._see((<Claim>claim).lease)
-        self._claim = <Claim>claim
+        if claim.lease is not self._lease:
+            self._lease = claim.lease
+            self._deadline_ms = claim.lease.deadline_ms
+        self._claim = claim
         self._begun_ms = self.now_ms
         self.commits = False
         assigned.auto_commit = True  # a listener may change it, for one call
         self._calls = BatchCalls.__new__(BatchCalls)
         self._calls._begin(
-            calls, assigned, self._claim, self.now_ms + self._plan._quick_ms, self._deadline_ms
+            calls, assigned, claim, self.now_ms + self._plan._quick_ms, self._deadline_ms
         )
         self.is_open = True
         return True
 
-    cdef object _claimed(self, size_t limit, bint *is_empty):
-        """AssignedQueue.begin_batch, if nothing but a claim comes of it; None: ask that."""
-        cdef QueueFields assigned = self.assigned
-        cdef RunPlan plan = self._plan
-        cdef ProcessQueue queue
-        cdef MessageRun run
-        cdef Claim claim
-        cdef object lock = assigned._lock
-        lock.acquire()
-        try:
-            if (
-                assigned._state_field is not plan._active
-                or not self._is_held(assigned)
-                or assigned._paused
-                or assigned.isolate_until >= 0
-            ):
-                return None
-            queue = <ProcessQueue?>assigned.process_queue
-            run = queue._take_run(limit, plan._calls._run)
-            if run is None:
-                is_empty[0] = True  # the take has cleared the dispatch flag
-                return None
-            assigned._running = 1
-            assigned.should_end_claim = False
-            assigned.last_claim_ms = self.now_ms
-            assigned.worker = PyThread_get_thread_ident()
-            claim = <Claim>bare_instance(<type>plan._claim, ())
-            claim.messages = run
-            claim.lease = self._lease
-            claim.generation = assigned._generation
-            return claim
-        finally:
-            lock.release()
-
-    cdef inline bint _is_held(self, QueueFields assigned) except -1:
-        """Return whether the queue's lease is valid now; under its lock."""
-        if assigned._lease_field is None:
-            return False
-        self._see(assigned._lease_field)
-        return self.now_ms < self._deadline_ms
-
-    cdef inline int _see(self, object lease) except -1:
-        if lease is not self._lease:
-            self._deadline_ms = lease.deadline_ms
-            self._lease = lease
-        return 0
-
     cdef bint _settle(self) except -1:
-        cdef QueueFields assigned = self.assigned
+        cdef AssignedQueue assigned = self.assigned
         cdef RunPlan plan = self._plan
         cdef Claim claim = self._claim
         cdef BatchCalls calls = self._calls
         cdef int64_t spent_ms
         cdef Py_ssize_t held = 0
+        cdef uint32_t follow
         assigned.internal_errors = 0
         self.now_ms = plan._calls._now_ms()
         spent_ms = self.now_ms - self._begun_ms
@@ -509,41 +376,12 @@ cdef class OrderlyRun:
                 2 * assigned.batches_per_claim, plan._most_batches
             )
         self._claim = None
-        if assigned.auto_commit:
-            if calls.messages == (<MessageRun>claim.messages)._length and self._committed(claim):
-                return True
-        elif not self.commits and assigned.calling is not None:
-            held = len(assigned.calling)
-        return assigned.end_batch(claim, calls.messages, self.now_ms, held=held)
-
-    cdef bint _committed(self, Claim claim) except -1:
-        """AssignedQueue.end_batch of a claim that is done; False: do that, nothing has changed."""
-        cdef QueueFields assigned = self.assigned
-        cdef ProcessQueue queue
-        cdef object lock = assigned._lock
-        cdef bint is_drained
-        cdef bint has_room = False
-        lock.acquire()
-        try:
-            if (
-                claim.generation != assigned._generation
-                or not self._is_held(assigned)
-                or assigned._failed_ms
-                or assigned.attempts
-            ):
-                return False
-            queue = <ProcessQueue?>assigned.process_queue
-            assigned._done_offset = queue.done_after(queue.commit())
-            assigned._running = 0
-            is_drained = assigned._state_field is self._plan._draining
-            if assigned._room_below and queue.message_count < assigned._room_below:
-                assigned._room_below = 0
-                has_room = True
-        finally:
-            lock.release()
-        if is_drained or has_room:
-            assigned._notify(False, is_drained, has_room)
-        return True
+        if not assigned.auto_commit and not self.commits and assigned._calling is not None:
+            held = len(assigned._calling)
+        follow = assigned._settle(claim, calls.messages, self.now_ms, held)
+        if follow & ~<uint32_t>omq.OMQ_COUNTS:
+            assigned.follow(follow)
+        return follow & omq.OMQ_COUNTS
 
     def perform(self, listener, runtime, awaited):
         cdef object called

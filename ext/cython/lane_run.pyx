@@ -13,10 +13,6 @@ cdef class LanePlan:
     """Values that all runs of a key-ordered dispatcher share; see core/contract/."""
 
     cdef CallPlan _calls
-    cdef object _claim  # these two are classes, perhaps with a metaclass
-    cdef object _running_call
-    cdef object _active
-    cdef object _draining
     cdef object _over
     cdef object _submit
     cdef object _is_closed
@@ -29,10 +25,6 @@ cdef class LanePlan:
         self,
         *,
         CallPlan calls not None,
-        claim,
-        running_call,
-        active,
-        draining,
         over,
         submit,
         int64_t most_ms,
@@ -41,14 +33,7 @@ cdef class LanePlan:
         outcome_raised,
         awaiting,
     ):
-        require_class(claim, Claim)
-        if calls._size > SMALL:
-            raise ValueError(f"calls of {calls._size} messages: expected at most {SMALL}")
         self._calls = calls
-        self._claim = claim
-        self._running_call = running_call
-        self._active = active
-        self._draining = draining
         self._over = over
         self._submit = submit
         self._most_ms = most_ms
@@ -64,9 +49,7 @@ cdef class LaneRun:
     core/contract/."""
 
     cdef LanePlan _plan
-    cdef readonly QueueFields assigned
-    cdef LaneMap _lanes
-    cdef ProcessQueue _queue
+    cdef readonly AssignedQueue assigned
     cdef object _goes_on
     cdef object _submit
     cdef Claim _claim  # None between two calls, and once the dispatcher settles it
@@ -83,12 +66,10 @@ cdef class LaneRun:
     cdef int64_t _spent_ms
 
     def __init__(
-        self, LanePlan plan not None, QueueFields assigned not None, goes_on, submit
+        self, LanePlan plan not None, AssignedQueue assigned not None, goes_on, submit
     ):
         self._plan = plan
         self.assigned = assigned
-        self._lanes = <LaneMap?>assigned.lanes
-        self._queue = <ProcessQueue?>assigned.process_queue
         self._goes_on = goes_on
         self._submit = submit
         self._started_ms = self._reported_ms = self._now_ms = plan._calls._now_ms()
@@ -145,26 +126,23 @@ cdef class LaneRun:
         """Claim the messages of a call; None: there are none, and the run ends."""
         cdef LanePlan plan = self._plan
         cdef CallPlan calls = plan._calls
-        cdef QueueFields assigned = self.assigned
+        cdef AssignedQueue assigned = self.assigned
         cdef CallContext context
         cdef MessageRun run
-        cdef bint is_empty = False
-        cdef bint may_another = False
         cdef object attempts
-        cdef object claim = self._claimed(&is_empty, &may_another)
-        if is_empty:
+        cdef omq.omq_claim made
+        cdef Claim claim = assigned._claim(
+            omq.OMQ_CLAIM_SHARED, calls._size, self._now_ms, &made
+        )
+        if claim is None:
             self.end = plan._over
+            if made.follow:
+                assigned.follow(made.follow)
             return None
-        if claim is None:  # whatever is not just a claim; nothing has changed yet
-            claim = assigned.begin_batch(calls._size, self._now_ms)
-            if not isinstance(claim, plan._claim):
-                self.end = plan._over
-                return None
-            may_another = assigned.request_another()
-        self._claim = <Claim>claim
+        self._claim = claim
         self._is_called = True
         # Before the call: the next worker serves another key while this one runs.
-        if may_another:
+        if made.follow & omq.OMQ_DISPATCH:
             self._submit(assigned)
         run = <MessageRun>self._claim.messages
         attempts = assigned.attempts
@@ -179,152 +157,19 @@ cdef class LaneRun:
             calls._on_start(context)
         return context
 
-    cdef object _claimed(self, bint *is_empty, bint *may_another):
-        """KeyOrderedQueue.begin_batch and request_another, if nothing but a claim comes of it;
-        None: ask them."""
-        cdef QueueFields assigned = self.assigned
-        cdef LanePlan plan = self._plan
-        cdef omq.omq_lane_map_state state
-        cdef omq.omq_status status
-        cdef int64_t offsets[SMALL]
-        cdef uint64_t tokens[SMALL]
-        cdef size_t taken
-        cdef Claim claim
-        cdef object lease
-        cdef object lock = assigned._lock
-        lock.acquire()
-        try:
-            lease = assigned._lease_field
-            if (
-                assigned._state_field is not plan._active
-                or lease is None
-                or assigned._paused
-                or self._now_ms >= <int64_t>lease.deadline_ms
-                # One that has failed before may have to be told apart from the others.
-                or (plan._calls._size > 1 and assigned.attempts)
-            ):
-                return None
-            status = omq.omq_lane_map_take(
-                self._lanes._map, offsets, tokens, plan._calls._size, &taken
-            )
-            if status != omq.OMQ_OK:
-                raise failure(status, f"{self._lanes.name}: take")
-            if taken == 0:
-                is_empty[0] = True
-                return None
-            assigned._running += 1
-            assigned.last_claim_ms = self._now_ms
-            claim = <Claim>bare_instance(<type>plan._claim, ())
-            claim.messages = self._run_of(tokens, taken)
-            claim.lease = lease
-            claim.generation = assigned._generation
-            assigned._calls[offsets[0]] = plan._running_call(
-                assigned, claim.messages, self._now_ms, PyThread_get_thread_ident()
-            )
-            omq.omq_lane_map_read(self._lanes._map, &state)
-            may_another[0] = (
-                state.ready > 0
-                and state.in_flight < self._lanes.max_in_flight
-                and omq.omq_process_queue_begin_dispatch(self._queue._queue)
-            )
-            return claim
-        finally:
-            lock.release()
-
-    cdef MessageRun _run_of(self, const uint64_t *tokens, size_t count):
-        """Return the messages of tokens: batch number << 32 | row."""
-        cdef object batch
-        cdef object kind = self._plan._calls._run
-        cdef MessageRun run
-        if count > 1:
-            return kind(list(self.assigned._segments([tokens[i] for i in range(count)])))
-        run = <MessageRun>bare_instance(<type>kind, ())
-        batch = (<dict>self.assigned._batches).get(tokens[0] >> 32)
-        if batch is None:  # the pull engine has put it
-            batch = self.assigned._batch_of(tokens[0] >> 32)
-        run._index = <MessageIndex?>batch
-        run._first = <uint32_t>tokens[0]
-        run._length = 1
-        return run
-
     cdef int _settle(self) except -1:
         """Settle a call of which everything is done."""
-        cdef QueueFields assigned = self.assigned
+        cdef AssignedQueue assigned = self.assigned
         cdef Claim claim = self._claim
         cdef Py_ssize_t done = (<MessageRun>claim.messages)._length
+        cdef uint32_t follow
         self._count(done)
         assigned.internal_errors = 0
-        if not self._finished(claim):
-            assigned.end_batch(claim, done, self._now_ms)
+        follow = assigned._finish_run(claim, done, self._now_ms, True)
         self._claim = None
+        if follow & ~<uint32_t>omq.OMQ_COUNTS:
+            assigned.follow(follow)
         return 0
-
-    cdef bint _finished(self, Claim claim) except -1:
-        """KeyOrderedQueue.end_batch of a claim that is done; False: ask that, nothing changed."""
-        cdef QueueFields assigned = self.assigned
-        cdef MessageRun run = <MessageRun>claim.messages
-        cdef Py_ssize_t count = run._length
-        cdef Py_ssize_t i
-        cdef size_t row
-        cdef size_t ended
-        cdef int64_t offsets[SMALL]
-        cdef int64_t done
-        cdef MessageIndex index
-        cdef omq.omq_lane_map_state state
-        cdef omq.omq_status status
-        cdef object lease
-        cdef object failed
-        cdef object first
-        cdef dict calls = assigned._calls
-        cdef dict batches
-        cdef bint is_drained
-        cdef bint has_room = False
-        cdef object lock = assigned._lock
-        for i in range(count):
-            index = run._locate(i, &row)
-            offsets[i] = omq.omq_message_offset(index._bytes(), &index._rows, row)
-        lock.acquire()
-        try:
-            lease = assigned._lease_field
-            if (
-                claim.generation != assigned._generation
-                or lease is None
-                or self._now_ms >= <int64_t>lease.deadline_ms
-            ):
-                return False
-            failed = assigned._failed_ms
-            if failed:
-                for i in range(count):
-                    if offsets[i] in failed:
-                        return False
-            status = omq.omq_lane_map_done_columns(self._lanes._map, offsets, count, &ended)
-            if status != omq.OMQ_OK:
-                raise failure(status, f"{self._lanes.name}: done_columns")
-            self._queue._remove(offsets, count)
-            omq.omq_lane_map_read(self._lanes._map, &state)
-            done = omq.omq_process_queue_done_after(self._queue._queue, state.watermark)
-            if done > assigned._done_offset:
-                assigned._done_offset = done
-            # Drop the bytes of batches that lie below the watermark.
-            batches = assigned._batches
-            while batches:
-                first = next(iter(batches))
-                if (<MessageIndex?>batches[first]).last_offset >= state.watermark:
-                    break
-                del batches[first]
-            calls.pop(offsets[0], None)
-            assigned._running = max(assigned._running - 1, 0)
-            is_drained = assigned._state_field is self._plan._draining and not assigned._running
-            if assigned._room_below and self._queue.message_count < assigned._room_below:
-                assigned._room_below = 0
-                has_room = True
-        finally:
-            lock.release()
-        if is_drained or has_room:
-            assigned._notify(False, is_drained, has_room)
-        if not calls:
-            assigned._on_idle()
-        return True
 
     cdef inline bint _is_plain(self, object value):
         """Return True for a result that needs no judging."""

@@ -252,38 +252,26 @@ cdef class ProcessQueue:
             if segments is not small:
                 PyMem_Free(segments)
 
-    @cython.critical_section
-    cdef MessageRun _take_run(self, size_t limit, object kind):
-        """Take up to `limit` messages, at least 1, as a run of this class; None if there is none."""
-        cdef omq.omq_segment small[SMALL]
-        cdef omq.omq_segment *segments = small
+    cdef MessageRun _run_of(self, const omq.omq_segment *segments, size_t count, object kind):
+        """Return segments that were taken, at least one, as a run of this class."""
         cdef MessageRun run
-        cdef size_t count = self._take_up_to(limit, small, &segments)
-        cdef list taken
-        try:
-            if count == 0:
-                return None
-            if self._new_batch is not None:
-                taken = self._filled_segments(segments, count)
-            elif count > 1:
-                taken = [
-                    (self._batches[segments[i].slot], segments[i].first, segments[i].count)
-                    for i in range(count)
-                ]
-            else:
-                taken = None
-            if count > 1:
-                return kind(taken)
-            run = <MessageRun>bare_instance(<type>kind, ())
-            run._index = <MessageIndex?>(
-                self._batches[segments[0].slot] if taken is None else taken[0][0]
-            )
-            run._first = segments[0].first
-            run._length = segments[0].count
-            return run
-        finally:
-            if segments is not small:
-                PyMem_Free(segments)
+        cdef list taken = None
+        if self._new_batch is not None:
+            taken = self._filled_segments(segments, count)
+        elif count > 1:
+            taken = [
+                (self._batches[segments[i].slot], segments[i].first, segments[i].count)
+                for i in range(count)
+            ]
+        if count > 1:
+            return kind(taken)
+        run = <MessageRun>bare_instance(<type>kind, ())
+        run._index = <MessageIndex?>(
+            self._batches[segments[0].slot] if taken is None else taken[0][0]
+        )
+        run._first = segments[0].first
+        run._length = segments[0].count
+        return run
 
     cdef list _filled_segments(self, const omq.omq_segment *segments, size_t count):
         """Return segments with their batches; those of the pull engine are made here."""
@@ -485,9 +473,6 @@ cdef class ProcessQueue:
             -1 if next_pull_offset is None else clamped(next_pull_offset),
             -1 if queue_end is None else clamped(queue_end),
         )
-
-    def done_after(self, watermark):
-        return omq.omq_process_queue_done_after(self._queue, clamped(watermark))
 
     @property
     def next_pull_offset(self):

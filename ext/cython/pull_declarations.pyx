@@ -21,9 +21,6 @@ cdef extern from "queue_filling.h" nogil:
     )
     void omq_process_queue_fill_lanes(omq.omq_process_queue *queue, omq.omq_lane_map *map)
     omq_answer *omq_process_queue_lane_answer(omq.omq_process_queue *queue, uint32_t number)
-    omq.bool omq_process_queue_oldest_stored_ms(
-        omq.omq_process_queue *queue, int64_t *stored_ms
-    )
     omq.bool omq_process_queue_has_answer(
         omq.omq_process_queue *queue, uint32_t slot, const omq_answer *answer
     )

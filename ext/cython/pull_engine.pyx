@@ -305,22 +305,6 @@ cdef class PullStream:
             if self._is_active:
                 omq_pull_stream_stop(self._stream)
 
-    cdef int _check_queue(self) except -1:
-        if self._queue is None:
-            raise _errors.StateError("this stream fills no process queue")
-        return 0
-
-    def oldest_stored_ms(self):
-        cdef int64_t stored_ms
-        self._check_queue()
-        if omq_process_queue_oldest_stored_ms(self._queue._queue, &stored_ms):
-            return stored_ms
-        return None
-
-    def lane_batch(self, number):
-        self._check_queue()
-        return self._queue._lane_batch(number)
-
     def limit(self, limits):
         cdef omq_fill_limits wanted = limits_of(limits)
         omq_pull_stream_limit(self._stream, &wanted)

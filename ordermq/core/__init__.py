@@ -14,8 +14,8 @@ This module chooses one of three implementations of the same contract when it is
 | compression.py | reads message bodies that producers compressed |
 | include.py | tells a C compiler where ordermq.h is |
 
-The implementations have the same files: offset_map, process_queue, lane_map, lock_table,
-message_codec, id_window, message_writer, frame_codec.
+The implementations have the same files: offset_map, process_queue, assigned_queue, lane_map,
+lock_table, message_codec, id_window, message_writer, frame_codec.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -34,6 +34,7 @@ __all__ = [
     "IMPLEMENTATION",
     "AnswerBlock",
     "AnswerQueue",
+    "AssignedQueue",
     "BatchCalls",
     "CallContext",
     "CallPlan",
@@ -61,7 +62,6 @@ __all__ = [
     "PullConnection",
     "PullEngine",
     "PullStream",
-    "QueueFields",
     "RecordWriter",
     "RequestTemplate",
     "RunPlan",
@@ -159,13 +159,13 @@ if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import contract
     from ordermq.core.include import include_dir
     from ordermq.core.reference import (
+        AssignedQueue,
         CallContext,
         Claim,
         MessageIndex,
         MessageRun,
         MessageView,
         PendingFields,
-        QueueFields,
     )
 else:
     MessageIndex = _core.MessageIndex
@@ -174,7 +174,7 @@ else:
     CallContext = _core.CallContext
     Claim = _core.Claim
     PendingFields = _core.PendingFields
-    QueueFields = _core.QueueFields
+    AssignedQueue = _core.AssignedQueue
 
     def __getattr__(name: str) -> Any:
         """Import what few ask for: the contract's protocols take long to define."""

@@ -19,6 +19,26 @@ DUPLICATE: Final = 4
 MALFORMED: Final = 5
 UNKNOWN_ID: Final = 6
 
+# omq_stage: stages of an assigned queue.
+STAGE_ACTIVE: Final = 0
+STAGE_DRAINING: Final = 1
+STAGE_GONE: Final = 2
+
+# omq_claim_result: reasons of a queue to hand nothing out.
+CLAIM_EMPTY: Final = 1
+CLAIM_REVOKED: Final = 2
+CLAIM_PAUSED: Final = 3
+CLAIM_LEASE_LOST: Final = 4
+
+# omq_follow: what follows from a call of an assigned queue.
+COUNTS: Final = 1
+LEASE_OVER: Final = 2
+DRAINED: Final = 4
+HAS_ROOM: Final = 8
+DISPATCH: Final = 16
+IDLE: Final = 32
+WHILE_CLAIMED: Final = 64  # with LEASE_OVER: it was found when a claim was settled
+
 NO_KEY: Final = 2**32 - 1  # in a column of key sizes: the message has no key
 MAX_OFFSET: Final = 2**63 - 2  # one more, the next offset to commit, must still be an int64
 ID_PREFIX_DIGITS: Final = 28  # of a unique id of 32: process and time, before its number

@@ -35,7 +35,7 @@ class StreamPlan(NamedTuple):
         max_decompressed_bytes: as of `MessageIndex`.
         window: end with the first answer that has copies of messages noted there; the others are
             noted. Nobody else may use it while the stream runs.
-        lanes: put messages into the lanes of their keys, too; `PullStream.lane_batch` has the
+        lanes: put messages into the lanes of their keys, too; `AssignedQueue` has the
             batches that their tokens name.
     """
 

@@ -29,6 +29,8 @@ CORES: dict[str, ModuleType] = {
     "reference": reference,
 }
 CLASSES = [
+    "AssignedQueue",
+    "AssignedQueue",
     "CallContext",
     "Claim",
     "DurationCounts",
@@ -44,7 +46,6 @@ CLASSES = [
     "PendingFields",
     "PlainSends",
     "ProcessQueue",
-    "QueueFields",
     "RecordBlock",
     "RecordWriter",
     "SendTimer",
@@ -104,7 +105,7 @@ PLAIN_SENDS: list[type[contract.PlainSends]] = [reference.PlainSends]
 UNIQUE_IDS: list[type[contract.UniqueIds]] = [reference.UniqueIds]
 GATHERERS: list[contract.Gathered] = [reference.gathered]
 TAKERS: list[contract.TakeBatch] = [reference.take_batch]
-QUEUE_FIELDS: list[type[contract.QueueFields]] = [reference.QueueFields]
+ASSIGNED_QUEUES: list[type[contract.AssignedQueue]] = [reference.AssignedQueue]
 RUNS: list[type[contract.MessageRun]] = [cffi_binding.MessageRun, reference.MessageRun]
 VIEWS: list[type[contract.MessageView]] = [cffi_binding.MessageView, reference.MessageView]
 RECORD_BLOCKS: list[type[contract.RecordBlock]] = [cffi_binding.RecordBlock, reference.RecordBlock]
@@ -208,6 +209,14 @@ def test_every_status_and_fault_has_its_number_and_its_text() -> None:
     for name in ("INNER_SIZE", "INNER_BODY", "INNER_PROPERTIES", "INNER_DELAYED"):
         error = status.malformed_batch(getattr(status, name), 3, 7, 40)
         assert "batch of 40 bytes: message 3, byte 7: " in str(error)
+    for kind in ("omq_stage", "omq_claim_result", "omq_follow"):
+        for name in enums[kind]:
+            if name != "OMQ_CLAIMED":
+                assert getattr(status, name.removeprefix("OMQ_")) == getattr(lib, name)
+    for kind in ("omq_stage", "omq_claim_result", "omq_follow"):
+        for name in enums[kind]:
+            if name != "OMQ_CLAIMED":
+                assert getattr(status, name.removeprefix("OMQ_")) == getattr(lib, name)
     for name in enums["omq_header_fault"]:
         number = getattr(lib, name)
         assert getattr(status, name.removeprefix("OMQ_")) == number

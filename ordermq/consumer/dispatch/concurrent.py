@@ -53,7 +53,6 @@ from ordermq.consumer.queue.assigned_queue import (
     Lease,
     NotClaimed,
     QueueCallbacks,
-    QueueState,
     RunningCall,
 )
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
@@ -150,10 +149,7 @@ def native_calls(
         return None
     plan = core.ConcurrentPlan(
         calls=calls,
-        claim=BatchClaim,
         running_call=RunningCall,
-        active=QueueState.ACTIVE,
-        draining=QueueState.DRAINING,
         is_closed=is_closed,
         most_ms=_RUN_MS,
         most_messages=_MOST_MESSAGES_PER_RUN,

@@ -41,8 +41,6 @@ from ordermq.consumer.queue.assigned_queue import (
     Lease,
     NotClaimed,
     QueueCallbacks,
-    QueueState,
-    RunningCall,
 )
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
@@ -54,7 +52,6 @@ from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
 _MOST_UNREPORTED = 64  # calls within a millisecond; as in ext/cython/lane_run.pyx
-_MOST_MESSAGES_PER_NATIVE_CALL = 64  # as many as the core keeps on the stack
 
 
 class LaneCalls(Step, Protocol):
@@ -110,26 +107,19 @@ class MakeLaneCalls(Protocol):
 def native_lanes(
     config: ConsumeConfig,
     calls: core.contract.CallPlan | None,
-    size: int,
     is_closed: Callable[[], bool],
 ) -> MakeLaneCalls | None:
     """Return what makes native runs; None if the core or the settings do not allow them.
 
-    Args:
-        calls: None: native code is not asked for.
-        size: of a call, in messages.
+    Args: calls: None: native code is not asked for.
     """
     # A call that is committed by itself waits for the broker.
     if calls is None or core.LanePlan is None or core.LaneRun is None:
         return None
-    if config.commit_interval_ms == 0 or size > _MOST_MESSAGES_PER_NATIVE_CALL:
+    if config.commit_interval_ms == 0:
         return None
     plan = core.LanePlan(
         calls=calls,
-        claim=BatchClaim,
-        running_call=RunningCall,
-        active=QueueState.ACTIVE,
-        draining=QueueState.DRAINING,
         over=RunEnd.OVER,
         submit=RunEnd.SUBMIT,
         most_ms=config.max_time_consume_continuously_ms,
@@ -180,7 +170,6 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         self._make_run = native_lanes(
             config,
             native_plan(config.consume_path, calls),
-            self._batch_size,
             lambda: self._is_closed,
         )
         self._runs: set[LaneCalls] = set()

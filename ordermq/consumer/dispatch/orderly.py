@@ -164,9 +164,6 @@ def native_runs(
         return None
     plan = core.RunPlan(
         calls=calls,
-        claim=BatchClaim,
-        active=QueueState.ACTIVE,
-        draining=QueueState.DRAINING,
         over=RunEnd.OVER,
         submit=RunEnd.SUBMIT,
         most_ms=config.max_time_consume_continuously_ms,

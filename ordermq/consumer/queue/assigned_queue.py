@@ -2,7 +2,7 @@
 process queue.
 
 The fetcher, the dispatcher and the group member meet here and nowhere else. Everything that may
-race about a queue is decided here:
+race about a queue is decided by the base class, which is the core's, under one mutex:
 
 * a batch starts only while the queue is ACTIVE and its lease is valid
   (docs/internals/semantics.md#fencing),
@@ -11,12 +11,8 @@ race about a queue is decided here:
   (docs/internals/semantics.md#hand-off),
 * a pull answer counts only in the generation that asked for it.
 
-Locks. `AssignedQueue._lock`, one per queue, protects the state, the lease, the generation, the
-offsets, the pauses and the number of running batches, and makes each of them change together with
-the process queue. Attributes marked "worker only" need no lock: they are touched by whoever holds
-the dispatch flag. The lock order is `AssignedQueue._lock`, then the process queue's own native
-mutex; the second is never held while Python code runs. No request, callback, listener or log call
-happens under either, so no other lock can be taken inside.
+Here is what follows: a call of the base class returns flags, `follow` tells callbacks of them, and
+no lock is held. So no request, callback, listener or log call happens under the mutex.
 
 The dispatch flag, kept by the process queue, says that a consume request for the queue waits in
 the pool or runs. Who sets it (`accept`, `resume`, `requeue`) must submit the queue; who ends a
@@ -30,11 +26,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
-from enum import Enum, auto
+from enum import Enum, IntFlag
 from typing import NamedTuple, Protocol
 
 from ordermq import core
-from ordermq.core import Claim, ProcessQueue, QueueFields
+from ordermq.core import Claim, status
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -44,17 +40,19 @@ from ordermq.value import Value
 class QueueState(Enum):
     """The stages of a queue, from assignment to release (docs/internals/semantics.md#hand-off)."""
 
-    ACTIVE = auto()
-    DRAINING = auto()  # no new batch, no new pull; running batches may finish and commit
-    GONE = auto()  # terminal; a new assignment creates a new object
+    ACTIVE = status.STAGE_ACTIVE
+    DRAINING = (
+        status.STAGE_DRAINING
+    )  # no new batch, no new pull; running batches may finish and commit
+    GONE = status.STAGE_GONE  # terminal; a new assignment creates a new object
 
 
-class Pause(Enum):
+class Pause(IntFlag):
     """Reasons to start no batch; each is ended by itself."""
 
-    USER = auto()  # pause(), or a failure policy, until resume()
-    SEEK = auto()  # until the running batch has ended and the offset is set
-    DIRECT = auto()  # until a message consumed directly has ended
+    USER = 1  # pause(), or a failure policy, until resume()
+    SEEK = 2  # until the running batch has ended and the offset is set
+    DIRECT = 4  # until a message consumed directly has ended
 
 
 class Lease(NamedTuple):
@@ -116,10 +114,16 @@ UNLOCKED = Lease(
 class NotClaimed(Enum):
     """Reasons why a queue hands out no batch; each leaves the dispatch flag cleared."""
 
-    EMPTY = auto()  # nothing pending
-    REVOKED = auto()  # draining or gone
-    PAUSED = auto()
-    LEASE_LOST = auto()  # the buffer was dropped, too
+    EMPTY = status.CLAIM_EMPTY  # nothing pending
+    REVOKED = status.CLAIM_REVOKED  # draining or gone
+    PAUSED = status.CLAIM_PAUSED
+    LEASE_LOST = status.CLAIM_LEASE_LOST  # the buffer was dropped, too
+
+
+_NOT_CLAIMED = {reason.value: reason for reason in NotClaimed}
+_STATES = {state.value: state for state in QueueState}
+_ENDED_BEFORE = "the lease ended before a batch could start"
+_ENDED_MEANWHILE = "the lease ended while a batch ran"
 
 
 class BatchClaim(Claim):
@@ -185,30 +189,9 @@ class FillPermit(Protocol):
     def forbid(self) -> None:
         """Take it back: when this returns, no further answer is buffered."""
 
-    def oldest_stored_ms(self) -> int | None:
-        """Return when the broker stored the oldest message that is buffered; None: `accept` put
-        it, or there is none.
-        """
 
-    def lane_batch(self, number: int) -> core.contract.MessageIndex:
-        """Make the batch that the tokens of its messages in lanes name."""
-
-
-class AssignedQueue(QueueFields):
-    """The state of one queue while this member holds it; each assignment makes a new object.
-
-    What each claim and each settlement touches is a field of the base class, a native one: native
-    code reads it without looking an attribute up.
-    """
-
-    process_queue: core.contract.ProcessQueue
-    lanes: core.contract.LaneMap | None = None  # of keys
-    attempts: dict[int, int]  # failed attempts by buffered offset; worker only
-    _failed_ms: dict[int, int]  # first failure of unfinished offsets
-    _paused: set[Pause]
-    _lease: Lease | None
-    _state: QueueState
-    _counts_running_batches = True  # False where a revocation, or a seek, waits for no batch
+class AssignedQueue(core.AssignedQueue):
+    """One queue while this member holds it; each assignment makes a new object."""
 
     def __init__(
         self,
@@ -217,27 +200,22 @@ class AssignedQueue(QueueFields):
         lease: Lease,
         start_offset: int,
         callbacks: QueueCallbacks,
+        *,
+        lanes: core.contract.LaneMap | None = None,
+        counts_running: bool = True,
     ) -> None:
+        super().__init__(
+            str(queue),
+            lease,
+            start_offset,
+            claim=BatchClaim,
+            run=MessageRun,
+            lanes=lanes,
+            counts_running=counts_running,
+        )
         self.queue = queue
         self.group = group
-        self.process_queue = ProcessQueue(str(queue))
-        self.process_queue.reset(start_offset)
-        self.process_queue.advance(start_offset, start_offset)
-        self.attempts = {}
-        self.outages: dict[int, int] = {}  # those that were no fault of the message; worker only
-        self._failed_ms = {}
-        self.isolate_until = -1  # up to this offset, one message per batch; worker only
-        self.auto_commit = True  # of the running call, which may change it; worker only
         self.may_hold_back = True  # a listener may leave messages uncommitted and get more
-        # Ends the running claim at its current batch. Written under the lock, read without: a
-        # worker that reads it a moment too early starts one batch more, and a revocation waits
-        # for that batch anyway.
-        self.should_end_claim = False
-        self.batches_per_claim = 1  # batches to claim at once; worker only
-        self.internal_errors = 0  # internal errors in a row while consuming; worker only
-        self.calling: MessageRun | None = None  # the listener's current batch; worker only
-        self.worker = 0  # the thread of the last claim
-        self.last_claim_ms = -1  # time of the last claim, on the monotonic clock
         self.bad_answer_at = -1  # the offset that is pulled again after a bad answer; -1: none
         self.try_unlock_times = 0  # how often its revocation found a batch still running
         self.resets = 0  # how often an admin moved it; I/O thread only
@@ -248,83 +226,70 @@ class AssignedQueue(QueueFields):
         self._on_drained = callbacks.on_drained
         self._on_room = callbacks.on_room
         self._on_idle = callbacks.on_idle
-        self._lock = threading.Lock()
-        self._state = QueueState.ACTIVE
-        self._lease = lease
-        self._generation = 0
-        self._running = 0  # claims with listeners; at most one if the group is ordered by queue
-        self._paused = set()
-        self._room_below = 0  # a fetcher waits until fewer messages than this are buffered
         self._permit: FillPermit | None = None  # of who fills the process queue by itself
-        self._oldest_lost_ms: int | None = None  # of what it had filled when the lease was lost
-        self._done_offset = start_offset
-        self._committed_offset = start_offset
-        self._life_start: int | None = None  # of a new life, until the queue is moved there
         # What was pulled and is not done, each with the offset behind its last message, for the
         # age of the oldest. Kept when the lease is lost, though nothing of it counts any more:
-        # its age goes on.
+        # its age goes on. Its own lock: those who pull, and those who ask.
         self._pulled: deque[tuple[int, MessageBatch]] = deque()
+        self._pulled_lock = threading.Lock()
 
     def __repr__(self) -> str:
-        epoch = self._lease.epoch if self._lease else None
-        return f"<AssignedQueue {self.queue} {self._state.name} epoch={epoch}>"
+        lease = self.lease
+        epoch = lease.epoch if lease else None
+        return f"<AssignedQueue {self.queue} {self.state.name} epoch={epoch}>"
 
-    # Reading. Single attribute reads need no lock; each is true at its moment, and decisions
-    # that need two of them at once are methods below.
+    def follow(self, flags: int, reason: str = "") -> None:
+        """Tell what a call of the base class, or native code, has caused.
+
+        Args: reason: why a lease was given up; else it ended.
+        """
+        if flags & status.LEASE_OVER:
+            if not reason:
+                reason = _ENDED_MEANWHILE if flags & status.WHILE_CLAIMED else _ENDED_BEFORE
+            self._on_lease_lost(self, reason)
+        if flags & status.DRAINED:
+            self._on_drained(self)
+        if flags & status.HAS_ROOM:
+            self._on_room(self)
+        if flags & status.IDLE:
+            self._on_idle()
+
+    # Reading. Each is true at its moment; decisions that need two of them at once are methods of
+    # the base class.
 
     @property
     def state(self) -> QueueState:
-        return self._state
-
-    @property
-    def lease(self) -> Lease | None:
-        """The current lease, valid or not; None after it was lost."""
-        return self._lease
-
-    @property
-    def generation(self) -> int:
-        """A number that grows whenever buffered messages and pending answers become void."""
-        return self._generation
+        return _STATES[self.stage]
 
     @property
     def next_pull_offset(self) -> int:
-        return self.process_queue.next_pull_offset
+        return int(self.process_queue.next_pull_offset)
 
     @property
     def max_offset(self) -> int:
         """The end of the queue at the broker, as of the last answer."""
-        return self.process_queue.queue_end
+        return int(self.process_queue.queue_end)
 
     @max_offset.setter
     def max_offset(self, offset: int) -> None:
         self.process_queue.advance(queue_end=offset)
 
     @property
-    def done_offset(self) -> int:
-        """The offset to commit: every message before it is done."""
-        return self._done_offset
-
-    @property
-    def committed_offset(self) -> int:
-        """The last offset the broker has acknowledged."""
-        return self._committed_offset
-
-    @property
     def behind(self) -> int:
         """Messages of the queue at the broker that are not done."""
-        return max(self.max_offset - self._done_offset, 0)
+        return max(self.max_offset - self.done_offset, 0)
 
     def oldest_stored_ms(self) -> int | None:
         """Return when the broker stored the oldest message that is not done, ms since 1970.
 
         None if it was not pulled yet.
         """
-        with self._lock:
-            self._forget_done()
-            pulled, done = list(self._pulled), self._done_offset
-            filled_ms = self._oldest_filled_ms()
+        filled_ms = self.oldest_filled_ms()
         if filled_ms is not None:
             return filled_ms
+        with self._pulled_lock:
+            self._forget_done()
+            pulled, done = list(self._pulled), self.done_offset
         from bisect import bisect_left  # here, as metrics alone ask
 
         for _, batch in pulled:
@@ -333,20 +298,15 @@ class AssignedQueue(QueueFields):
                 return batch[place].store_timestamp_ms
         return None
 
-    def _oldest_filled_ms(self) -> int | None:
-        if self._permit is None:
-            return None
-        found = self._permit.oldest_stored_ms()
-        return self._oldest_lost_ms if found is None else found
-
     def _forget_done(self) -> None:
-        while self._pulled and self._pulled[0][0] <= self._done_offset:
+        done = self.done_offset
+        while self._pulled and self._pulled[0][0] <= done:
             self._pulled.popleft()
 
     @property
     def is_up_to_date(self) -> bool:
         """True while every message that the broker has told of is done."""
-        return not self._running and not self.process_queue.message_count and not self.behind
+        return not self.is_running and not self.process_queue.message_count and not self.behind
 
     @property
     def unfinished_span(self) -> int:
@@ -358,18 +318,14 @@ class AssignedQueue(QueueFields):
         return max(queue.max_offset - min(oldest), 0) if oldest else 0
 
     @property
-    def is_paused(self) -> bool:
-        return bool(self._paused)
-
-    @property
     def is_running(self) -> bool:
         """True while a listener has a batch of this queue."""
-        return self._running > 0
+        return self.running_count > 0
 
     def running_calls(self) -> list[RunningCall]:
         """Return the listener calls in progress; a concurrent dispatcher knows its own."""
         run = self.calling
-        if run is None or not self._running:
+        if run is None or not self.is_running:
             return []
         return [RunningCall(self, run, self.last_claim_ms, self.worker)]
 
@@ -379,62 +335,29 @@ class AssignedQueue(QueueFields):
 
     def blocked(self) -> Blocked | None:
         """Return the message that has been failing for the longest time; None if none is."""
-        with self._lock:
-            if not self._failed_ms:
-                return None
-            offset = min(self._failed_ms, key=lambda each: (self._failed_ms[each], each))
-            attempts = self.attempts.get(offset, 0) + self.outages.get(offset, 0)
-            return Blocked(self.queue, offset, attempts, self._failed_ms[offset])
+        failed_ms = self.failed_ms.copy()  # one atomic step: workers change it
+        if not failed_ms:
+            return None
+        offset = min(failed_ms, key=lambda each: (failed_ms[each], each))
+        attempts = self.attempts.get(offset, 0) + self.outages.get(offset, 0)
+        return Blocked(self.queue, offset, attempts, failed_ms[offset])
 
     def is_revoked(self) -> bool:
         """Return True once the queue is being revoked or its lease is lost."""
-        return self._state is not QueueState.ACTIVE or self._lease is None
+        return self.stage != status.STAGE_ACTIVE or self.lease is None
 
-    # Worker: claim a batch, settle it.
+    # Worker: claim a batch, settle it. Native code does the same by the base class.
 
     def begin_batch(self, limit: int, now_ms: int) -> BatchClaim | NotClaimed:
-        """Claim the next messages for a listener; the only way to start a batch.
-
-        `OrderlyRun` and `ConcurrentRun` of ext/cython do the same where nothing but a claim
-        follows, and call this where something else does.
+        """Claim the next messages for a listener; see `claim`.
 
         Args:
             limit: maximum number of messages, >= 1.
         """
-        with self._lock:
-            lease = self._lease
-            if self._state is not QueueState.ACTIVE:
-                self.process_queue.end_dispatch()
-                return NotClaimed.REVOKED
-            if lease is None:
-                self.process_queue.end_dispatch()
-                return NotClaimed.LEASE_LOST
-            if not lease.is_valid(now_ms):
-                self._drop_lease()
-                self.process_queue.end_dispatch()
-            elif self._paused:
-                self.process_queue.end_dispatch()
-                return NotClaimed.PAUSED
-            else:
-                if self.isolate_until >= 0:
-                    limit = self._isolating(limit)
-                segments = self.process_queue.take_segments(limit)
-                if not segments:
-                    return NotClaimed.EMPTY
-                if self._counts_running_batches:
-                    self._running += 1
-                self.should_end_claim = False
-                self.last_claim_ms = now_ms
-                self.worker = threading.get_ident()
-                return BatchClaim(MessageRun(segments), lease, self._generation)
-        self._on_lease_lost(self, "the lease ended before a batch could start")
-        return NotClaimed.LEASE_LOST
-
-    def _isolating(self, limit: int) -> int:
-        if self.process_queue.first_pending <= self.isolate_until:
-            return 1
-        self.isolate_until = -1
-        return limit
+        claim, flags = self.claim(limit, now_ms)
+        if flags & status.LEASE_OVER:
+            self.follow(flags)
+        return claim if isinstance(claim, BatchClaim) else _NOT_CLAIMED[claim]
 
     def set_auto_commit(self, is_on: bool) -> None:
         """Commit the running call by its result, or only when a listener says so; worker only.
@@ -450,8 +373,7 @@ class AssignedQueue(QueueFields):
             )
         self.auto_commit = is_on
         # The call becomes the last of its claim: what is held is told apart by where it ends.
-        with self._lock:
-            self.should_end_claim = True
+        self.end_claim()
 
     def count_failures(
         self, run: MessageRun, places: range, now_ms: int, *, is_outage: bool = False
@@ -461,74 +383,29 @@ class AssignedQueue(QueueFields):
         Args:
             is_outage: no fault of theirs, so no failure policy may hold it against them.
         """
-        with self._lock:
-            for place in places:
-                view = run[place]
-                offset = view.queue_offset
-                if is_outage:
-                    self.outages[offset] = self.outages.get(offset, 0) + 1
-                    self._failed_ms.setdefault(offset, now_ms)
-                    continue
-                attempts = self.attempts[offset] = self.attempts.get(offset, 0) + 1
-                self._failed_ms.setdefault(offset, now_ms)
-                # Views read it from their batch: it lives as long as they do, and a batch of
-                # which nothing failed carries nothing.
-                view.index.set_attempts(offset, attempts)
+        # No lock: a restart, which forgets them, waits for the claim.
+        for place in places:
+            view = run[place]
+            offset = view.queue_offset
+            if is_outage:
+                self.outages[offset] = self.outages.get(offset, 0) + 1
+                self.failed_ms.setdefault(offset, now_ms)
+                continue
+            attempts = self.attempts[offset] = self.attempts.get(offset, 0) + 1
+            self.failed_ms.setdefault(offset, now_ms)
+            # Views read it from their batch: it lives as long as they do, and a batch of
+            # which nothing failed carries nothing.
+            view.index.set_attempts(offset, attempts)
 
     def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, held: int = 0) -> bool:
-        """Settle a claim: its first `done` messages are finished, the rest are redelivered.
+        """Settle a claim; see `settle`.
 
-        `OrderlyRun` of ext/cython/consume_loop.pyx does the same where all of them are.
-
-        Args:
-            held: manual commit: the last so many of the finished messages stay uncommitted until
-                a claim ends with fewer held than finished.
         Returns: False if the lease it started under is over. The results are discarded, and the
             queue restarts from the committed offset (docs/internals/semantics.md#fencing).
         """
-        is_lost = False
-        with self._lock:
-            # Compare generations, not leases: a renewal replaces the lease, and only a lost one
-            # ends the generation.
-            counts = claim.generation == self._generation and self._lease is not None
-            if counts and not self._is_valid(now_ms):
-                self._drop_lease()
-                counts, is_lost = False, True
-            if counts:
-                if done < len(claim.messages):
-                    self.process_queue.make_again_from(claim.messages.offsets()[done])
-                if done > held:
-                    # The process queue commits all that is consuming, so the held part is put
-                    # back for that moment. It is the smallest of what is pending, which makes the
-                    # take get just it again.
-                    if held:
-                        first_held = claim.messages.offsets()[done - held]
-                        self.process_queue.make_again_from(first_held)
-                    self._done_offset = self._done_after(self.process_queue.commit())
-                    if held:
-                        self.process_queue.take_segments(held)
-                if self._failed_ms or self.attempts:
-                    self._forget_failures(claim.messages.offsets()[:done])
-            if not counts:
-                self.process_queue.end_dispatch()  # this run ends here and submits no other
-            drained = self._leave_batch()
-            room = self._has_room()
-        self._notify(is_lost, drained, room)
-        return counts
-
-    def _forget_failures(self, finished: Collection[int]) -> None:
-        for offset in finished:
-            self._failed_ms.pop(offset, None)
-            self.outages.pop(offset, None)
-        # The attempts of held messages are kept: a rollback delivers them again.
-        for offset in [each for each in self.attempts if each < self._done_offset]:
-            del self.attempts[offset]
-
-    def holds(self, claim: BatchClaim, now_ms: int) -> bool:
-        """Return whether the lease of a claim still stands, so that what it does elsewhere, as
-        moving a message, is not done beside the next owner."""
-        with self._lock:
-            return claim.generation == self._generation and self._is_valid(now_ms)
+        flags = self.settle(claim, done, now_ms, held=held)
+        self.follow(flags)
+        return bool(flags & status.COUNTS)
 
     def rollback_held(self, claim: BatchClaim, before: int = 0) -> bool:
         """Manual ROLLBACK: redeliver everything uncommitted. False as in `end_batch`.
@@ -536,80 +413,19 @@ class AssignedQueue(QueueFields):
         Args:
             before: messages of the claim that earlier calls have finished with auto commit.
         """
-        with self._lock:
-            counts = claim.generation == self._generation and self._lease is not None
-            if counts and before:
-                self.process_queue.make_again_from(claim.messages.offsets()[before])
-                self._done_offset = self._done_after(self.process_queue.commit())
-            elif counts:
-                self.process_queue.rollback()
-            else:
-                self.process_queue.end_dispatch()
-            drained = self._leave_batch()
-        self._notify(False, drained, False)
-        return counts
+        flags = self.roll_back(claim, before)
+        self.follow(flags)
+        return bool(flags & status.COUNTS)
 
     def abandon_batch(self, reason: str) -> None:
         """End a run that an internal error broke: give the lease up, so that the queue restarts."""
-        with self._lock:
-            is_lost = self._lease is not None
-            if is_lost:
-                self._drop_lease()
-            self.process_queue.end_dispatch()
-            drained = self._leave_batch()
-        if is_lost:
-            self._on_lease_lost(self, reason)
-        self._notify(False, drained, False)
+        self.follow(self.abandon(), reason)
 
     def has_more(self) -> bool:
         """Return True if the worker must submit the queue again; False clears the flag."""
-        with self._lock:
-            # Cleared first: the pull engine puts without this lock. What it put before, this run
-            # still has to serve; what it puts from here on sets the flag itself.
-            self.process_queue.end_dispatch()
-            if self.process_queue.begin_dispatch():
-                return True
-        self._on_idle()
-        return False
-
-    def _done_after(self, watermark: int) -> int:
-        # With nothing left, what the filter left out behind the last message is done, too.
-        return self.process_queue.done_after(watermark)
-
-    def _is_valid(self, now_ms: int) -> bool:
-        return self._lease is not None and self._lease.is_valid(now_ms)
-
-    def _leave_batch(self) -> bool:
-        # Never below 0: a run may also be abandoned before it has claimed anything.
-        self._running = max(self._running - 1, 0)
-        return self._state is QueueState.DRAINING and self._running == 0
-
-    def _has_room(self) -> bool:
-        if self._room_below and self.process_queue.message_count < self._room_below:
-            self._room_below = 0
-            return True
-        return False
-
-    def _notify(self, is_lost: bool, drained: bool, room: bool) -> None:
-        if is_lost:
-            self._on_lease_lost(self, "the lease ended while a batch ran")
-        if drained:
-            self._on_drained(self)
-        if room:
-            self._on_room(self)
-
-    def _drop_lease(self) -> None:
-        # Another owner may have continued from the committed offset, so neither the buffered
-        # messages nor the running batches may count any more
-        # (docs/internals/semantics.md#stale-buffers). The dispatch flag stays: a request that
-        # waits or runs clears it itself. Clearing it here would let a second worker run in
-        # parallel once the lease is regained.
-        self._lease = None
-        self.should_end_claim = True
-        self._generation += 1
-        self._done_offset = self._committed_offset
-        self._oldest_lost_ms = self._oldest_filled_ms()  # its age goes on, as that of `_pulled`
-        self.process_queue.clear()
+        flags = self.end_run()
+        self.follow(flags)
+        return bool(flags & status.DISPATCH)
 
     # A call outside of the order, for an admin tool; on the I/O thread.
 
@@ -621,49 +437,25 @@ class AssignedQueue(QueueFields):
 
         Returns: None while a batch runs, or without a valid lease.
         """
-        with self._lock:
-            lease = self._lease
-            if self._running or lease is None or self._state is not QueueState.ACTIVE:
-                return None
-            if not lease.is_valid(now_ms):
-                return None
-            self._running = 1
-            self.calling, self.worker, self.last_claim_ms = run, 0, now_ms
-            return BatchClaim(run, lease, self._generation)
+        claim: BatchClaim | None = self.enter(run, now_ms, alone=True)
+        return claim
 
     def end_alone(self) -> None:
         """End a call with messages that were not taken from the queue: nothing of it is done."""
-        with self._lock:
-            self.calling = None
-            drained = self._leave_batch()
-        self._notify(False, drained, False)
+        self.follow(self.leave())
 
     # Worker of a concurrent group: many claims at once, finished in any order.
 
     def finish(self, claim: BatchClaim, offsets: Collection[int]) -> None:
-        """Settle a claim: these of its offsets are done; the others stay out until `requeue`.
-
-        `ConcurrentRun` of ext/cython/concurrent_run.pyx does the same where all of them are.
-        """
-        with self._lock:
-            if claim.generation == self._generation:
-                watermark = self.process_queue.remove(offsets)
-                self._done_offset = max(self._done_offset, self._done_after(watermark))
-            drained = self._leave_batch()
-            room = self._has_room()
-        self._notify(False, drained, room)
-        self._on_idle()
+        """Settle a claim: these of its offsets are done; the others stay out until `requeue`."""
+        self.follow(self.finish_offsets(claim, offsets))
 
     def requeue(self, claim: BatchClaim, offsets: Collection[int]) -> bool:
         """Make unfinished offsets of a settled claim pending again.
 
         Returns: True if the caller must submit the queue.
         """
-        with self._lock:
-            if claim.generation != self._generation or self._state is not QueueState.ACTIVE:
-                return False
-            self.process_queue.make_again(offsets)
-            return not self._paused and self.process_queue.begin_dispatch()
+        return bool(self.make_again(claim, offsets))
 
     # Fetcher.
 
@@ -672,61 +464,37 @@ class AssignedQueue(QueueFields):
 
         Returns: True if the caller must submit the queue.
         """
-        with self._lock:
-            if generation != self._generation or self._state is not QueueState.ACTIVE:
-                return False
-            self.process_queue.advance(next_offset)
-            submit = False
-            if len(batch):
+        flags = self.accept_batch(generation, batch, next_offset)
+        if flags & status.COUNTS and len(batch):
+            with self._pulled_lock:
                 self._forget_done()
                 self._pulled.append((batch.last_offset + 1, batch))
-                submit = self._put(batch)
-            if submit and self._paused:
-                self.process_queue.end_dispatch()  # resume() sets it again
-                return False
-            return submit
-
-    def _put(self, batch: MessageBatch) -> bool:
-        return self.process_queue.put_batch(batch)
+        return bool(flags & status.DISPATCH)
 
     def skip_to(self, generation: int, next_offset: int) -> None:
         """Move the cursor over offsets that hold no message of the subscription
         (docs/internals/semantics.md#pull-loop, tag correction)."""
-        with self._lock:
-            if generation != self._generation or self._state is not QueueState.ACTIVE:
-                return
-            self.process_queue.advance(next_offset)
-            # With nothing buffered the skipped offsets are done. Without this, a queue whose
-            # tail is filtered out would show a lag that never shrinks.
-            if self.process_queue.message_count == 0:
-                self._done_offset = max(self._done_offset, next_offset)
-                # Empty: this only raises its lowest offset.
-                self.process_queue.reset(self._done_offset)
+        self.skip(generation, next_offset)
         self._on_idle()
 
     def permit(self, generation: int, permit: FillPermit) -> bool:
         """Let answers fill the process queue without `accept`, in this generation alone.
 
         The native core takes the permit back itself where it clears or resets the process queue,
-        which is what ends a generation.
+        which is what ends a generation, and at a revocation.
         """
-        with self._lock:
-            if generation != self._generation or self._state is not QueueState.ACTIVE:
-                return False
-            self._permit = permit
-            permit.permit()
-            return True
+        if not self._may_fill(generation):
+            return False
+        self._permit = permit
+        permit.permit()
+        # Looked at again: what has ended it meanwhile has not seen this permit.
+        if not self._may_fill(generation):
+            permit.forbid()
+            return False
+        return True
 
-    def wait_for_room(self, below: int) -> bool:
-        """Request an `on_room` call once fewer than `below` messages are buffered.
-
-        Returns: False if that is so already; then no call follows.
-        """
-        with self._lock:
-            if self.process_queue.message_count < below:
-                return False
-            self._room_below = below
-            return True
+    def _may_fill(self, generation: int) -> bool:
+        return generation == self.generation and self.stage == status.STAGE_ACTIVE
 
     # Group member, on the I/O thread: leases.
 
@@ -741,16 +509,11 @@ class AssignedQueue(QueueFields):
         Returns: False if the epoch differs: another member may have owned the queue in between,
             so the caller must treat the lease as lost.
         """
-        with self._lock:
-            if generation != self._generation or self._lease is None:
-                return False
-            if self._lease.epoch != lease.epoch:
-                return False
-            record()
-            # Answers may overtake each other; an older grant must not shorten the lease.
-            if lease.deadline_ms > self._lease.deadline_ms:
-                self._lease = lease
-            return True
+        held = self.lease
+        if held is None or generation != self.generation or held.epoch != lease.epoch:
+            return False
+        record()
+        return self.renew_lease(generation, lease)
 
     def lose_lease(self, reason: str, generation: int | None = None) -> None:
         """Give the lease up now and drop what is buffered; does nothing if it is lost already.
@@ -758,150 +521,41 @@ class AssignedQueue(QueueFields):
         Args:
             generation: do it only in this generation; for answers that may arrive late.
         """
-        with self._lock:
-            if self._lease is None or self._state is QueueState.GONE:
-                return
-            if generation is not None and generation != self._generation:
-                return
-            self._drop_lease()
-        self._on_lease_lost(self, reason)
+        self.follow(self.lose(generation), reason)
 
     def regain(self, lease: Lease, start_offset: int) -> bool:
-        """Restart under a new lease, from the offset that was read after it was granted.
-
-        Returns: False if the queue was revoked meanwhile, is locked, or a listener of the old lease
-            still runs: the same message must not run twice at once.
-        """
-        with self._lock:
-            if self._state is not QueueState.ACTIVE or self._running:
-                return False
-            if self._lease is not None and self._lease.is_lock:
-                return False
-            self._lease = lease
-            self._restart(start_offset)
-            self._committed_offset = start_offset
-            return True
-
-    def rest(self, lease: Lease, epoch: int) -> bool:
-        """Hold the queue under `lease`, which is no lock, once all of an epoch's work is committed.
-
-        Returns: False if it is not, or the epoch is over.
-        """
-        with self._lock:
-            before = self._lease
-            if (
-                before is None
-                or before.epoch != epoch
-                or self._done_offset != self._committed_offset
-            ):
-                return False
-            if self._running or self.process_queue.message_count:
-                return False
-            self._lease = lease
-            return True
+        regained = super().regain(lease, start_offset)
+        if regained:
+            self._forget_pulled()
+        return regained
 
     def reposition(self, generation: int, offset: int) -> bool:
-        """Continue from `offset`, forwards or backwards; drops what is buffered.
+        moved = super().reposition(generation, offset)
+        if moved:
+            self._forget_pulled()
+        return moved
 
-        Returns: False if a batch is running, or the queue was lost or revoked meanwhile.
-        """
-        with self._lock:
-            if generation != self._generation or self._state is not QueueState.ACTIVE:
-                return False
-            if self._running:
-                return False
-            self._restart(offset)
-            return True
+    def _forget_pulled(self) -> None:
+        with self._pulled_lock:
+            self._pulled.clear()
 
-    def _restart(self, offset: int) -> None:
-        self._generation += 1
-        self._done_offset = offset
-        self._life_start = None
-        self.process_queue.reset(offset)
-        self.process_queue.advance(offset)
-        self._pulled.clear()
-        self._oldest_lost_ms = None
-        self._room_below = 0
-        # Another member may have had the queue in between, so attempts start again, as after
-        # any take-over. No call runs: nothing of the old generation is counted any more.
-        self.attempts.clear()
-        self.outages.clear()
-        self._failed_ms.clear()
-        self.isolate_until = -1
-
-    # Group member, on the I/O thread: commits, pauses, revocation.
-
-    def uncommitted(self, now_ms: int) -> tuple[int, Lease] | None:
-        """Return the offset to commit and the lease to commit it under; None if there is none."""
-        with self._lock:
-            lease = self._lease
-            if lease is None or not lease.is_valid(now_ms):
-                return None
-            # What is done is of a life that is over, until the queue is moved to its new one.
-            offset = self._done_offset if self._life_start is None else self._life_start
-            return None if offset == self._committed_offset else (offset, lease)
-
-    def committed(self, offset: int, lease: Lease) -> None:
-        """Note that the broker acknowledged `offset` under `lease`."""
-        with self._lock:
-            if self._lease is not None and self._lease.epoch == lease.epoch:
-                self._committed_offset = offset
-
-    def set_done_offset(self, generation: int, offset: int) -> None:
-        """Count everything before `offset`, and nothing behind it, as done: a poller says so."""
-        with self._lock:
-            if generation == self._generation:
-                self._done_offset = offset
-
-    @property
-    def begins_life(self) -> bool:
-        """True while the queue began a new life and is not moved there yet."""
-        return self._life_start is not None
-
-    def begin_life(self, offset: int) -> bool:
-        """Commit nothing but `offset` until the queue is moved there: it began a new life.
-
-        Returns: False if it need not be moved: it is being given up.
-        """
-        with self._lock:
-            if self._lease is not None and self._life_start is None:
-                self._life_start = offset
-            return self._lease is not None and self._state is QueueState.ACTIVE
+    # Group member, on the I/O thread: pauses, revocation.
 
     def pause(self, by: Pause = Pause.USER) -> None:
         """Start no batch until `resume`; pulling stops by flow control, the lease is kept."""
-        with self._lock:
-            self._paused.add(by)
-            self.should_end_claim = True
+        self.pause_for(by)
 
     def stop(self) -> None:
         """Pause from within a run that ends here; a later `resume` submits the queue anew."""
-        # One critical section: were the flag cleared after the pause, a resume() in between
-        # would find it set, submit nothing, and the queue would stand still for ever.
-        with self._lock:
-            self._paused.add(Pause.USER)
-            self.should_end_claim = True
-            self.process_queue.end_dispatch()
+        self.pause_for(Pause.USER, ends_run=True)
 
     def resume(self, by: Pause = Pause.USER) -> bool:
         """End one kind of pause; True if the caller must submit the queue."""
-        with self._lock:
-            self._paused.discard(by)
-            is_on = self._state is QueueState.ACTIVE and not self._paused
-            return is_on and self.process_queue.begin_dispatch()
+        return bool(self.resume_from(by))
 
     def revoke(self) -> bool:
         """Start no batch from here on; True if none is running, else `on_drained` follows."""
-        with self._lock:
-            if self._state is QueueState.ACTIVE:
-                self._state = QueueState.DRAINING
-                self.should_end_claim = True
-                if self._permit is not None:
-                    self._permit.forbid()
-            return self._running == 0
-
-    def discard(self) -> None:
-        """Release the queue: no result of it counts any more."""
-        with self._lock:
-            self._state = QueueState.GONE
-            self._drop_lease()
+        is_drained = super().revoke()
+        if self._permit is not None:
+            self._permit.forbid()
+        return is_drained

@@ -19,10 +19,12 @@ from ordermq.consumer.queue.assigned_queue import (
     BatchClaim,
     Lease,
     NotClaimed,
+    Pause,
     QueueCallbacks,
     QueueState,
 )
 from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, ReadyQueues
+from ordermq.core import status
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -57,32 +59,13 @@ class PolledQueue(AssignedQueue):
         is_ordered: bool,
         on_change: Callable[[PolledQueue], None],
     ) -> None:
-        super().__init__(queue, group, lease, start_offset, callbacks)
-        self._counts_running_batches = is_ordered
+        super().__init__(queue, group, lease, start_offset, callbacks, counts_running=is_ordered)
+        self._is_ordered = is_ordered
         self._on_change = on_change
-
-    @property
-    def position(self) -> int:
-        """The offset of the next message to hand out."""
-        with self._lock:
-            first = self.process_queue.first_pending
-            return self.next_pull_offset if first < 0 else first
 
     def finish_claim(self, claim: BatchClaim) -> None:
         """End one of several claims, with everything in it done."""
-        with self._lock:
-            if claim.generation != self._generation:
-                return
-            buffered = self.process_queue
-            if buffered.consuming_count == len(claim.messages):
-                watermark = buffered.commit()  # no other claim is out: one native call for all
-            else:
-                watermark = buffered.remove(claim.messages.offsets())
-            self._done_offset = max(self._done_offset, self._done_after(watermark))
-            room = self._has_room()
-        if room:
-            self._on_room(self)
-        self._on_idle()
+        self.follow(self.finish_offsets(claim, claim.messages.offsets(), leaves=False))
 
     def repair(self, held: Sequence[BatchClaim]) -> bool:
         """Make pending again what was taken and no poller has, after an exception in a poll.
@@ -90,32 +73,21 @@ class PolledQueue(AssignedQueue):
         Args: held: the claims that pollers have.
         Returns: True if the caller must submit the queue, which may be in the line already.
         """
-        with self._lock:
-            known = {offset for claim in held for offset in claim.messages.offsets()}
-            first, last = self.process_queue.first_consuming, self.process_queue.last_consuming
-            if first >= 0:
-                lost = [offset for offset in range(first, last + 1) if offset not in known]
-                self.process_queue.make_again(lost)
-            is_drained = False
-            if self._counts_running_batches:
-                is_drained = bool(self._running) and not held and self.is_revoked()
-                self._running = len(held)
-            is_on = self._state is QueueState.ACTIVE and not self._paused
-            if self._counts_running_batches and held:
-                is_due = False  # its turn comes when that batch has ended
-            else:
-                self.process_queue.end_dispatch()
-                is_due = is_on and self.process_queue.begin_dispatch()
-        if is_drained:
-            self._on_drained(self)
-        return is_due
+        known = {offset for claim in held for offset in claim.messages.offsets()}
+        buffered = self.process_queue
+        first, last = buffered.first_consuming, buffered.last_consuming
+        if first >= 0:
+            buffered.make_again([each for each in range(first, last + 1) if each not in known])
+        flags = self.recount(len(held) if self._is_ordered else 0)
+        self.follow(flags)
+        return bool(flags & status.DISPATCH)
 
     def notify_room(self) -> None:
         """Let the fetcher look again."""
         self._on_room(self)
 
-    def resume(self, *pauses: object) -> bool:
-        submits = super().resume(*pauses)  # type: ignore[arg-type]
+    def resume(self, by: Pause = Pause.USER) -> bool:
+        submits = super().resume(by)
         self._on_change(self)
         return submits
 
@@ -127,13 +99,6 @@ class PolledQueue(AssignedQueue):
     def discard(self) -> None:
         super().discard()
         self._on_change(self)
-
-    def _done_after(self, watermark: int) -> int:
-        # What the filter left out behind the last message is done with it, up to the next one.
-        if self.process_queue.consuming_count:
-            return watermark
-        first = self.process_queue.first_pending
-        return first if first >= 0 else self.next_pull_offset
 
 
 class PolledBatch(MessageRun):

@@ -25,13 +25,13 @@ from ordermq.core.cffi_binding.request_template import RequestTemplate
 # A run is a list of (index, first, count), the others are a few fields: nothing in them would be
 # quicker through a C call.
 from ordermq.core.reference import (
+    AssignedQueue,
     CallContext,
     Claim,
     DurationCounts,
     MessageRun,
     PendingFields,
     PlainSends,
-    QueueFields,
     SendTimer,
     TimedListener,
     UniqueIds,
@@ -41,6 +41,7 @@ from ordermq.core.reference import (
 )
 
 __all__ = [
+    "AssignedQueue",
     "CallContext",
     "Claim",
     "DurationCounts",
@@ -55,7 +56,6 @@ __all__ = [
     "PendingFields",
     "PlainSends",
     "ProcessQueue",
-    "QueueFields",
     "RecordBlock",
     "RecordWriter",
     "RequestTemplate",

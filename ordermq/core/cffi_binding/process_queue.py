@@ -228,9 +228,6 @@ class ProcessQueue:
             -1 if queue_end is None else clamped(queue_end),
         )
 
-    def done_after(self, watermark: int) -> int:
-        return int(lib.omq_process_queue_done_after(self._queue, clamped(watermark)))
-
     @property
     def next_pull_offset(self) -> int:
         return int(self._state().next_pull)

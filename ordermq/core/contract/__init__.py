@@ -7,17 +7,16 @@ reads a clock, but for the pull engine and the consume loop. Names and signature
 tests/architecture/test_declarations.py.
 """
 
+from ordermq.core.contract.assigned_queue import AssignedQueue, Claim
 from ordermq.core.contract.consume_loop import (
     BatchCalls,
     CallContext,
     CallPlan,
-    Claim,
     ConcurrentPlan,
     ConcurrentRun,
     LanePlan,
     LaneRun,
     OrderlyRun,
-    QueueFields,
     RunPlan,
     TimedListener,
 )
@@ -92,6 +91,7 @@ from ordermq.core.contract.streams import (
 __all__ = [
     "AnswerBlock",
     "AnswerQueue",
+    "AssignedQueue",
     "AwaitedAnswer",
     "Batch",
     "BatchCalls",
@@ -131,7 +131,6 @@ __all__ = [
     "PullEngine",
     "PullStream",
     "Queue",
-    "QueueFields",
     "REQUEST_GAPS_MOST",
     "ReadHeader",
     "ReceiptsOf",

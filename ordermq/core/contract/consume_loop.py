@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from ordermq.core.contract.assigned_queue import AssignedQueue
     from ordermq.core.contract.message_codec import MessageRun
 
 
@@ -60,58 +61,6 @@ class CallContext(Protocol):
         """Of concurrent calls: 0 until a listener sets it."""
 
 
-class Claim(Protocol):
-    """The messages that a worker has claimed, and under what; never changed."""
-
-    def __init__(self, messages: Any, lease: Any, generation: int) -> None: ...
-
-    @property
-    def messages(self) -> Any: ...
-    @property
-    def lease(self) -> Any: ...
-    @property
-    def generation(self) -> int: ...
-
-
-class QueueFields(Protocol):
-    """The fields of an assigned queue that are read or written at each listener call.
-
-    Their meaning is in consumer/queue/assigned_queue.py; a subclass has more. Of the objects, all
-    but `calling`, `_lease` and `_state` stay the same once they are set.
-    """
-
-    _lock: Any
-    _lease: Any
-    _state: Any
-    _failed_ms: Any
-    _paused: Any
-    _room_below: Any
-    _generation: int
-    _done_offset: int
-    _running: int
-
-    @property
-    def process_queue(self) -> Any: ...
-    @property
-    def attempts(self) -> Any: ...
-    @property
-    def calling(self) -> Any: ...
-    @property
-    def isolate_until(self) -> int: ...
-    @property
-    def last_claim_ms(self) -> int: ...
-    @property
-    def batches_per_claim(self) -> int: ...
-    @property
-    def internal_errors(self) -> int: ...
-    @property
-    def worker(self) -> int: ...
-    @property
-    def auto_commit(self) -> bool: ...
-    @property
-    def should_end_claim(self) -> bool: ...
-
-
 class CallPlan(Protocol):
     """Values that all listener calls of a dispatcher share; made once."""
 
@@ -153,7 +102,7 @@ class BatchCalls(Protocol):
     `should_end_claim` is set, after `until_ms` or after the lease; but the first does.
     """
 
-    def __init__(self, plan: CallPlan, assigned: QueueFields, claim: Any, until_ms: int) -> None:
+    def __init__(self, plan: CallPlan, assigned: AssignedQueue, claim: Any, until_ms: int) -> None:
         """Make the calls of a claim, which has `messages` and `lease.deadline_ms`."""
 
     @property
@@ -184,9 +133,6 @@ class RunPlan(Protocol):
         self,
         *,
         calls: CallPlan,
-        claim: type,
-        active: object,
-        draining: object,
         over: object,
         submit: object,
         most_ms: int,
@@ -197,8 +143,6 @@ class RunPlan(Protocol):
         """Make one.
 
         Args:
-            claim: class of the claims, derived from Claim.
-            active, draining: states of a queue.
             over, submit: ends of a run; see consumer/dispatch/orderly.py.
             most_ms: time after which a run claims no more.
             quick_ms: time after which a claim has no further batch, and the next claim has one.
@@ -211,12 +155,11 @@ class OrderlyRun(Protocol):
     """Claims of one queue, called and settled one after the other: the `ClaimRun` of
     consumer/dispatch/orderly.py, whose dispatcher does the same in Python.
 
-    It asks the queue's own `begin_batch` and `end_batch` whenever they would do more than claim, or
-    count everything as done.
+    Every claim and settlement is the queue's own; what follows of it goes to the queue's `follow`.
     """
 
     def __init__(
-        self, plan: RunPlan, assigned: QueueFields, goes_on: Callable[[int], bool]
+        self, plan: RunPlan, assigned: AssignedQueue, goes_on: Callable[[int], bool]
     ) -> None: ...
 
     @property
@@ -253,10 +196,6 @@ class LanePlan(Protocol):
         self,
         *,
         calls: CallPlan,
-        claim: type,
-        running_call: Callable[[Any, Any, int, int], object],
-        active: object,
-        draining: object,
         over: object,
         submit: object,
         most_ms: int,
@@ -268,10 +207,6 @@ class LanePlan(Protocol):
         """Make one.
 
         Args:
-            calls: of at most 64 messages each.
-            claim: class of the claims, derived from Claim.
-            running_call: makes what the queue keeps of a call in progress.
-            active, draining: states of a queue.
             over, submit: ends of a run; see consumer/dispatch/orderly.py.
             most_ms: time after which a run claims no more.
             hold_ns: time after which a run lets other tasks of its event loop go on.
@@ -285,14 +220,13 @@ class LaneRun(Protocol):
     """Calls for the keys of one queue, claimed and settled one after the other: the `LaneCalls` of
     consumer/dispatch/key_ordered.py, whose dispatcher does the same in Python.
 
-    It asks the queue's own `begin_batch` and `end_batch` whenever they would do more than claim, or
-    count everything as done.
+    Every claim and settlement is the queue's own; what follows of it goes to the queue's `follow`.
     """
 
     def __init__(
         self,
         plan: LanePlan,
-        assigned: QueueFields,
+        assigned: AssignedQueue,
         goes_on: Callable[[int], bool],
         submit: Callable[[Any], object],
     ) -> None: ...
@@ -318,10 +252,7 @@ class ConcurrentPlan(Protocol):
         self,
         *,
         calls: CallPlan,
-        claim: type,
         running_call: Callable[[Any, Any, int, int], object],
-        active: object,
-        draining: object,
         is_closed: Callable[[], bool],
         most_ms: int,
         most_messages: int,
@@ -329,9 +260,7 @@ class ConcurrentPlan(Protocol):
         """Make one.
 
         Args:
-            claim: class of the claims, derived from Claim.
             running_call: makes what is told of a call in progress.
-            active, draining: states of a queue.
             is_closed: tells, behind each call of an `async def` listener, that its result is void.
             most_ms, most_messages: time, and messages, after which a run claims no more.
         """
@@ -341,13 +270,12 @@ class ConcurrentRun(Protocol):
     """Batches of one queue, each claimed, called and settled by itself: the `ConcurrentCalls` of
     consumer/dispatch/concurrent.py, whose dispatcher does the same in Python.
 
-    Its first claim answers the dispatch flag; the further ones leave it alone. It asks the queue's
-    own `begin_batch` whenever that would do more than claim. An iterator of contexts, for calls
-    that are awaited.
+    Its first claim answers the dispatch flag; the further ones leave it alone. An iterator of
+    contexts, for calls that are awaited.
     """
 
     def __init__(
-        self, plan: ConcurrentPlan, assigned: QueueFields, submit: Callable[[Any], object]
+        self, plan: ConcurrentPlan, assigned: AssignedQueue, submit: Callable[[Any], object]
     ) -> None: ...
 
     @property

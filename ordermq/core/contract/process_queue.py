@@ -152,12 +152,6 @@ class ProcessQueue(Protocol):
     def advance(self, next_pull_offset: int | None = None, queue_end: int | None = None) -> None:
         """Note the offset to pull next, and the end of the queue at its broker; None: no change."""
 
-    def done_after(self, watermark: int) -> int:
-        """Return `watermark` while a message is buffered, else the offset to pull next.
-
-        One call, because another thread may put in between.
-        """
-
     def begin_dispatch(self) -> bool:
         """Set the dispatch flag if it is clear and something is pending; return whether."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from ordermq.core.contract.message_codec import MessageIndex
     from ordermq.core.contract.message_writer import RecordBlock, RecordWriter
     from ordermq.core.contract.process_queue import ProcessQueue
     from ordermq.core.streams import StreamPlan
@@ -405,17 +404,6 @@ class PullStream(Protocol):
 
     def stop(self) -> None:
         """End it soon, if it runs."""
-
-    def oldest_stored_ms(self) -> int | None:
-        """Return when the broker stored the lowest buffered message of the queue, ms since 1970;
-        None: none is buffered, or it was put in another way.
-        """
-
-    def lane_batch(self, number: int) -> MessageIndex:
-        """Make the batch that tokens in the lanes name, number << 32 | row.
-
-        Raises: StateError: all of its messages are done, or were dropped.
-        """
 
     def limit(self, limits: FillLimits) -> None:
         """Use other limits from now on."""

@@ -4,8 +4,9 @@ Written from docs/internals/semantics.md and protocol.md, never optimised. Prope
 beside the native cores and compare every result. The contract is ordermq/core/contract/.
 """
 
+from ordermq.core.reference.assigned_queue import AssignedQueue, Claim
 from ordermq.core.reference.call_times import DurationCounts, SendTimer, TimedListener
-from ordermq.core.reference.consume_loop import CallContext, Claim, QueueFields
+from ordermq.core.reference.consume_loop import CallContext
 from ordermq.core.reference.frame_codec import FrameTemplate, read_header
 from ordermq.core.reference.id_window import IdWindow
 from ordermq.core.reference.lane_map import LaneMap
@@ -31,6 +32,7 @@ from ordermq.core.reference.process_queue import ProcessQueue
 from ordermq.core.reference.request_template import RequestTemplate
 
 __all__ = [
+    "AssignedQueue",
     "CallContext",
     "Claim",
     "DurationCounts",
@@ -45,7 +47,6 @@ __all__ = [
     "PendingFields",
     "PlainSends",
     "ProcessQueue",
-    "QueueFields",
     "RecordBlock",
     "RecordWriter",
     "RequestTemplate",

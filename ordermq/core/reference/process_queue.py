@@ -205,10 +205,6 @@ class ProcessQueue:
             if queue_end is not None:
                 self._queue_end = queue_end
 
-    def done_after(self, watermark: int) -> int:
-        with self._lock:
-            return watermark if self.message_count else self._next_pull_offset
-
     @property
     def next_pull_offset(self) -> int:
         return self._next_pull_offset

@@ -435,7 +435,8 @@ def test_what_a_broken_run_has_done_before_is_counted(path: str) -> None:
 
     def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
         if messages[0].queue_offset == 5:
-            cast(Any, batches.assigned)._room_below = "a defect"
+            cast(Any, batches.assigned)._on_room = None  # a defect, found by who settles
+            batches.assigned.wait_for_room(batches.assigned.process_queue.message_count)
 
     service: Any = batches.service
     service._listener = listen

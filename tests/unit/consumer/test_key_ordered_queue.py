@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
 )
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
+from ordermq.model.message import MessageBatch
 
 from .batches import QUEUE, batch
 
@@ -164,13 +166,21 @@ def test_a_revoked_queue_is_drained_when_its_last_call_ends() -> None:
     assert assigned.uncommitted(0) == (2, LEASE), "offset 2 never ran"
 
 
+def batches_alive() -> int:
+    gc.collect()
+    return sum(isinstance(each, MessageBatch) for each in gc.get_objects())
+
+
 def test_the_bytes_of_done_messages_are_released() -> None:
     assigned = key_ordered_queue()
+    before = batches_alive()
     for first in range(0, 12, 4):
         assigned.accept(0, batch(range(first, first + 4), ["a", "b", "c", "d"]), first + 4)
+    assert batches_alive() == before + 3
     while isinstance(found := assigned.begin_batch(4, 0), BatchClaim):
         assigned.end_batch(found, len(found.messages), 0)
-    assert assigned._batches == {}
+    assert assigned.oldest_stored_ms() is None  # which forgets what is done
+    assert batches_alive() == before
     assert assigned.process_queue.message_count == 0
     assert assigned.done_offset == 12
 

@@ -267,8 +267,8 @@ class Lanes:
         self.seen.append((
             assigned.state, assigned.lease and assigned.lease.epoch, assigned.generation,
             assigned.done_offset, assigned.is_running, assigned.is_paused, assigned.parked_keys(),
-            dict(assigned.attempts), dict(assigned._failed_ms), assigned.last_claim_ms,
-            list(assigned._batches), assigned.internal_errors, queue.message_count,
+            dict(assigned.attempts), dict(assigned.failed_ms), assigned.last_claim_ms,
+            assigned.internal_errors, queue.message_count,
             queue.is_dispatched, lanes.watermark, lanes.ready_count, lanes.in_flight_count,
             lanes.old_flight_count, lanes.parked_count, len(self.submitted), len(self.held_back),
             self.commits, self.statistics.as_dict(), self.statistics.of_queues(),
@@ -516,7 +516,7 @@ def test_an_internal_error_gives_back_what_was_claimed(path: str) -> None:
     if service._make_run is not None:
         calls = CallPlan(lanes.clock, 1, False, None, broken)
         native = native_plan(service._config.consume_path, calls)
-        service._make_run = native_lanes(service._config, native, 1, lambda: False)
+        service._make_run = native_lanes(service._config, native, lambda: False)
     service._recorder = SimpleNamespace(enabled=True)
     service._record_begin = broken
     service._client.runtime = None
@@ -533,7 +533,7 @@ def test_an_internal_error_gives_back_what_was_claimed(path: str) -> None:
         ({}, True),
         ({"commit_interval_ms": 0}, False),
         ({"consume_path": "python"}, False),
-        ({"consume_message_batch_max_size": 65}, False),
+        ({"consume_message_batch_max_size": 65}, True),
     ],
 )
 def test_what_the_native_loop_does_not_do_takes_the_one_in_python(
@@ -542,5 +542,5 @@ def test_what_the_native_loop_does_not_do_takes_the_one_in_python(
     config = ConsumeConfig(**{"order_by_key": True, "consume_path": "native"} | settings)
     size = config.consume_message_batch_max_size
     plan = native_plan(config.consume_path, CallPlan(SystemClock(), size, False, None, None))
-    made = native_lanes(config, plan, size, lambda: False)
+    made = native_lanes(config, plan, lambda: False)
     assert (made is not None) == (is_native and core.LaneRun is not None)

@@ -34,6 +34,10 @@ void step_lanes(omq_lane_map *map, uint64_t *seed, bool is_columns);
 void drive_lanes(uint64_t *seed, int steps);
 void starve_reset(void);
 
+/* sanitize_assigned.c: one random call of an assigned queue, and many with all checks after each. */
+void step_assigned(omq_assigned_queue *queue, bool has_lanes, uint64_t *seed);
+void drive_assigned(uint64_t *seed, int steps);
+
 /* sanitize_writer.c: write the records of a batch body, if it is one, and read them again. */
 void write_exactly(const uint8_t *bytes, size_t size);
 

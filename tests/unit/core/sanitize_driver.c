@@ -3,7 +3,8 @@
  * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
  * stored records, `driver headers` command headers, `driver batches` bodies of batch sends,
  * `driver replies` headers of answers to pulls, `driver sends` sends to a broker,
- * `driver engine ROUNDS SEED` runs the pull engine, `driver threads ROUNDS` hammers one queue, one table and one lane map.
+ * `driver engine ROUNDS SEED` runs the pull engine, `driver threads ROUNDS` hammers one queue, one table, one lane map
+ * and one assigned queue.
  *
  * ci/fuzz.sh builds it with OMQ_FUZZ: then it has no main, libFuzzer brings the inputs, and the
  * random numbers of the structures' steps are the bytes of the input. */
@@ -590,6 +591,8 @@ static void fuzz(uint64_t *seed, int cases, char **paths, int path_count, int co
 static omq_process_queue *shared_queue;
 static omq_lock_table *shared_table;
 static omq_lane_map *shared_lanes;
+static omq_process_queue *shared_buffer;
+static omq_assigned_queue *shared_assigned;
 static uint64_t shared_ids[IDS]; /* pinned, and so known throughout */
 static int rounds;
 
@@ -603,10 +606,13 @@ static void *hammer(void *argument) {
         omq_process_queue_read(shared_queue, &state);
         step_table(shared_table, shared_ids, &seed);
         step_lanes(shared_lanes, &seed, true);
+        step_assigned(shared_assigned, false, &seed);
         if (i % 64 == 0) {
             sound(omq_process_queue_check(shared_queue));
             sound(omq_lock_table_check(shared_table));
             sound(omq_lane_map_check(shared_lanes));
+            sound(omq_assigned_queue_check(shared_assigned));
+            sound(omq_process_queue_check(shared_buffer));
         }
     }
     return NULL;
@@ -618,7 +624,12 @@ static void drive_threads(void) {
     shared_queue = omq_process_queue_new();
     shared_table = omq_lock_table_new(20, 1);
     shared_lanes = omq_lane_map_new(24, 500, false, 7);
+    shared_buffer = omq_process_queue_new();
     REQUIRE(shared_queue != NULL && shared_table != NULL && shared_lanes != NULL);
+    REQUIRE(shared_buffer != NULL);
+    shared_assigned =
+        omq_assigned_queue_new(shared_buffer, NULL, (omq_lease){1, 50}, 0, true);
+    REQUIRE(shared_assigned != NULL);
     for (uint64_t name = 0; name < IDS; name++) {
         uint64_t id = id_of(shared_table, shared_ids, name);
         REQUIRE(omq_lock_table_pin(shared_table, id) == OMQ_OK);
@@ -635,6 +646,8 @@ static void drive_threads(void) {
     sound(omq_lane_map_check(shared_lanes));
     omq_lock_table_free(shared_table);
     omq_lane_map_free(shared_lanes);
+    omq_assigned_queue_free(shared_assigned);
+    omq_process_queue_free(shared_buffer);
 }
 
 #ifdef OMQ_FUZZ
@@ -655,6 +668,15 @@ static void drive_structures(const uint8_t *bytes, size_t size) {
     input_left = 0;
 }
 
+/* A sequence of calls on one assigned queue, as the input says. */
+static void drive_calls(const uint8_t *bytes, size_t size) {
+    uint64_t seed = 1;
+    input = bytes;
+    input_left = size;
+    drive_assigned(&seed, 200);
+    input_left = 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 /* Every target calls all functions, so that none is unused; OMQ_FUZZ names the one to feed. */
@@ -667,7 +689,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
                    {"batches", write_exactly},
                    {"replies", read_reply_exactly},
                    {"sends", read_sends_exactly},
-                   {"structures", drive_structures}};
+                   {"structures", drive_structures},
+                   {"assigned", drive_calls}};
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         if (strcmp(targets[i].name, OMQ_FUZZ) == 0) {
             targets[i].read_exactly(bytes, size);
@@ -689,6 +712,7 @@ int main(int argc, char **argv) {
         drive_table(&seed, amount);
         drive_rows(&seed, amount);
         drive_ids(&seed, amount);
+        drive_assigned(&seed, 10 * amount);
         for (int i = 0; i < 20; i++) { /* the bounds are drawn anew */
             drive_lanes(&seed, amount / 20);
         }
@@ -706,6 +730,8 @@ int main(int argc, char **argv) {
             drive_table(&seed, amount);
             failing = odds;
             drive_ids(&seed, amount);
+            failing = odds;
+            drive_assigned(&seed, 10 * amount);
         }
         starve_reset();
     } else if (strcmp(argv[1], "fuzz") == 0) {

@@ -250,7 +250,6 @@ static bool consume_some(buffer *held, int32_t queue_id) {
     if (count > 0) {
         int64_t next = omq_process_queue_commit(held->queue, &slot);
         REQUIRE(next == held->expected);
-        (void)omq_process_queue_done_after(held->queue, next);
         while (omq_process_queue_collect(held->queue, &slot)) {
         }
     }
@@ -277,7 +276,6 @@ static bool consume_lanes(buffer *held, int32_t queue_id) {
         omq_answer_release(answer);
         REQUIRE(omq_lane_map_done(held->lanes, offset) == OMQ_FLIGHT_OWN);
         REQUIRE(is_done(omq_process_queue_remove(held->queue, &offset, 1, &done)));
-        (void)omq_process_queue_done_after(held->queue, done);
     }
     return held->expected < LAST;
 }

@@ -221,35 +221,52 @@ def test_answers_are_buffered_one_after_the_other_and_told_once(run: Run) -> Non
     assert (queue.next_pull_offset, queue.queue_end) == (30, 1_000)
     assert bodies(queue, 25) == [b"m%d" % each for each in range(25)]
     assert queue.commit() == 25
-    assert queue.done_after(25) == 25
     assert bodies(queue, 100) == [b"m%d" % each for each in range(25, 30)]
-    assert queue.done_after(queue.commit()) == 30
+    assert queue.commit() == 30
     pulls, messages, _, buckets = stream.take_counts()
     assert (pulls, messages, sum(buckets)) == (3, 30, 3)
     assert stream.take_counts() == (0, 0, 0, (0,) * 15)
 
 
+class Lease(NamedTuple):
+    epoch: int
+    deadline_ms: int
+
+
+def by_key() -> core.AssignedQueue:
+    return core.AssignedQueue(
+        "q",
+        Lease(1, 1 << 60),
+        0,
+        claim=core.Claim,
+        run=core.MessageRun,
+        lanes=core.LaneMap("q", keyless="lane"),
+    )
+
+
 def test_lanes_are_filled_and_name_their_batches_until_all_is_done(run: Run) -> None:
-    queue, lanes = core.ProcessQueue("q"), core.LaneMap("q", keyless="lane")
-    stream = run.stream(queue, lanes=lanes)
+    assigned = by_key()
+    queue, lanes = assigned.process_queue, assigned.lanes
+    run.stream(queue, lanes=lanes)
     run.broker.answer(run.broker.asked()[1], range(10))
     run.broker.answer(run.broker.asked()[1], range(10, 20))
     run.broker.asked()
     assert (lanes.message_count, queue.message_count) == (20, 20)
-    found, numbers = [], set()
+    found, batches = [], []
     for offset in range(20):
-        ((taken,), (token,)) = lanes.take_columns(1)  # none has a key: one at a time
-        batch = stream.lane_batch(token >> 32)
-        found += [bytes(view.body) for view in batch.views(core.MessageView, token & 0xFF, 1)]
-        numbers.add(token >> 32)
-        assert taken == offset
-        lanes.done(offset)
-        queue.remove([offset])
+        claim, _ = assigned.claim(1, 0)  # none has a key: one at a time
+        ((batch, _, _),) = claim.messages.segments
+        batches.append(batch)
+        found += [bytes(view.body) for view in claim.messages.views(core.MessageView)]
+        assert claim.messages.offsets() == [offset]
+        assigned.finish_lanes(claim, 1, 0, leaves=True)
     assert found == [b"m%d" % each for each in range(20)]
-    assert len(numbers) == 2
-    for number in numbers:
-        with pytest.raises(RuntimeError, match="is gone"):
-            stream.lane_batch(number)
+    assert batches == [batches[0]] * 10 + [batches[10]] * 10, "each was made once"
+    assert (assigned.done_offset, queue.message_count) == (20, 0)
+    del batch, claim
+    batches[1:] = []
+    gc.collect()
+    assert not [one for one in gc.get_referrers(batches[0]) if isinstance(one, dict)]
 
 
 def test_an_answer_with_a_copy_is_handed_over_and_noted_up_to_it(run: Run) -> None:
@@ -273,23 +290,23 @@ def test_an_answer_with_a_copy_is_handed_over_and_noted_up_to_it(run: Run) -> No
 
 
 def test_cleared_lanes_are_filled_anew(run: Run) -> None:
-    queue, lanes = core.ProcessQueue("q"), core.LaneMap("q", keyless="lane")
+    assigned = by_key()
+    queue, lanes = assigned.process_queue, assigned.lanes
     run.stream(queue, lanes=lanes)
     run.broker.answer(run.broker.asked()[1], range(10))
     run.broker.asked()
-    (_, (old,)) = lanes.take_columns(1)
-    queue.reset(3)
-    lanes.reset(3)
-    stream = run.stream(queue, offset=3, lanes=lanes)
+    old, _ = assigned.claim(1, 0)
+    assert assigned.lose()
+    assert not assigned.regain(Lease(2, 1 << 60), 3), "its claim runs"
+    assigned.finish_lanes(old, 1, 0, leaves=True)  # the flight of the time before
+    assert assigned.regain(Lease(2, 1 << 60), 3)
+    run.stream(queue, offset=3, lanes=lanes)
     run.broker.answer(run.broker.asked()[1], range(3, 10))
     run.broker.asked()
-    lanes.failed(0)  # the flight of the time before
-    ((taken,), (token,)) = lanes.take_columns(1)
-    assert taken == 3
-    (view,) = stream.lane_batch(token >> 32).views(core.MessageView, token & 0xFF, 1)
+    claim, _ = assigned.claim(1, 0)
+    assert claim.messages.offsets() == [3]
+    (view,) = claim.messages.views(core.MessageView)
     assert bytes(view.body) == b"m3"
-    with pytest.raises(RuntimeError, match="is gone"):
-        stream.lane_batch(old >> 32)
 
 
 def test_a_batch_outlives_the_queue_and_keeps_its_failed_attempts_until_it_is_done(
