@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Run FastStream's own test patterns for brokers on ordermq's broker for it.
+# Run the test suites that FastStream and kombu have for brokers on those of ordermq.contrib.
 #   ci/frameworks.sh                 all of them, most through an embedded broker
 #   ci/frameworks.sh -k Consume      arguments go to pytest
-# Its packages on PyPI have no tests, so they are cloned from its repository, at the tag of the
-# installed version, into build/frameworks; ORDERMQ_FASTSTREAM names another source, or a checkout.
-# What its tests need besides FastStream is installed there, too, and in no environment.
+# kombu's sdist has its tests. FastStream's has not, so they are cloned from its repository, at the tag
+# of the installed version; ORDERMQ_FASTSTREAM names another source, or a checkout. They are fetched
+# into build/frameworks, and so is what they need besides, in no environment.
 set -euo pipefail
 case ${1:-} in
 -h | --help)
@@ -37,11 +37,24 @@ if [ ! -d "$packages" ]; then
         typer httpx python-multipart psutil
 fi
 
-echo "ordermq: FastStream's patterns for brokers, of $checkout"
-# Its package `tests` must be found, and not this checkout's: so it is the working directory, and no
-# conftest.py above the file is read.
-cd "$checkout"
-PYTHONPATH=$checkout:$root:$packages exec "$venv/bin/python" -m pytest -p no:cacheprovider \
-    -p tests.conftest -c "$checkout/pyproject.toml" --rootdir "$checkout" \
-    --import-mode importlib --confcutdir "$root/tests/frameworks" \
-    "$root/tests/frameworks/faststream_patterns.py" -v --tb=short -m "" "$@"
+kombu=kombu-$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("kombu"))')
+if [ ! -d "$folder/$kombu" ]; then
+    "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --no-binary kombu --dest "$folder" "${kombu/-/==}"
+    tar -xzf "$folder/$kombu.tar.gz" -C "$folder"
+fi
+
+failed=0
+# The suite's own packages must be found, and not this checkout's `tests`: so the suite is the working
+# directory, and no conftest.py above our file is read.
+suite() { # folder, our file, arguments of pytest
+    local place=$1 file=$2
+    shift 2
+    echo "ordermq: $file, with the tests in $place"
+    (cd "$place" && PYTHONPATH=$place:$root:$packages "$venv/bin/python" -m pytest -v --tb=short \
+        -p no:cacheprovider --rootdir "$place" --import-mode importlib \
+        --confcutdir "$root/tests/frameworks" "$root/tests/frameworks/$file" "$@") || failed=1
+}
+suite "$checkout" faststream_patterns.py -p tests.conftest -c "$checkout/pyproject.toml" -m "" "$@"
+suite "$folder/$kombu" kombu_patterns.py -c /dev/null "$@"
+exit $failed

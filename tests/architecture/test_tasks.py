@@ -38,6 +38,7 @@ KNOWN = {
     "remoting/dialer.py": "the connect that races the addresses",
     "remoting/response_futures.py": "the loop's exception handler; the check goes on",
     "contrib/faststream/subscriber.py": "`stop`, or whoever asks the reader for the next batch",
+    "contrib/kombu.py": "Python's hook for threads; the queues of the exchange get no more",
     "metrics/opentelemetry.py": "Python's hook for threads; each collection records, too",
     "rocketmq/client_settings.py": "Python's hook for threads",
     "rocketmq/send_callbacks.py": "the thread itself, which goes on",

@@ -29,6 +29,7 @@ PRINTED = {
     "replay_by_time.py": "today 0\ntoday 1\ntoday 2\n",
     "key_lanes.py": "20 keys of one queue, each in order: True\n",
     "orders_faststream.py": "bill 1: 120 cents\nbill 2: 240 cents\nbill 3: 360 cents\n",
+    "tasks_celery.py": "ann: bill 1\nann: bill 2\nann: bill 3\n",
     "outbox.py": "o-17 COMMIT\no-18 COMMIT\no-17 ROLLBACK\nconsumers see: o-17 o-18\n",
 }
 ELSEWHERE = {

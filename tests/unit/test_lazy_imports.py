@@ -13,6 +13,7 @@ for module, library in (
     ("ordermq.metrics.opentelemetry", "opentelemetry"),
     ("ordermq.metrics.tracing", "opentelemetry"),
     ("ordermq.contrib.faststream", "faststream"),
+    ("ordermq.contrib.kombu", "kombu"),
 ):
     sys.modules[library] = None
     try:
@@ -32,4 +33,5 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         "opentelemetry run pip install 'ordermq[otel]'",
         "opentelemetry run pip install 'ordermq[otel]'",
         "faststream run pip install 'ordermq[faststream]'",
+        "kombu run pip install 'ordermq[kombu]'",
     ]

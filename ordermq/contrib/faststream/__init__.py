@@ -15,9 +15,10 @@ from ordermq.contrib.faststream.broker import (
     OrderMQRoute,
     OrderMQRouter,
 )
-from ordermq.contrib.faststream.message import OrderMQMessage, Rejected
+from ordermq.contrib.faststream.message import OrderMQMessage
 from ordermq.contrib.faststream.publisher import OrderMQPublishCommand, OrderMQResponse
 from ordermq.contrib.faststream.testing import TestOrderMQBroker
+from ordermq.contrib.rejected import Rejected
 
 __all__ = [
     "OrderMQBroker",

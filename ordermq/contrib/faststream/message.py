@@ -25,13 +25,6 @@ REPLY_TO = "reply_to"
 parsed: ContextVar[list[StreamMessage[Any]]] = ContextVar("ordermq_faststream_parsed")
 
 
-class Rejected(Exception):
-    """A message was rejected: no retry can mend it.
-
-    Raised to the consumer, whose failure policy moves the message to the dead-letter topic.
-    """
-
-
 class OrderMQMessage(StreamMessage[Raw]):
     """A message, or a batch of messages of one queue.
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
@@ -22,18 +22,18 @@ from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 
 from ordermq.consumer.async_consumer import AsyncBatch, AsyncConsumer
-from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Retry, matches
+from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.listener import ConcurrentContext, ConsumeContext, ListenerAnswer
 from ordermq.contrib.faststream.message import (
     MessageParser,
     OrderMQMessage,
     Raw,
-    Rejected,
     acknowledgement,
     noted,
     parsed,
 )
 from ordermq.contrib.faststream.publisher import ReplyPublisher
+from ordermq.contrib.rejected import Rejected, with_rejections
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
@@ -182,7 +182,7 @@ class TopicSubscriber(SubscriberUsecase[Any]):
         if self.calls:
             options |= _by_order(config.order)
             if config.order != "none":
-                options["on_failure"] = _with_rejections(config.on_failure)
+                options["on_failure"] = with_rejections(config.on_failure)
             if config.max_records:
                 options["consume_message_batch_max_size"] = config.max_records
         else:
@@ -427,17 +427,6 @@ class _Reader:
 
 def _by_order(order: Order) -> dict[str, Any]:
     return {"order_by_key": True} if order == "key" else {}
-
-
-def _with_rejections(policy: FailurePolicy | None) -> FailurePolicy:
-    """Return the policy of an ordered consumer, which moves rejected messages at once."""
-    given = Retry() if policy is None else policy
-    others = given.dead_letter_on
-
-    def is_hopeless(error: BaseException) -> bool:
-        return isinstance(error, Rejected) or matches(others, error)
-
-    return replace(given, dead_letter_on=is_hopeless)
 
 
 def _place(raw: Raw) -> str:
