@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ordermq.errors import OrderMQError
     from ordermq.health import BrokerHealth, ClientHealth, ConsumerHealth
     from ordermq.model.codec import Codec, FunctionCodec, JsonCodec, PydanticCodec
+    from ordermq.model.failure_story import FailureStory
     from ordermq.model.message import Message, MessageView
     from ordermq.model.message_queue import MessageQueue
     from ordermq.model.receipts import SendReceipt
@@ -96,6 +97,7 @@ __all__ = [
     "ConsumerStatistics",
     "DeadLetter",
     "FailurePolicy",
+    "FailureStory",
     "FunctionCodec",
     "JsonCodec",
     "Listener",
@@ -209,6 +211,7 @@ _HOMES = {
         "JsonCodec",
         "PydanticCodec",
     ),
+    "model.failure_story": ("FailureStory",),
     "model.message": (
         "Message",
         "MessageView",

@@ -228,7 +228,10 @@ class Admin(Closing):
     # Dead letters.
 
     def dead_letters(self) -> list[DeadLetters]:
-        """Return the groups that have dead letters, sorted; `peek("%DLQ%billing")` reads them."""
+        """Return the groups that have dead letters, sorted; `peek("%DLQ%billing")` reads them.
+
+        `FailureStory.of(letter)` tells why one is there.
+        """
         return self._client.call(self._dead_letters.summaries())
 
     def redrive_offsets(self, group: str) -> dict[MessageQueue, int]:
@@ -249,6 +252,9 @@ class Admin(Closing):
         the key's queue, behind what was sent there since. Letters that were sent again are
         remembered and not sent by a later call; after a crash up to 256 are repeated. The letters
         themselves stay until the broker deletes them for their age.
+
+        Where later messages of a letter's key were consumed meanwhile, its order is broken:
+        `overtaken_by` of the result counts those that were stored behind the letters.
 
         Args:
             count: at most so many; default all that wait now.

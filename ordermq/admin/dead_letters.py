@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import aclosing
 
 from ordermq.admin.topics import Topics
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
-from ordermq.errors import BrokerError, ConfigError, LockRefused
+from ordermq.errors import BrokerError, ConfigError, LockRefused, RouteError
 from ordermq.model import properties as props
+from ordermq.model.failure_story import NAMES, FailureStory
 from ordermq.model.message import RESERVED_PROPERTIES, Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import DEAD_LETTER_PREFIX, dead_letter_topic
@@ -30,6 +32,7 @@ _OWN_PROPERTIES = RESERVED_PROPERTIES | {
     props.TRACE_ON,
     props.CLUSTER,
     ORIGIN_PROPERTY,
+    *NAMES,
 }
 
 
@@ -55,12 +58,16 @@ class Redriven(Value):
         sent: letters that were sent and stored.
         keys: sharding keys among them; letters without a key count as none.
         left: letters that still wait.
+        overtaken_by: messages that were stored behind the letters in the queues that these came
+            from: each letter is out of order with those of its key among them that were consumed.
+            As far as letters say where they came from.
     """
 
     group: str
     sent: int
     keys: int
     left: int
+    overtaken_by: int = 0
 
 
 class DeadLetterTopics:
@@ -104,13 +111,32 @@ class DeadLetterTopics:
         """Send letters again, as `Admin.redrive` describes."""
         # The present ends: a letter that fails once more meanwhile comes back behind them.
         ends = self._client.call(self._topics.ends(dead_letter_topic(group)))
-        sent, keys = 0, set[str]()
+        sent, keys, places = 0, set[str](), dict[str, int]()
+        # Before anything is sent: the letters themselves would count as messages behind them.
+        sources = self._client.call(self._sources(ends))
         with self._open_producer() as producer:
             for queue, each in ends.items():
                 if sent != count:
                     most = None if count is None else count - sent
-                    sent += self._redrive_queue(producer, queue, each, most, to_topic, keys)
-        return Redriven(group, sent, len(keys), self._client.call(self._look(group)).waiting)
+                    sent += self._redrive_queue(producer, queue, each, most, to_topic, keys, places)
+        overtaken_by = sum(
+            max(sources[name] - offset - 1, 0) for name, offset in places.items() if name in sources
+        )
+        waiting = self._client.call(self._look(group)).waiting
+        return Redriven(group, sent, len(keys), waiting, overtaken_by)
+
+    async def _sources(self, ends: dict[MessageQueue, QueueEnds]) -> dict[str, int]:
+        """Return the present ends of the queues that waiting letters came from, by their names."""
+        topics = set[str]()
+        for queue, each in ends.items():
+            offset = await self._begin(queue, each)
+            letters = await self._read(queue, offset, each.end, _AT_ONCE)
+            topics |= {letter.topic for letter in letters if FailureStory.of(letter) is not None}
+        found: dict[str, int] = {}
+        for topic in topics:
+            with contextlib.suppress(RouteError):  # deleted: nothing is behind its letters
+                found |= {str(q): e.end for q, e in (await self._topics.ends(topic)).items()}
+        return found
 
     def _redrive_queue(
         self,
@@ -120,6 +146,7 @@ class DeadLetterTopics:
         count: int | None,
         to_topic: str | None,
         keys: set[str],
+        places: dict[str, int],
     ) -> int:
         call, sent = self._client.call, 0
         epoch = call(self._lock(queue))
@@ -143,6 +170,10 @@ class DeadLetterTopics:
                         offset = letters[done - 1].queue_offset + 1
                         call(self._commit(queue, offset, epoch))
                 sent += done
+                for letter in letters[:done]:
+                    if (story := FailureStory.of(letter)) is not None and story.offset >= 0:
+                        first = places.get(story.queue, story.offset)
+                        places[story.queue] = min(first, story.offset)
                 keys |= {letter.sharding_key for letter in letters if letter.sharding_key}
                 call(self._lock(queue))
         finally:

@@ -73,7 +73,8 @@ def show_letters(
 ) -> None:
     """Print dead letters of GROUP, the oldest first.
 
-    "sent to" is the topic that each came from, and goes back to with `dlq redrive`.
+    "topic" is the one that each was sent to, and goes back to with `dlq redrive`. "why" is the
+    exception of the last of its attempts, as ordermq's consumers store it with the letter.
 
     \b
     Example:
@@ -113,6 +114,10 @@ def redrive(
 ) -> None:
     """Send the dead letters of GROUP again, in the order of each key.
 
+    They go behind the messages that were sent to their topics meanwhile: where later messages of a
+    key were consumed, its order is broken, and sending again does not mend it. Groups that must
+    keep it hold failing keys back with ParkKey: `ordermq parked`.
+
     Those that were sent again are remembered, and not sent by the next call.
 
     \b
@@ -134,3 +139,9 @@ def redrive(
     else:
         keys = counted(done.keys, "key")
         note(f"{counted(done.sent, 'dead letter')} of {keys} sent again, {done.left:,} left")
+        if done.overtaken_by:
+            note(
+                f"{counted(done.overtaken_by, 'message')} of their queues were stored behind them "
+                "before that: keys of which some were consumed are out of order. "
+                "on_failure=ParkKey() keeps the order of a key"
+            )

@@ -19,6 +19,7 @@ from ordermq.cli.output import (
     print_table,
 )
 from ordermq.cli.place import count_option, from_option, queues_option
+from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import MessageView
 
 _MOST_BODY = 60  # characters of a body in a table; --json has all of it
@@ -55,7 +56,7 @@ def show_messages(
     """
     if as_json:
         print_json_list(
-            {**message_document(each), **({"sent_to": each.topic} if with_origin else {})}
+            {**message_document(each), **(_origin(each) if with_origin else {})}
             for each in messages
         )
     elif not messages:
@@ -64,18 +65,30 @@ def show_messages(
         columns = ["queue", "key", "body", "offset", "stored"]
         rows = [list(row) for row in _rows(messages)]
         if with_origin:
-            columns.insert(1, "sent to")
+            columns[1:1] = ["topic", "why", "tries"]
             for row, message in zip(rows, messages, strict=True):
-                row.insert(1, message.topic)
+                story = FailureStory.of(message)
+                why = ("", "") if story is None else (_line(story.error), story.attempts)
+                row[1:1] = [message.topic, *why]
         print_table(title, columns, rows, right=len(columns) - 2, text="body")
+
+
+def _origin(letter: MessageView) -> dict[str, object]:
+    """Return what JSON has of a dead letter besides the message."""
+    story = FailureStory.of(letter)
+    return {"sent_to": letter.topic, "failure": None if story is None else story._asdict()}
+
+
+def _line(text: str) -> str:
+    # A line of its own per message: a text with line ends would tear the table apart.
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_BODY else f"{line[: _MOST_BODY - 1]}…"
 
 
 def _rows(messages: Iterable[MessageView]) -> Iterable[tuple[object, ...]]:
     for message in messages:
         document = message_document(message)
-        # A line of its own per message: a body with line ends would tear the table apart.
-        body = " ".join(str(document.get("body") or document.get("body_base64")).split())
-        shown = body if len(body) <= _MOST_BODY else f"{body[: _MOST_BODY - 1]}…"
+        shown = _line(str(document.get("body") or document.get("body_base64")))
         yield (
             f"{message.message_queue.broker_name}/{message.queue_id}",
             message.sharding_key,

@@ -314,7 +314,12 @@ def letters(producer: Producer, make_consumer: MakeConsumer, seen: Seen) -> None
         seen.take(messages, context)
 
     policy = DeadLetter(max_attempts=1)
-    with make_consumer(listen, on_failure=policy, suspend_current_queue_time_ms=10) as consumer:
+    with make_consumer(
+        listen,
+        on_failure=policy,
+        pause_after_dead_letters=0,
+        suspend_current_queue_time_ms=10,
+    ) as consumer:
         seen.wait_for_count(80)
         eventually(lambda: consumer.statistics["diverted"] == 20, "twenty were given up")
 

@@ -190,6 +190,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
         name_servers=cli.broker.name_servers,
         consume_from_where="first_offset",
         on_failure=DeadLetter(max_attempts=1),
+        pause_after_dead_letters=0,
         suspend_current_queue_time_ms=10,
     )
     consumer.subscribe("orders")
@@ -205,9 +206,13 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
     letters = cli.json("dlq show billing --count 100")
     assert len(letters) == SENT
     assert {(each["topic"], each["sent_to"]) for each in letters} == {("%DLQ%billing", "orders")}
-    assert re.search(r"^ queue +sent to +key ", cli.shown("dlq show billing"), re.MULTILINE)
+    assert {each["failure"]["error"] for each in letters} == {"ValueError: a test's own failure"}
+    shown = cli.shown("dlq show billing")
+    assert re.search(r"^ queue +topic +why +tries +key ", shown, re.MULTILINE)
     assert cli.run("dlq redrive billing").exit_code == 2  # nobody to ask
-    assert cli.json("dlq redrive billing --count 4 --yes") == {
+    done = cli.json("dlq redrive billing --count 4 --yes")
+    assert 0 < done.pop("overtaken_by") < SENT
+    assert done == {
         "group": "billing",
         "sent": 4,
         "keys": len({m["key"] for m in cli.json("dlq show billing --from first --count 4")}),
@@ -216,9 +221,9 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
     waiting = cli.json("dlq show billing --waiting --from first --count 5")
     assert [each["offset"] for each in waiting] == [4, 5, 6, 7, 8]
     assert len(cli.json("dlq show billing --waiting --count 100")) == SENT - 4
-    assert f"{SENT - 4} dead letters of 3 keys sent again, 0 left" in cli.shown(
-        "dlq redrive billing --yes"
-    )
+    said = cli.shown("dlq redrive billing --yes")
+    assert f"{SENT - 4} dead letters of 3 keys sent again, 0 left" in said
+    assert "of their queues were stored behind them" in " ".join(said.split())
     assert cli.json("topics describe orders")["messages"] == 2 * SENT
     assert "1 group with dead letters" in cli.shown("dlq list")
     assert cli.json("dlq show billing --waiting --from first") == []

@@ -158,6 +158,7 @@ def test_dead_letters_are_sent_again_once_in_the_order_of_their_keys(
         run.group,
         name_servers=run.cluster.name_servers,
         on_failure=DeadLetter(max_attempts=1),
+        pause_after_dead_letters=0,
         suspend_current_queue_time_ms=10,
         **MEMBER_SETTINGS | {"consume_message_batch_max_size": 1},
     )

@@ -91,7 +91,7 @@ def test_topics_and_groups_are_shown_and_changed(run: Run, commands: Commands) -
 
 def test_dead_letters_are_listed_shown_and_sent_again(run: Run, commands: Commands) -> None:
     commands.json(f"topics create {run.topic} --queues 2")
-    consumer = consumer_of(run, on_failure=DeadLetter(max_attempts=1))
+    consumer = consumer_of(run, on_failure=DeadLetter(max_attempts=1), pause_after_dead_letters=0)
     is_healed = threading.Event()
 
     @consumer.orderly

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ordermq import core
 from ordermq.client.session import ClientSession
@@ -38,6 +38,7 @@ from ordermq.consumer.dispatch.failure_policy import (
     FailureHandler,
     cause_of,
     send_back,
+    send_dead_letter,
 )
 from ordermq.consumer.listener import (
     CONCURRENT,
@@ -436,11 +437,28 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         self, message: MessageView, delay_level: int, cause: BaseException | None
     ) -> bool:
         max_retries = self._max_retries
-        is_last = delay_level < 0 or message.reconsume_times >= max_retries  # the broker's rule
-        if is_last and self._guard.reason:
-            return False  # it waits like those that are not consumed at all
+        if delay_level >= 0 and message.reconsume_times < max_retries:
+            return await self._is_sent(
+                message,
+                send_back(self._client, self._group, message, delay_level, max_retries),
+            )
+        async with self._guard.moving() as may_move:
+            if not may_move:
+                return False  # it waits like those that are not consumed at all
+            # Not by the broker, which would copy it as it is: its story goes along.
+            attempts = message.reconsume_times + 1
+            first_ms = self._clock.now_ms() if attempts == 1 else None
+            story = self._failures.story(message, cause, attempts, first_ms)
+            send = send_dead_letter(self._client, self._group, message, attempts, story)
+            is_sent = await self._is_sent(message, send)
+            if is_sent:
+                self._statistics.add("dead_letters", queue=message.message_queue)
+                self._guard.note(message.message_queue, cause_of(cause))
+            return is_sent
+
+    async def _is_sent(self, message: MessageView, send: Coroutine[Any, Any, None]) -> bool:
         try:
-            await send_back(self._client, self._group, message, delay_level, max_retries)
+            await send
         except (RemotingError, RouteError) as error:
             self._statistics.add("send_back_errors")
             _log.warning(
@@ -459,7 +477,4 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             )
             return False
         self._statistics.add("sent_back")
-        if is_last:
-            self._statistics.add("dead_letters", queue=message.message_queue)
-            self._guard.note(message.message_queue, cause_of(cause))
         return True

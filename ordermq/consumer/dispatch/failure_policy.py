@@ -33,6 +33,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.model import properties as props
+from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import MessageView
 from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
@@ -460,10 +461,25 @@ class FailureHandler:
 
         Args: cause: what the listener raised; None: it returned that it failed.
         """
-        is_moved, error = yield OnIoThread(self._dead_letter(assigned, claim, message, cause))
+        is_moved, error = yield OnIoThread(self.dead_letter(assigned, claim, message, cause))
         if error is not None and not isinstance(error, ListenerCancelled):
             raise error
         return bool(is_moved)
+
+    async def dead_letter(
+        self,
+        assigned: AssignedQueue,
+        claim: BatchClaim,
+        message: MessageView,
+        cause: BaseException | None,
+    ) -> bool:
+        """`move_to_dead_letters` on the I/O thread."""
+        async with self._guard.moving() as may_move:
+            # If not, it waits like all others: it is of another queue or key, or was in progress.
+            is_moved = may_move and await self._dead_letter(assigned, claim, message, cause)
+            if is_moved:
+                self._guard.note(assigned.queue, cause_of(cause))
+        return is_moved
 
     async def _dead_letter(
         self,
@@ -472,8 +488,6 @@ class FailureHandler:
         message: MessageView,
         cause: BaseException | None,
     ) -> bool:
-        if self._guard.reason:
-            return False  # of another queue or key, when the stop came: it waits like all others
         offset = message.queue_offset
         attempts = assigned.attempts[offset]
         # A listener may have come back late: the next owner has the message, and may do it.
@@ -486,7 +500,8 @@ class FailureHandler:
             )
             return False
         try:
-            await send_dead_letter(self._client, self._group, message, attempts)
+            story = self.story(message, cause, attempts, assigned.first_failed_ms(offset))
+            await send_dead_letter(self._client, self._group, message, attempts, story)
         except (RemotingError, RouteError) as error:
             # The message is retried like after any failure, and sent again if it fails again.
             _log.warning(
@@ -507,8 +522,28 @@ class FailureHandler:
             offset,
             attempts,
         )
-        self._guard.note(assigned.queue, cause_of(cause))
         return True
+
+    def story(
+        self, message: MessageView, cause: BaseException | None, attempts: int, first_ms: int | None
+    ) -> FailureStory:
+        """Return the story of a message that is about to be a dead letter.
+
+        Args: first_ms: its first failure, on the monotonic clock; None: not known.
+        """
+        clock = self._client.clock
+        # The wall time of now, less the time that has passed: a wall clock may have been set.
+        first = 0 if first_ms is None else clock.wall_ms() - (clock.now_ms() - first_ms)
+        text = _SUSPENDED if cause is None else f"{type(cause).__name__}: {cause}"
+        return FailureStory(
+            text,
+            attempts,
+            first,
+            str(message.message_queue),
+            message.queue_offset,
+            self._group,
+            self._client.client_id,
+        )
 
     def stop(self, assigned: AssignedQueue, offset: int) -> None:
         """Stop the queue at a message that reached the limit."""
@@ -524,7 +559,7 @@ class FailureHandler:
 
 
 async def send_dead_letter(
-    client: ClientSession, group: str, message: MessageView, attempts: int
+    client: ClientSession, group: str, message: MessageView, attempts: int, story: FailureStory
 ) -> None:
     """Store `message` in the group's dead-letter topic and await the acknowledgement.
 
@@ -534,7 +569,7 @@ async def send_dead_letter(
     # broker turns into the dead-letter topic (docs/internals/protocol.md#sending). The broker the
     # message came from is sure to know the group
     # (docs/internals/semantics.md#failures-and-dead-letters).
-    await _store_again(client, group, message, attempts, attempts - 1)
+    await _store_again(client, group, message, attempts, attempts - 1, story=story)
 
 
 async def send_back(
@@ -580,6 +615,7 @@ async def _store_again(
     times: int,
     max_retries: int,
     delay_level: int = 0,
+    story: FailureStory | None = None,
 ) -> None:
     """Send a copy to the retry topic; `times` above `max_retries` makes it a dead letter."""
     queue = message.message_queue
@@ -594,6 +630,8 @@ async def _store_again(
     # stored with; the offsets were added to the pull reply.
     for name in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
         properties.pop(name, None)
+    if story is not None:
+        story.add_to(properties)
     if delay_level:
         properties[props.DELAY] = str(delay_level)
     header = SendHeader(

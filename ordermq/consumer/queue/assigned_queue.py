@@ -342,6 +342,11 @@ class AssignedQueue(core.AssignedQueue):
         attempts = self.attempts.get(offset, 0) + self.outages.get(offset, 0)
         return Blocked(self.queue, offset, attempts, failed_ms[offset])
 
+    def first_failed_ms(self, offset: int) -> int | None:
+        """Return when an unfinished message failed first, on the monotonic clock; None: never."""
+        with self._lock:
+            return self._failed_ms.get(offset)
+
     def is_revoked(self) -> bool:
         """Return True once the queue is being revoked or its lease is lost."""
         return self.stage != status.STAGE_ACTIVE or self.lease is None

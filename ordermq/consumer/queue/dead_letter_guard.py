@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.model.message_queue import MessageQueue
@@ -17,7 +19,7 @@ class DeadLetterGuard:
     """Counts dead letters of a member and stops it when they are too many in too few messages.
 
     A typo in a listener would move a whole topic to the dead-letter topic, and sending it again
-    puts it behind newer messages. Used on the I/O thread, but `resume` and the attributes.
+    puts it behind newer messages. For the I/O thread, but for `resume` and the attributes.
 
     Args:
         most: so many dead letters stop the consumer; 0: never.
@@ -35,11 +37,25 @@ class DeadLetterGuard:
         # By topic: how many of its messages were done at each of its last dead letters. By topic,
         # as the messages of one that is well must not hide another one whose code is broken.
         self._letters: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=most))
+        self._turn = asyncio.Lock()
         self.reason = ""  # why the consumer is stopped; empty while it is not
 
     def follow(self, pause: Callable[[], object]) -> None:
         """Have `pause` called when the consumer is to stop."""
         self._pause = pause
+
+    @asynccontextmanager
+    async def moving(self) -> AsyncIterator[bool]:
+        """Let messages be moved one at a time; gives False if the consumer is stopped.
+
+        Else a listener that fails at once would have a whole buffer on its way before the first of
+        its letters is counted.
+        """
+        if not self._most:
+            yield True
+            return
+        async with self._turn:
+            yield not self.reason
 
     def note(self, queue: MessageQueue, cause: str) -> None:
         """Count a message that was moved to the dead-letter topic.
