@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import click
 
@@ -76,7 +77,7 @@ def show_messages(
 def _origin(letter: MessageView) -> dict[str, object]:
     """Return what JSON has of a dead letter besides the message."""
     story = FailureStory.of(letter)
-    return {"sent_to": letter.topic, "failure": None if story is None else story._asdict()}
+    return {"sent_to": letter.topic, "failure": None if story is None else asdict(story)}
 
 
 def _line(text: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ordermq.model import properties as props
+from ordermq.value import Value
 
 # As of the dead letters of Spark's stages.
 ERROR, QUEUE, OFFSET = "omq_error", "omq_failed_queue", "omq_failed_offset"
@@ -15,7 +16,7 @@ NAMES = frozenset({ERROR, QUEUE, OFFSET, ATTEMPTS, FIRST_MS, GROUP, MEMBER})
 _MAX_ERROR = 1_000  # characters
 
 
-class FailureStory(NamedTuple):
+class FailureStory(Value):
     """What happened to a message before it became a dead letter.
 
     Args:
