@@ -474,11 +474,7 @@ class LitePullConsumer(GroupConsumer):
 
         Raises: StateError: one is not assigned; none is resumed.
         """
-        control = self._live().control
-        if queues is None:
-            control.resume_all()
-        else:
-            control.resume_held(_several(queues))
+        self._live().resume(None if queues is None else _several(queues))
 
     # Offsets.
 

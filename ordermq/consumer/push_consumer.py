@@ -723,11 +723,11 @@ class PushConsumer(GroupConsumer):
         Raises: StateError: not running; the queue is neither assigned nor released.
         """
         member = self._live()
-        self._guard.resume()  # first: a batch that begins now may move its message again
         if message_queue is not None:
             member.control.resume(message_queue)
+            member.resume(())
             return
-        member.control.resume_all()
+        member.resume(None)
         member.rejoin()  # only after a `pause(release=True)` of everything
 
     def seek(self, message_queue: MessageQueue, offset: int) -> Future[None]:

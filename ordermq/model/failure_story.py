@@ -17,7 +17,7 @@ _MAX_ERROR = 1_000  # characters
 
 
 class FailureStory(Value):
-    """What happened to a message before it became a dead letter.
+    """History of a message before it became a dead letter.
 
     Args:
         error: type and text of the last exception, at most 1,000 characters; or that the listener

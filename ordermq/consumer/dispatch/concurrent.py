@@ -87,10 +87,12 @@ class SendBack(NamedTuple):
     Args:
         delay_level: as of `ConcurrentContext`; None: they are retried here.
         error: what failed; None: the listener returned so.
+        since_ms: start of the call.
     """
 
     delay_level: int | None
     error: BaseException | None
+    since_ms: int
 
 
 class ConcurrentCalls(Step, Protocol):
@@ -344,12 +346,12 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 context.attempt + 1,
                 exc_info=None if type(error) is ConfigError else error,
             )
-        treatment = SendBack(context.delay_level, error)
+        level: int | None = context.delay_level
         if is_outage:
-            treatment = SendBack(None, error)
+            level = None
         elif is_dead:
-            treatment = SendBack(_TO_DEAD_LETTERS, error)
-        self._finish_soon(call, context, done, treatment)
+            level = _TO_DEAD_LETTERS
+        self._finish_soon(call, context, done, SendBack(level, error, call.since_ms))
 
     # Failed messages; on the I/O thread.
 
@@ -365,7 +367,9 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             verdict = verdict_of(Settlement.RETRY, 0)
             self._record_end(context, verdict, detail="TIME_OUT")
         timed_out = TimeoutError(f"no result after {self._config.consume_timeout_ms} ms")
-        self._finish_soon(call, context, 0, SendBack(_TIMED_OUT_DELAY_LEVEL, timed_out))
+        self._finish_soon(
+            call, context, 0, SendBack(_TIMED_OUT_DELAY_LEVEL, timed_out, call.since_ms)
+        )
 
     def _take(self, messages: MessageRun) -> ConcurrentContext | None:
         if (found := self._running.pop(messages, None)) is not None:
@@ -424,25 +428,23 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 messages[-1].queue_offset,
             )
             return []
-        if (level := treatment.delay_level) is None:
+        if treatment.delay_level is None:
             return [message.queue_offset for message in messages]
-        stored = await asyncio.gather(
-            *(self._send_back_one(m, level, treatment.error) for m in messages)
-        )
+        stored = await asyncio.gather(*(self._send_back_one(m, treatment) for m in messages))
         return [
             m.queue_offset for m, is_stored in zip(messages, stored, strict=True) if not is_stored
         ]
 
-    async def _send_back_one(
-        self, message: MessageView, delay_level: int, cause: BaseException | None
-    ) -> bool:
-        max_retries = self._max_retries
+    async def _send_back_one(self, message: MessageView, treatment: SendBack) -> bool:
+        max_retries, delay_level = self._max_retries, treatment.delay_level
+        assert delay_level is not None
+        cause = treatment.error
         if delay_level >= 0 and message.reconsume_times < max_retries:
             return await self._is_sent(
                 message,
                 send_back(self._client, self._group, message, delay_level, max_retries),
             )
-        async with self._guard.moving() as may_move:
+        async with self._guard.moving(treatment.since_ms) as may_move:
             if not may_move:
                 return False  # it waits like those that are not consumed at all
             # Not by the broker, which would copy it as it is: its story goes along.

@@ -474,7 +474,7 @@ class FailureHandler:
         cause: BaseException | None,
     ) -> bool:
         """`move_to_dead_letters` on the I/O thread."""
-        async with self._guard.moving() as may_move:
+        async with self._guard.moving(assigned.claimed_ms(claim)) as may_move:
             # If not, it waits like all others: it is of another queue or key, or was in progress.
             is_moved = may_move and await self._dead_letter(assigned, claim, message, cause)
             if is_moved:

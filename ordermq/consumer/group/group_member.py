@@ -708,6 +708,22 @@ class GroupMember(ProcessBound):
         self._receiver.resize(threads)
         self._admin_requests.thread_count = threads
 
+    def resume(self, queues: Sequence[MessageQueue] | None) -> None:
+        """End the pauses of these queues, or of all, and the stop of the consumer.
+
+        Raises: StateError: one is not assigned; none is resumed.
+        """
+        control, guard = self.control, self._settings.guard
+
+        async def work() -> None:
+            if queues is not None:
+                control.resume_held(queues)
+            guard.resume(self.client.clock.now_ms())
+            if queues is None:
+                control.resume_all()
+
+        self._runtime.call(work())
+
     def leave(self) -> None:
         """Give every queue up and leave the group's member list, until `rejoin`."""
         self._runtime.complete(self._leave())

@@ -342,6 +342,10 @@ class AssignedQueue(core.AssignedQueue):
         attempts = self.attempts.get(offset, 0) + self.outages.get(offset, 0)
         return Blocked(self.queue, offset, attempts, failed_ms[offset])
 
+    def claimed_ms(self, claim: BatchClaim) -> int:
+        """Return when a claim that is not settled was made, on the monotonic clock."""
+        return self.last_claim_ms
+
     def first_failed_ms(self, offset: int) -> int | None:
         """Return when an unfinished message failed first, on the monotonic clock; None: never."""
         with self._lock:

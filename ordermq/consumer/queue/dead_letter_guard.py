@@ -19,7 +19,8 @@ class DeadLetterGuard:
     """Counts dead letters of a member and stops it when they are too many in too few messages.
 
     A typo in a listener would move a whole topic to the dead-letter topic, and sending it again
-    puts it behind newer messages. For the I/O thread, but for `resume` and the attributes.
+    puts it behind newer messages. On the I/O thread, so that a stop and its end are each one step
+    for the other.
 
     Args:
         most: so many dead letters stop the consumer; 0: never.
@@ -38,6 +39,7 @@ class DeadLetterGuard:
         # as the messages of one that is well must not hide another one whose code is broken.
         self._letters: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=most))
         self._turn = asyncio.Lock()
+        self._resumed_ms = -1
         self.reason = ""  # why the consumer is stopped; empty while it is not
 
     def follow(self, pause: Callable[[], object]) -> None:
@@ -45,17 +47,21 @@ class DeadLetterGuard:
         self._pause = pause
 
     @asynccontextmanager
-    async def moving(self) -> AsyncIterator[bool]:
-        """Let messages be moved one at a time; gives False if the consumer is stopped.
+    async def moving(self, since_ms: int) -> AsyncIterator[bool]:
+        """Let messages be moved one at a time; gives False if the consumer is stopped, or was when
+        the call that failed began.
 
         Else a listener that fails at once would have a whole buffer on its way before the first of
         its letters is counted.
+
+        Args: since_ms: start of that call, on the monotonic clock.
         """
         if not self._most:
             yield True
             return
         async with self._turn:
-            yield not self.reason
+            # What failed before a stop says nothing about the listener that was mended meanwhile.
+            yield not self.reason and since_ms > self._resumed_ms
 
     def note(self, queue: MessageQueue, cause: str) -> None:
         """Count a message that was moved to the dead-letter topic.
@@ -90,7 +96,8 @@ class DeadLetterGuard:
             self._group,
         )
 
-    def resume(self) -> None:
-        """End the stop and count anew; any thread."""
+    def resume(self, now_ms: int) -> None:
+        """End the stop and count anew, from calls on that begin later."""
+        self._resumed_ms = now_ms
         self._letters.clear()
         self.reason = ""

@@ -75,6 +75,11 @@ class KeyOrderedQueue(AssignedQueue):
         calls = self.lane_calls.copy().values()
         return [RunningCall(self, *call) for call in calls] or super().running_calls()
 
+    def claimed_ms(self, claim: BatchClaim) -> int:
+        with self._lock:
+            call = self._calls.get(claim.messages.first_offset)
+        return self.last_claim_ms if call is None else call.since_ms
+
     def request_another(self) -> bool:
         """Set the dispatch flag if another call may run now; True: the caller submits the queue."""
         return bool(self.begin_run(only_startable=True))

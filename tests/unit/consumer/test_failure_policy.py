@@ -3,6 +3,7 @@ docs/internals/semantics.md#failure-policies)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -238,12 +239,33 @@ def test_a_resumed_guard_counts_anew_and_pauses_once_per_stop() -> None:
     for _ in range(5):
         guard.note(QUEUE, "listener raised NameError")
     assert done.pauses == 1
-    guard.resume()
+    guard.resume(5)
     assert guard.reason == ""
     guard.note(QUEUE, "listener raised NameError")
     assert guard.reason == ""
     guard.note(QUEUE, "listener raised NameError")
     assert done.pauses == 2
+
+
+def test_what_failed_before_a_stop_is_not_moved_after_it() -> None:
+    guard = Done().guard(2, 2)
+
+    async def may_move(*calls: int) -> list[bool]:
+        found = []
+        for since_ms in calls:
+            async with guard.moving(since_ms) as may_move:
+                found.append(may_move)
+        return found
+
+    async def check() -> None:
+        assert await may_move(0) == [True]
+        guard.note(QUEUE, "listener raised NameError")
+        guard.note(QUEUE, "listener raised NameError")
+        assert await may_move(4) == [False]
+        guard.resume(5)
+        assert await may_move(4, 5, 6) == [False, False, True]
+
+    asyncio.run(check())
 
 
 def test_a_guard_of_no_letters_never_stops() -> None:
