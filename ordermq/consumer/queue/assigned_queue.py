@@ -348,8 +348,7 @@ class AssignedQueue(core.AssignedQueue):
 
     def first_failed_ms(self, offset: int) -> int | None:
         """Return when an unfinished message failed first, on the monotonic clock; None: never."""
-        with self._lock:
-            return self._failed_ms.get(offset)
+        return self.failed_ms.get(offset)
 
     def is_revoked(self) -> bool:
         """Return True once the queue is being revoked or its lease is lost."""

@@ -76,9 +76,8 @@ class KeyOrderedQueue(AssignedQueue):
         return [RunningCall(self, *call) for call in calls] or super().running_calls()
 
     def claimed_ms(self, claim: BatchClaim) -> int:
-        with self._lock:
-            call = self._calls.get(claim.messages.first_offset)
-        return self.last_claim_ms if call is None else call.since_ms
+        call = self.lane_calls.get(claim.messages.first_offset)
+        return self.last_claim_ms if call is None else RunningCall(self, *call).since_ms
 
     def request_another(self) -> bool:
         """Set the dispatch flag if another call may run now; True: the caller submits the queue."""
