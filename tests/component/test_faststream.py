@@ -467,6 +467,24 @@ def test_what_could_not_act_is_refused_with_a_way_out(broker: OrderMQBroker) -> 
     }
 
 
+def test_subscribers_that_would_take_each_others_messages_are_refused() -> None:
+    async def main(*groups: tuple[str, str]) -> None:
+        broker = OrderMQBroker("127.0.0.1:1", group="shop", logger=None)
+        for topic, group in groups:
+
+            @broker.subscriber(topic, group=group)
+            async def handle(order: int) -> None: ...
+
+        async with TestOrderMQBroker(broker) as tested:
+            await tested.publish(1, "orders")
+
+    with pytest.raises(SetupError, match="group 'bill': two subscribers, of bills and of orders"):
+        asyncio.run(main(("orders", "bill"), ("bills", "bill")))
+    with pytest.raises(SetupError, match=r"group 'shop-orders'.*nobody has named a group"):
+        asyncio.run(main(("orders", ""), ("orders", "")))
+    asyncio.run(main(("orders", "bill"), ("orders", "bill"), ("orders", "post"), ("bills", "")))
+
+
 def test_a_broker_that_is_away_does_not_answer_a_ping() -> None:
     async def main() -> None:
         broker = OrderMQBroker("127.0.0.1:1", logger=None, connect_timeout_ms=50)

@@ -400,9 +400,38 @@ class OrderMQBroker(OrderMQRegistrator, BrokerUsecase[Any, AsyncProducer, OrderM
         return producer
 
     async def start(self) -> None:
-        """Connect, and have every subscriber join its group."""
+        """Connect, and have every subscriber join its group.
+
+        Raises: SetupError: two subscribers have one group by mistake.
+        """
+        self.check_groups()
         await self.connect()
         await super().start()
+
+    def check_groups(self) -> None:
+        """Refuse subscribers that would take messages away from each other.
+
+        Raises: SetupError: two have one group and subscribe differently, so that neither gets all
+            of its messages, or nobody has said that they shall share a group.
+        """
+        first_of: dict[str, TopicSubscriber] = {}
+        subscribers = cast(
+            "list[TopicSubscriber]", self.subscribers
+        )  # FastStream has them in a set
+        for subscriber in sorted(subscribers, key=lambda each: each.topics):
+            first = first_of.setdefault(subscriber.group, subscriber)
+            if first is subscriber:
+                continue
+            if subscriber.subscription != first.subscription:
+                reason = "subscribe differently, and members of a group must subscribe alike"
+            elif not subscriber.config.group:
+                reason = "would share its messages, as nobody has named a group for each"
+            else:
+                continue
+            raise SetupError(
+                f"group {subscriber.group!r}: two subscribers, of {', '.join(first.topics)} and of "
+                f"{', '.join(subscriber.topics)}, {reason}: give group= to one of them"
+            )
 
     async def stop(
         self,

@@ -158,6 +158,11 @@ class TopicSubscriber(SubscriberUsecase[Any]):
         return "-".join([self._outer_config.group, *self.topics])
 
     @property
+    def subscription(self) -> tuple[set[str], str, str | None]:
+        """Topics and the part of them that it takes: the same for all members of a group."""
+        return {*self.topics}, self.config.expression, self.config.sql
+
+    @property
     def consumer(self) -> AsyncConsumer | None:
         """The consumer while it runs, for its lag, health and statistics."""
         return self._consumer

@@ -97,6 +97,10 @@ class TestOrderMQBroker(TestBroker[OrderMQBroker, EnterType], broker=OrderMQBrok
     async def _fake_connect(self, broker: OrderMQBroker, *args: Any, **kwargs: Any) -> Any:
         return AsyncMock()
 
+    def _fake_start(self, broker: OrderMQBroker, *args: Any, **kwargs: Any) -> None:
+        broker.check_groups()  # as the broker's own start does
+        super()._fake_start(broker, *args, **kwargs)
+
     def create_publisher_fake_subscriber(
         self, broker: OrderMQBroker, publisher: TopicPublisher
     ) -> tuple[TopicSubscriber, bool]:
@@ -189,11 +193,9 @@ class FakeProducer(OrderMQProducer):
     def _groups(self, topic: str) -> Iterator[TopicSubscriber]:
         seen: set[str] = set()
         for subscriber in _subscribers(self._brokers, topic):
-            # A named group has one of its members handle a message; without a name, each does.
-            if (group := subscriber.config.group) not in seen:
+            if subscriber.group not in seen:  # one member of a group handles a message
+                seen.add(subscriber.group)
                 yield subscriber
-            if group:
-                seen.add(group)
 
     async def _handle(
         self, subscriber: TopicSubscriber, pairs: list[tuple[Message, ShardingKey | None]]
