@@ -20,7 +20,9 @@ from sqlalchemy import Connection, Engine, Table
 from ordermq.cdc.change import Change, Operation, Order, Position, require_changes, require_order
 from ordermq.cdc.progress import Mark, Progress, QueueName
 from ordermq.cdc.tables import CopiedTable, require_databases
+from ordermq.consumer.listener import ConsumeContext
 from ordermq.errors import ChangeRefused, ConfigError
+from ordermq.model.message import MessageView
 
 _log = logging.getLogger("ordermq.cdc")
 
@@ -31,22 +33,6 @@ class ChangeCodec(Protocol):
     """A codec of changes: `CanalCodec`, `DebeziumCodec`."""
 
     def decode(self, body: bytes, /) -> tuple[Change, ...]: ...
-
-
-class _Message(Protocol):
-    body: Any
-    sharding_key: str | None
-    queue_offset: int
-
-    @property
-    def message_queue(self) -> Any: ...
-    def get_property(self, name: str, /) -> str | None: ...
-
-
-class _Context(Protocol):
-    @property
-    def consumer_group(self) -> str: ...
-    def transaction(self) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -124,11 +110,19 @@ class ApplyChanges:
         self.statistics: dict[str, TableStatistics] = {}
         self.repeats = 0
 
-    def __call__(self, messages: Sequence[_Message], context: _Context) -> None:
-        """Apply the changes of a call.
+    def __call__(self, messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        """Apply the changes of a call, as a listener."""
+        self.apply(messages, context)
 
+    def apply(
+        self, messages: Sequence[MessageView], context: ConsumeContext
+    ) -> list[tuple[MessageView, tuple[Change, ...]]]:
+        """Apply the changes of a call; for listeners that do more in its transaction.
+
+        Returns: the messages that were no repeats, with their changes.
         Raises: ChangeRefused: one of them; nothing of the call is applied, and it comes again.
         """
+        applied = []
         decoded = [(message, self._changes_of(message)) for message in messages]
         with self._transaction(context) as connection:
             marks = [
@@ -149,20 +143,22 @@ class ApplyChanges:
                 with _place_in_errors(message):
                     for change in changes:
                         batch.add(change)
+                applied.append((message, changes))
             batch.flush()
             done.save()
         self._count(batch, repeats)
+        return applied
 
     # Messages.
 
-    def _changes_of(self, message: _Message) -> tuple[Change, ...]:
+    def _changes_of(self, message: MessageView) -> tuple[Change, ...]:
         with _place_in_errors(message):
             changes = require_changes(self._decode(bytes(message.body)))
             for change in changes:
                 self._check_sharding(message, change)
         return changes
 
-    def _check_sharding(self, message: _Message, change: Change) -> None:
+    def _check_sharding(self, message: MessageView, change: Change) -> None:
         if self._order is Order.KEY:
             copy = self._copy_of(change) if change.is_of_row else None
             if copy is not None and change.changes_key(copy.key_columns):
@@ -180,7 +176,7 @@ class ApplyChanges:
                     f"{message.sharding_key!r}; ordered by table it must be one"
                 )
 
-    def _mark(self, message: _Message, group: str) -> Mark:
+    def _mark(self, message: MessageView, group: str) -> Mark:
         queue = message.message_queue
         lane = (message.sharding_key or "") if self._by_key else ""
         position = Position.of_message(message)
@@ -192,12 +188,12 @@ class ApplyChanges:
     # Transactions.
 
     @contextmanager
-    def _own_transaction(self, context: _Context) -> Iterator[Connection]:
+    def _own_transaction(self, context: ConsumeContext) -> Iterator[Connection]:
         with self._engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def _transaction_of_call(self, context: _Context) -> Iterator[Connection]:
+    def _transaction_of_call(self, context: ConsumeContext) -> Iterator[Connection]:
         yield context.transaction()
 
     # Tables.
@@ -364,7 +360,7 @@ def _ignore(change: Change, connection: Connection) -> None:
 
 
 @contextmanager
-def _place_in_errors(message: _Message) -> Iterator[None]:
+def _place_in_errors(message: MessageView) -> Iterator[None]:
     """Add the place of a message to errors of its changes."""
     try:
         yield
@@ -379,7 +375,7 @@ def _place_in_errors(message: _Message) -> Iterator[None]:
         ) from error
 
 
-def _warn_of_repeat(message: _Message, changes: Sequence[Change], count: int) -> None:
+def _warn_of_repeat(message: MessageView, changes: Sequence[Change], count: int) -> None:
     _log.warning(
         "dropped a change that was applied already, or is sent again behind an earlier one: %s at "
         "%s, offset %d of %s; %d so far. After a crash of a reader or a consumer that is right, "

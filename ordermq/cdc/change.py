@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ordermq.errors import ChangeRefused, ConfigError
+from ordermq.model.message import MessageView
 
 Row = Mapping[str, Any]
 Place = tuple[int, ...]
@@ -33,10 +34,6 @@ class Order(StrEnum):
     KEY = "key"  # those of one row
     TABLE = "table"  # those of one table
     SOURCE = "source"  # all
-
-
-class _Properties(Protocol):
-    def get_property(self, name: str, /) -> str | None: ...
 
 
 _WRITES = frozenset({Operation.READ, Operation.INSERT, Operation.UPDATE})
@@ -179,7 +176,7 @@ class Position(NamedTuple):
     previous: Place  # of the reader's message before in this queue; empty: its first one
 
     @classmethod
-    def of_message(cls, message: _Properties) -> Position:
+    def of_message(cls, message: MessageView) -> Position:
         """Return the position of a message; of one of another program, an empty one.
 
         Raises: ChangeRefused: the property is none.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -21,6 +24,7 @@ from ordermq.cdc import ApplyChanges, CanalCodec, DebeziumCodec, PostgreSqlReade
 from ordermq.errors import ChangeRefused, ConfigError, ConnectFailed, KeyFailed
 from ordermq.sql import SqlOffsetStore
 from tests.component.conftest import DEADLINE_S, eventually
+from tests.component.docs_examples import DOCS
 from tests.postgresql import NoPostgreSql, PostgreSql
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -373,6 +377,41 @@ def test_truncates_go_with_the_order_of_the_table_and_are_refused_by_key(
     shop.execute("TRUNCATE goods")
     with pytest.raises(ChangeRefused, match=r"truncate of public.goods.*order by table"):
         readers.make(order="key").run()
+
+
+def test_the_example_copies_a_table(server: PostgreSql, shop: psycopg.Connection[Any]) -> None:
+    done = subprocess.run(
+        [sys.executable, "examples/copy_table.py", conninfo(server)],
+        cwd=DOCS.parent,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "the rows are there",
+        "1 Lyon 1.10",
+        "4 Porto 0.30",
+        "12 Bern 2",
+    ]
+
+
+@pytest.mark.timeout(400)  # a dozen processes start, one after the other
+def test_the_demo_ends_with_an_equal_copy(server: PostgreSql, tmp_path: Any) -> None:
+    options = ["--changes", "1500", "--tables", "3", "--kills", "2", "--freezes", "0"]
+    done = subprocess.run(
+        [sys.executable, "ci/cdc/cdc_demo.py", *options, "--seed", "1", "--out", str(tmp_path)],
+        cwd=DOCS.parent,
+        env={**os.environ, "PYTHONPATH": str(DOCS.parent)},
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "OK: the copy equals the shop; each change applied once" in done.stdout
+    assert (tmp_path / "lag.png").stat().st_size > 10_000
 
 
 def test_what_cannot_be_read_is_refused(shop: psycopg.Connection[Any], readers: Running) -> None:

@@ -33,6 +33,7 @@ PRINTED = {
     "outbox.py": "o-17 COMMIT\no-18 COMMIT\no-17 ROLLBACK\nconsumers see: o-17 o-18\n",
 }
 ELSEWHERE = {
+    "copy_table.py": "tests/component/test_cdc_postgresql.py",
     "exactly_once.py": "tests/component/test_exactly_once.py",
     "flights_on_spark.py": "tests/spark",
     "keyed_state_on_spark.py": "tests/spark",
