@@ -13,6 +13,7 @@ from ordermq.errors import ConfigError
 from ordermq.value import Value
 
 DAY_MS = 86_400_000
+_MOST_LETTERS, _LETTER_WINDOW = "pause_after_dead_letters", "dead_letter_window"
 _Path = TypeVar("_Path", bound=StrEnum)
 
 
@@ -38,6 +39,16 @@ def require_range(config: object, **ranges: tuple[int, int]) -> None:
             )
         if not low <= value <= high:
             raise ConfigError(f"{type(config).__name__}.{name}={value!r}: expected {low}..{high}")
+
+
+def require_dead_letter_window(config: object) -> None:
+    """Raise ConfigError if the window cannot hold as many dead letters as stop the consumer."""
+    most, window = getattr(config, _MOST_LETTERS), getattr(config, _LETTER_WINDOW)
+    if 0 < window < most:
+        raise ConfigError(
+            f"{type(config).__name__}.{_LETTER_WINDOW}={window}: expected at least "
+            f"{_MOST_LETTERS}={most}, or it never pauses"
+        )
 
 
 def require_flags(config: object) -> None:

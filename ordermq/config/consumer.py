@@ -12,6 +12,7 @@ from ordermq.config.checks import (
     DAY_MS,
     path_from,
     require_choice,
+    require_dead_letter_window,
     require_flags,
     require_range,
 )
@@ -212,15 +213,6 @@ class LeaseConfig(Value, kw_only=True):
                 f"LeaseConfig.lock_interval_ms={self.lock_interval_ms}: expected less than "
                 f"lock_max_live_ms={self.lock_max_live_ms}, or leases end between renewals"
             )
-
-
-def require_dead_letter_window(config: ConsumeConfig) -> None:
-    """Raise ConfigError if the window cannot hold as many dead letters as stop the consumer."""
-    if 0 < config.dead_letter_window < config.pause_after_dead_letters:
-        raise ConfigError(
-            f"{type(config).__name__}.dead_letter_window={config.dead_letter_window}: expected at "
-            f"least pause_after_dead_letters={config.pause_after_dead_letters}, or it never pauses"
-        )
 
 
 class ConsumeConfig(Value, kw_only=True):

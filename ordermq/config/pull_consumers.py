@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
+from ordermq.config.checks import (
+    DAY_MS,
+    require_choice,
+    require_dead_letter_window,
+    require_flags,
+    require_range,
+)
 from ordermq.config.client import ClientConfig
 from ordermq.config.consumer import LeaseConfig, MessageModel, PullConfig, RebalanceConfig
 from ordermq.config.remoting import RemotingConfig
@@ -89,6 +95,12 @@ class LitePullConfig(Value, kw_only=True):
     ordered: bool = False
     # Ordered: time after which a revoked queue whose batch is still out is reported. 1 ms..1 day.
     drain_timeout_ms: int = 30_000
+    # Ordered: pause the consumer, until `resume()`, after so many dead letters among the last
+    # `dead_letter_window` messages of a topic; 0: never. 0..1000.
+    pause_after_dead_letters: int = 10
+    # Messages of a topic that `pause_after_dead_letters` looks at; as many as it: dead letters in
+    # a row; 0: twice as many. 0..1000000.
+    dead_letter_window: int = 0
 
     def __post_init__(self) -> None:
         require_flags(self)
@@ -107,7 +119,10 @@ class LitePullConfig(Value, kw_only=True):
             pull_timeout_ms=(1, DAY_MS),
             deduplicate=(0, 1_000_000),
             drain_timeout_ms=(1, DAY_MS),
+            pause_after_dead_letters=(0, 1_000),
+            dead_letter_window=(0, 1_000_000),
         )
+        require_dead_letter_window(self)
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(
                 f"LitePullConfig.pull_timeout_ms={self.pull_timeout_ms}: expected more than "

@@ -182,6 +182,8 @@ class LitePullConsumerSettings(RemotingSettings, total=False):
     deduplicate: int
     ordered: bool
     drain_timeout_ms: int
+    pause_after_dead_letters: int
+    dead_letter_window: int
     lock_max_live_ms: int
     lock_interval_ms: int
     lease_margin_ms: int

@@ -44,7 +44,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _OF_ITERATION = LitePullConsumerConfig.kinds().keys() - ConsumerConfig.kinds().keys()
 _OF_LISTENERS = {
     *(ConsumerConfig.kinds().keys() - LitePullConsumerConfig.kinds().keys()),
-    "on_failure",
     "history",
     "message_model",  # iteration is under queue locks, and broadcasting has none
 }
@@ -58,7 +57,9 @@ class AsyncBatch(PolledBatch):
     def __init__(
         self, polled: PolledBatch, commit: Callable[[PolledBatch], Awaitable[None]]
     ) -> None:
-        super().__init__(polled.segments, polled.next_offset, polled.assigned, polled.claim)
+        super().__init__(
+            polled.segments, polled.next_offset, polled.assigned, polled.claim, polled.settle
+        )
         self._commit = commit
 
     async def commit(self) -> None:
@@ -81,8 +82,8 @@ class AsyncBatches:
 
     def __aiter__(self) -> Self:
         # A loop that was left has not finished its last batch: entering another one must not
-        # count as asking for the next.
-        self._consumer.give_back()
+        # count as asking for the next. Its messages are tried again after the back-off.
+        self._consumer.fail()
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, AsyncBatch]:
@@ -191,12 +192,14 @@ class AsyncConsumer(AsyncStarting):
 
         async with AsyncConsumer("billing", "orders", name_servers=...) as consumer:
             async for batch in consumer:
-                ...
+                with batch:
+                    ...
 
-    A batch is of one queue, ascending in offset, and done when its task asks for the next one, or
-    by `await batch.commit()`. One that its task has left, by `break`, an exception or a
-    cancellation, is redelivered. Each task that iterates has batches of its own; no two tasks have
-    a batch of one queue.
+    A batch is of one queue, ascending in offset, and done at the end of `with batch:`, without it
+    when its task asks for the next one, or by `await batch.commit()`. One that failed in its block,
+    or that its task has left, by `break` or an exception, is redelivered after the back-off of
+    `on_failure`, or that acts (docs/failures.md). Each task that iterates has batches of its own;
+    no two tasks have a batch of one queue.
 
     Leases are renewed on the I/O thread: a loop that is blocked loses none (docs/asyncio.md).
 
@@ -204,8 +207,8 @@ class AsyncConsumer(AsyncStarting):
         group, name_servers, instance_name, clock: as of `PushConsumer`.
         topics: to subscribe; `subscribe` for a part of a topic.
         config: all settings at once, for a listener or for iteration; else give them flat.
-        on_failure, history: for a listener, as of `PushConsumer`.
-        offset_store, codec: as of `PushConsumer`, or of `LitePullConsumer`.
+        history: for a listener, as of `PushConsumer`.
+        on_failure, offset_store, codec: as of `PushConsumer`, or of `LitePullConsumer`.
         on_assigned, on_revoked: plain or `async def`, called on the loop with a queue before its
             first pull, and after it was given up; not to close the consumer from.
         settings: those of `PushConsumer` for a listener, or of `LitePullConsumer` for iteration.

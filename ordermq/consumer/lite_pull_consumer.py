@@ -25,7 +25,7 @@ from ordermq.client.store_times import offset_at_time
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
-from ordermq.config import LitePullConsumerConfig, MessageModel
+from ordermq.config import ConsumeConfig, LitePullConsumerConfig, MessageModel
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
@@ -54,6 +54,7 @@ from ordermq.wall_time import require_wall_ms
 
 if TYPE_CHECKING:
     from ordermq.config.settings import LitePullConsumerSettings
+    from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 
 _T = TypeVar("_T")
 _CLOSE_TIMEOUT_S = 60.0
@@ -74,7 +75,8 @@ class LitePullConsumer(GroupConsumer):
     given the messages behind the committed offset.
 
     A batch is done when its poller asks for the next one, or commits. Pollers are threads; with
-    `ordered=True` each asyncio task is one, too.
+    `ordered=True` each asyncio task is one, too, and `with batch:` says at its end whether the
+    batch is done or has failed.
 
     All methods are safe from any thread; `apoll`, `acommit` and `async for` from any event loop.
 
@@ -90,6 +92,8 @@ class LitePullConsumer(GroupConsumer):
         offset_store: keeps the group's offsets instead of the brokers, whose offsets follow it;
             with `ordered=True`.
         codec: makes the values of `message.value()`, as `JsonCodec()` (docs/codecs.md).
+        on_failure: what follows for a message whose batch fails, in `with batch:` or because its
+            poller left it (docs/failures.md); default `Retry()`. With `ordered=True`.
         on_assigned, on_revoked: called with a queue when it was assigned, before its first pull,
             and after it was given up; not to close the consumer from.
         clock: time, as an argument; for tests.
@@ -106,6 +110,7 @@ class LitePullConsumer(GroupConsumer):
         config: LitePullConsumerConfig | None = None,
         offset_store: OffsetStore | None = None,
         codec: Codec | None = None,
+        on_failure: FailurePolicy | None = None,
         on_assigned: QueueCallback | None = None,
         on_revoked: QueueCallback | None = None,
         clock: Clock | None = None,
@@ -124,6 +129,9 @@ class LitePullConsumer(GroupConsumer):
             )
         if offset_store is not None:
             require_plain_store(offset_store)
+        if on_failure is not None:
+            self._check_policy(on_failure)
+        self._policy = on_failure
         self._offset_store = offset_store
         self._codec = None if codec is None else require_codec(codec, self.group)
         self.client_id = new_client_id(
@@ -146,6 +154,10 @@ class LitePullConsumer(GroupConsumer):
             self.group,
             self.config.lite.pull_threshold_for_all,
             is_ordered=self._is_ordered,
+        )
+        lite = self.config.lite
+        self._guard = DeadLetterGuard(
+            self.group, lite.pause_after_dead_letters, lite.dead_letter_window, self.statistics
         )
         self._member: GroupMember | None = None
         # Two flags: while it closes, pollers still end their batches and commit them.
@@ -212,7 +224,7 @@ class LitePullConsumer(GroupConsumer):
                 clock=self._clock,
                 recorder=NoHistory(),
                 statistics=self.statistics,
-                guard=DeadLetterGuard(self.group, 0, 0, self.statistics),
+                guard=self._guard,
             )
         )
 
@@ -234,7 +246,40 @@ class LitePullConsumer(GroupConsumer):
             member.close(0.0)
             raise
 
+    def _check_policy(self, policy: FailurePolicy) -> None:
+        from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey
+
+        if not isinstance(policy, FailurePolicy) or isinstance(policy, ParkKey):
+            raise ConfigError(
+                f"on_failure={policy!r}: expected Retry(), DeadLetter() or Stop(); keys are parked "
+                "by a listener with order_by_key=True",
+                group=self.group,
+            )
+        if not self._is_ordered:
+            raise ConfigError(
+                f"on_failure={policy!r} needs ordered=True: without it a batch that failed cannot "
+                "be redelivered before later ones",
+                group=self.group,
+            )
+
     def _poll_buffer(self, parts: ReceiverParts) -> PollBuffer:
+        if self._is_ordered:
+            from ordermq.consumer.dispatch.failure_policy import FailureHandler, Retry
+            from ordermq.consumer.dispatch.polled_failures import PolledFailures
+
+            handler = FailureHandler(
+                parts.client,
+                self.group,
+                ConsumeConfig(),
+                self._policy or Retry(),
+                parts.recorder,
+                parts.statistics,
+                self._guard,
+            )
+            self._buffer.fail_with(
+                PolledFailures(parts.client, handler, self._buffer, parts.statistics),
+                parts.statistics,
+            )
         return self._buffer
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
@@ -462,6 +507,15 @@ class LitePullConsumer(GroupConsumer):
             raise StateError("give_back needs ordered=True", group=self.group)
         self._buffer.give_back(self._poller())
 
+    def fail(self, error: BaseException | None = None) -> None:
+        """End the caller's batch as failed, as an exception in `with batch:` does.
+
+        Raises: StateError: without `ordered=True`, where they may be in several hands.
+        """
+        if not self._is_ordered:
+            raise StateError("fail needs ordered=True", group=self.group)
+        self._buffer.fail(self._poller(), error)
+
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Hand out nothing of these queues, and pull no more; what is buffered stays.
 
@@ -470,7 +524,8 @@ class LitePullConsumer(GroupConsumer):
         self._live().control.pause_held(_several(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """End the pause of these queues, or of all of them.
+        """End the pause of these queues, or of all of them; also the one by `Stop()` or by
+        `pause_after_dead_letters`.
 
         Raises: StateError: one is not assigned; none is resumed.
         """

@@ -823,8 +823,8 @@ def test_settings_are_those_of_the_use_and_wrong_ones_raise_at_once(
         made(broker, consume_thread_count=0)
     with pytest.raises(ConfigError, match="did you mean 'poll_batch_size'"):
         made(broker, pol_batch_size=1)
-    with pytest.raises(ConfigError, match="on_failure is for a listener, poll_batch_size for"):
-        made(broker, poll_batch_size=1, on_failure=DeadLetter(max_attempts=2))
+    with pytest.raises(ConfigError, match="max_attempts is for a listener, poll_batch_size for"):
+        made(broker, poll_batch_size=1, max_attempts=2)
     with pytest.raises(ConfigError, match="in any case"):
         made(broker, ordered=False)
     with pytest.raises(ConfigError, match="with ordered=True"):

@@ -254,6 +254,8 @@ def test_the_example_of_the_page_makes_a_consumer() -> None:
     names: dict[str, Any] = {}
     exec(examples((DOCS / "failures.md").read_text())[0], names)
     assert names["consumer"].group == "billing"
+    exec(examples((DOCS / "failures.md").read_text())[2], names)
+    assert names["consumer"].config.lite.ordered
 
 
 def test_a_stopped_async_consumer_goes_on_by_resume(

@@ -80,6 +80,8 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "pull_timeout_ms": (1, DAY_MS),
         "deduplicate": (0, 1_000_000),
         "drain_timeout_ms": (1, DAY_MS),
+        "pause_after_dead_letters": (0, 1_000),
+        "dead_letter_window": (0, 1_000_000),
     },
     DirectPullConfig: {
         "pull_timeout_ms": (1, DAY_MS),

@@ -84,6 +84,10 @@ class ListenerCancelled(Exception):
     """The task of a listener was cancelled, by user code: no failure of its messages."""
 
 
+class BatchLeft(Exception):
+    """A poller asked for other messages, or ended, with a batch that it had not finished."""
+
+
 class Step(Protocol):
     """A step that a run yields; it is sent what `perform` returns."""
 
@@ -671,6 +675,8 @@ def restart_delay_ms(count: int) -> int:
 
 def failure_text(error: BaseException) -> str:
     """Describe a failed call for the log: what the listener raised, or what it returned."""
-    if type(error) is ConfigError or isinstance(error, (StoreError, Fenced, ListenerCancelled)):
+    if type(error) is ConfigError or isinstance(
+        error, (StoreError, Fenced, ListenerCancelled, BatchLeft)
+    ):
         return str(error)
     return f"listener raised {type(error).__name__}"

@@ -9,7 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, cast
 
 from ordermq.client.runtime import SIGNAL_CHECK_S
 from ordermq.clock import Clock
@@ -24,6 +25,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
 )
 from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, ReadyQueues
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.core import status
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
@@ -106,11 +108,12 @@ class PolledBatch(MessageRun):
 
     Args:
         assigned: the queue they come from, and the claim on it; None for an empty batch.
+        settle: ends the batch, with an error or None; None: it is not ordered.
         next_offset: what to commit once all of them are done. Not always the last offset plus
             one: what a tag expression leaves out behind it is covered too.
     """
 
-    __slots__ = ("assigned", "claim", "next_offset")
+    __slots__ = ("assigned", "claim", "next_offset", "settle")
 
     def __init__(
         self,
@@ -118,11 +121,42 @@ class PolledBatch(MessageRun):
         next_offset: int,
         assigned: AssignedQueue | None = None,
         claim: BatchClaim | None = None,
+        settle: SettleBatch | None = None,
     ) -> None:
         super().__init__(segments)
         self.assigned = assigned
         self.claim = claim
         self.next_offset = next_offset
+        self.settle = settle
+
+    def __enter__(self) -> Self:
+        """Begin to handle the batch: `with batch:` says at its end whether it is done.
+
+        It is done then, and its queue may go on. If an exception ends the block, that is handled as
+        a listener's (docs/failures.md): logged, counted, and the batch is redelivered after the
+        back-off, or `on_failure` acts; the loop around continues. What is no `Exception`, as
+        KeyboardInterrupt or the cancellation of the task, is raised, and the batch redelivered.
+
+        Raises: StateError: the consumer is not ordered: batches may be in several hands there.
+        """
+        if self.assigned is not None and self.settle is None:
+            raise StateError(
+                "`with batch:` needs ordered=True: without it a batch that failed cannot be "
+                "redelivered before later ones",
+                topic=self.message_queue.topic,
+                group=self.assigned.group,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self.settle is not None and self.claim is not None:
+            self.settle(self.claim, error)
+        return isinstance(error, Exception)
 
     @property
     def message_queue(self) -> MessageQueue:
@@ -203,6 +237,17 @@ def _missing(what: str, error: ModuleNotFoundError) -> ConfigError:
 
 
 NOTHING = PolledBatch((), 0)
+SettleBatch = Callable[[BatchClaim, BaseException | None], None]
+
+
+class PollFailures(Protocol):
+    """Treatment of batches that failed, under queue locks."""
+
+    def failed(self, assigned: PolledQueue, claim: BatchClaim, error: BaseException | None) -> None:
+        """Settle a batch whose poller has failed; any thread, no lock held.
+
+        Args: error: of the poller; None: nobody knows, it left the batch.
+        """
 
 
 class BatchOut(NamedTuple):
@@ -280,7 +325,15 @@ class PollBuffer:
         self._waiting: set[PollWaiter] = set()
         self._without_room: dict[PolledQueue, PullConfig] = {}
         self._reported: set[Hashable] = set()  # pollers that ended with a batch
+        self._failures: PollFailures | None = None
+        self._statistics: ConsumerStatistics | None = None
+        self._failing: list[BatchOut] = []  # failed batches that are not settled yet
         self.is_stopped = False
+
+    def fail_with(self, failures: PollFailures, statistics: ConsumerStatistics) -> None:
+        """Have failed batches treated so, and count those that are done; before the start."""
+        self._failures = failures
+        self._statistics = statistics
 
     # Receiver
 
@@ -429,10 +482,67 @@ class PollBuffer:
                 self._repair()
                 raise
 
+    def settle(self, claim: BatchClaim, error: BaseException | None) -> None:
+        """End a batch of any poller: done, or failed with an error; does nothing if it is over."""
+        with self._lock:
+            found = [poller for poller, out in self._out.items() if out.claim is claim]
+            if found and error is None:
+                try:
+                    self._end(found[0], self._clock.now_ms())
+                    self._notify_room()
+                except BaseException:
+                    self._repair()
+                    raise
+        if found and error is not None:
+            if isinstance(error, Exception):
+                self.fail(found[0], error)
+            else:  # no failure: a signal, or the end of the task
+                self.give_back(found[0])
+
+    def fail(self, poller: Hashable, error: BaseException | None) -> None:
+        """End the poller's batch as failed; see `PollFailures`."""
+        with self._lock:
+            out = self._out.pop(poller, None)
+            self._reported.discard(poller)
+            if out is None:
+                return
+            self._failing.append(out)
+        assert self._failures is not None  # only under queue locks
+        try:
+            self._failures.failed(out.assigned, out.claim, error)
+        except BaseException:
+            with self._lock:
+                self._failing.remove(out)
+                self._repair()
+            raise
+
+    def settled(self, claim: BatchClaim) -> None:
+        """Forget a failed batch that is settled; `submit_again` follows, unless the queue rests."""
+        with self._lock:
+            self._failing = [out for out in self._failing if out.claim is not claim]
+
+    def submit_again(self, assigned: PolledQueue) -> None:
+        """Put a queue in the line after the pause of a failed batch, if it is not there."""
+        with self._lock:
+            # Put there earlier by the repair after an exception, and perhaps handed out since.
+            outs = [*self._out.values(), *self._failing]
+            if assigned not in self._ready and all(out.assigned is not assigned for out in outs):
+                self._make_ready(assigned)
+
     def poller_ended(self, poller: Hashable) -> None:
         """Report a poller that ended with a batch; under queue locks, redeliver the batch."""
         with self._lock:
-            self._check_end(poller)
+            ends = self._check_end(poller)
+        if ends:
+            self._fail_ended(poller)
+
+    def _fail_ended(self, poller: Hashable) -> None:
+        if isinstance(poller, asyncio.Task) and poller.cancelled():
+            self.give_back(poller)
+        elif isinstance(poller, asyncio.Task):
+            self.fail(poller, poller.exception())
+        else:
+            self.fail(poller, None)
 
     def is_out(self, batch: PolledBatch) -> bool:
         """Return True while a poller has this batch, and it counts."""
@@ -481,7 +591,8 @@ class PollBuffer:
     def _repair(self) -> None:
         """Restore what an exception of a signal handler has left half done."""
         for assigned in list(self._queues):
-            held = [out.claim for out in self._out.values() if out.assigned is assigned]
+            outs = [*self._out.values(), *self._failing]
+            held = [out.claim for out in outs if out.assigned is assigned]
             if assigned.repair(held) and assigned not in self._ready:
                 self._ready.append(assigned)
             assigned.notify_room()
@@ -509,7 +620,8 @@ class PollBuffer:
         # In order, the queue has its next turn when this batch has ended.
         if not self.is_ordered and assigned.has_more():
             self._ready.append(assigned)
-        return PolledBatch(claim.messages.segments, next_offset, assigned, claim)
+        settle = self.settle if self.is_ordered else None
+        return PolledBatch(claim.messages.segments, next_offset, assigned, claim, settle)
 
     def _end(self, poller: Hashable, now_ms: int) -> None:
         out = self._out.pop(poller, None)
@@ -519,8 +631,11 @@ class PollBuffer:
         assigned, claim = out.assigned, out.claim
         if not self.is_ordered:
             assigned.finish_claim(claim)
-        elif assigned.end_batch(claim, len(claim.messages), now_ms) and assigned.has_more():
-            self._make_ready(assigned)
+        elif assigned.end_batch(claim, len(claim.messages), now_ms):
+            if self._statistics is not None:
+                self._statistics.consumed(assigned.queue, len(claim.messages), 0, 1, 0)
+            if assigned.has_more():
+                self._make_ready(assigned)
 
     def _give_back(self, poller: Hashable) -> None:
         out = self._out.pop(poller)
@@ -592,22 +707,25 @@ class PollBuffer:
     async def _watch(self) -> None:
         """Find pollers that ended with a batch; a task's end is told at once, where it can be."""
         with self._lock:
-            for poller in list(self._out):
-                self._check_end(poller)
+            ended = [poller for poller in list(self._out) if self._check_end(poller)]
+        for poller in ended:
+            self._fail_ended(poller)
 
-    def _check_end(self, poller: Hashable) -> None:
+    def _check_end(self, poller: Hashable) -> bool:
+        """Report a poller that ended; True: its batch is to be redelivered, without the lock."""
         out, name = self._out.get(poller), _end_of(poller)
         if out is None or not name:
-            return
+            return False
         if self.is_ordered:
             self._report(name, out, "it is redelivered")
-            self._give_back(poller)
+            return True
         # Out of order it is only reported: what it had may be in another thread's hands.
-        elif not out.counts:
+        if not out.counts:
             del self._out[poller]  # it counts no more, and nobody comes back with it
         elif poller not in self._reported:
             self._reported.add(poller)
             self._report(name, out, "no offset behind it is committed before commit() or seek()")
+        return False
 
     def _report(self, name: str, out: BatchOut, consequence: str) -> None:
         _log.warning(

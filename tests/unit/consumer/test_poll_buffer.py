@@ -11,9 +11,16 @@ import pytest
 from ordermq import MessageQueue
 from ordermq.clock import ManualClock
 from ordermq.config import PullConfig
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import (
+    UNLOCKED,
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    QueueCallbacks,
+)
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
 from ordermq.consumer.queue.receiver import Flow
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import StateError
 from tests.unit.consumer.batches import batch
 
@@ -451,10 +458,23 @@ def test_in_order_a_batch_that_is_given_back_is_handed_out_again_in_order() -> N
     assert held.take(OTHER, 9) == [0, 1, 2, 3]
 
 
+class RedeliversAtOnce:
+    """Treatment of failed batches without a policy or a pause."""
+
+    def __init__(self, buffer: PollBuffer) -> None:
+        self.buffer = buffer
+
+    def failed(self, assigned: PolledQueue, claim: BatchClaim, error: BaseException | None) -> None:
+        assert assigned.end_batch(claim, 0, 0)
+        self.buffer.settled(claim)
+        self.buffer.submit_again(assigned)
+
+
 def test_in_order_a_batch_of_a_thread_that_ended_is_redelivered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     held = Held(is_ordered=True)
+    held.buffer.fail_with(RedeliversAtOnce(held.buffer), ConsumerStatistics(ManualClock()))
     queue = held.hold(A, 0)
     held.put(queue, range(4), 4)
     thread = threading.Thread(

@@ -1,0 +1,71 @@
+"""PolledFailures: failed batches of a polling consumer, treated as those of a listener
+(docs/failures.md)."""
+
+from __future__ import annotations
+
+from ordermq.client.session import ClientSession
+from ordermq.consumer.dispatch.consume_loop import BatchLeft
+from ordermq.consumer.dispatch.failure_policy import FailureHandler, NextStep
+from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict
+from ordermq.consumer.queue.assigned_queue import BatchClaim
+from ordermq.consumer.queue.poll_buffer import PollBuffer, PolledQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+
+_LEFT = "its poller left the batch without saying whether it is done"
+
+
+class PolledFailures:
+    """Counts failed batches and carries the failure policy out; fulfils `PollFailures`.
+
+    Args:
+        buffer: that the batches are from.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        handler: FailureHandler,
+        buffer: PollBuffer,
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self._client = client
+        self._handler = handler
+        self._buffer = buffer
+        self._statistics = statistics
+
+    def failed(self, assigned: PolledQueue, claim: BatchClaim, error: BaseException | None) -> None:
+        run, error = claim.messages, error or BatchLeft(_LEFT)
+        self._statistics.consumed(assigned.queue, 0, len(run), 1, 0)
+        attempt = assigned.attempts.get(run.first_offset, 0)
+        context = ConsumeContext(assigned, claim, run, attempt)
+        verdict = Verdict(Settlement.RETRY, 0, error)
+        step = self._handler.next_step(assigned, context, verdict)
+        self._client.runtime.post(
+            lambda: self._client.runtime.spawn(
+                self._settle(assigned, context, step, error), f"failed batch of {assigned.queue}"
+            )
+        )
+
+    async def _settle(
+        self,
+        assigned: PolledQueue,
+        context: ConsumeContext,
+        step: NextStep,
+        error: BaseException,
+    ) -> None:
+        # The batch stays out until here: a revocation waits for the letter, and no later message
+        # of the queue is handed out before the pause is over.
+        clock, claim, done = self._client.clock, context.claim, 0
+        if step is NextStep.DEAD_LETTER:
+            done += await self._handler.dead_letter(assigned, claim, context.messages[0], error)
+        delay_ms = 0 if done else self._handler.delay_ms(assigned, context)
+        counts = assigned.end_batch(claim, done, clock.now_ms())
+        self._buffer.settled(claim)
+        if not counts:
+            return
+        if step is NextStep.STOP:
+            self._handler.stop(assigned, context.messages.first_offset)
+            return
+        # The dispatch flag is kept meanwhile: whatever arrives submits the queue no second time.
+        await clock.sleep_ms(delay_ms)
+        self._buffer.submit_again(assigned)

@@ -1,0 +1,263 @@
+"""Failed batches of polling consumers: one behaviour with listeners (docs/failures.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ordermq import (
+    AsyncConsumer,
+    DeadLetter,
+    LitePullConsumer,
+    ParkKey,
+    Producer,
+    Retry,
+    Stop,
+)
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import ConfigError, StateError
+from tests.component.conftest import eventually, numbered
+from tests.component.test_failure_rules import dead_letters
+from tests.component.test_orderly_consumer import committed, send_all
+
+QUICK = Retry(backoff_ms=10, factor=2, max_ms=40)
+Handle = Callable[[Any], None]
+# Polls until all is handled; `handle` raises where a batch fails.
+Polls = Callable[[EmbeddedBroker, Handle, Callable[[], bool], dict[str, Any]], Any]
+SETTINGS: dict[str, Any] = {
+    "consume_from_where": "first_offset",
+    "auto_commit_interval_ms": 50,
+    "poll_batch_size": 4,
+}
+
+
+def by_poll(
+    broker: EmbeddedBroker, handle: Handle, is_over: Callable[[], bool], settings: dict[str, Any]
+) -> Any:
+    consumer = LitePullConsumer(
+        "g", name_servers=broker.name_servers, ordered=True, **SETTINGS | settings
+    )
+    consumer.subscribe("orders")
+    with consumer:
+        while not is_over():
+            with consumer.poll(20) as batch:
+                handle(batch)
+        eventually(lambda: all_done(consumer), "all is done")
+        return consumer.statistics
+
+
+def by_batches(
+    broker: EmbeddedBroker, handle: Handle, is_over: Callable[[], bool], settings: dict[str, Any]
+) -> Any:
+    consumer = LitePullConsumer(
+        "g", name_servers=broker.name_servers, ordered=True, **SETTINGS | settings
+    )
+    consumer.subscribe("orders")
+    with consumer:
+        for batch in consumer.batches():
+            with batch:
+                handle(batch)
+            if is_over():
+                break
+        eventually(lambda: all_done(consumer), "all is done")
+        return consumer.statistics
+
+
+def by_async_for(
+    broker: EmbeddedBroker, handle: Handle, is_over: Callable[[], bool], settings: dict[str, Any]
+) -> Any:
+    async def main() -> Any:
+        consumer = AsyncConsumer(
+            "g", "orders", name_servers=broker.name_servers, **SETTINGS | settings
+        )
+        async with consumer:
+            async for batch in consumer:
+                with batch:
+                    handle(batch)
+                if is_over():
+                    break
+            return consumer.statistics
+
+    return asyncio.run(main())
+
+
+def by_leaving_the_loop(
+    broker: EmbeddedBroker, handle: Handle, is_over: Callable[[], bool], settings: dict[str, Any]
+) -> Any:
+    """Without `with batch:`: an exception leaves the loop, and the program enters it again."""
+
+    async def main() -> Any:
+        consumer = AsyncConsumer(
+            "g", "orders", name_servers=broker.name_servers, **SETTINGS | settings
+        )
+        async with consumer:
+            while not is_over():
+                try:
+                    async for batch in consumer.batches(50):
+                        handle(batch)
+                        await batch.commit()
+                except ValueError:
+                    continue
+            return consumer.statistics
+
+    return asyncio.run(main())
+
+
+def all_done(consumer: LitePullConsumer) -> bool:
+    return sum(lag.messages for lag in consumer.lag().values()) == 0
+
+
+POLLS = pytest.mark.parametrize(
+    "polls", [by_poll, by_batches, by_async_for, by_leaving_the_loop], ids=lambda way: way.__name__
+)
+
+
+@POLLS
+def test_a_batch_that_fails_is_counted_paused_and_redelivered_in_order(
+    producer: Producer, broker: EmbeddedBroker, polls: Polls
+) -> None:
+    send_all(producer, numbered(20, keys=1))
+    tries: list[int] = []
+    seen: list[int] = []
+
+    def handle(batch: Any) -> None:
+        numbers = [int(message.body) for message in batch]
+        if 5 in numbers:
+            tries.append(batch[numbers.index(5)].reconsume_times)
+            if len(tries) < 4:
+                raise ValueError("a test's own failure")
+        seen.extend(numbers)
+
+    statistics = polls(broker, handle, lambda: len(seen) == 20, {"on_failure": QUICK})
+    assert seen == list(range(20))
+    assert tries == [0, 1, 2, 3]
+    assert statistics["batches_failed"] == 3
+
+
+@POLLS
+def test_a_message_that_keeps_failing_becomes_a_dead_letter_and_no_other(
+    producer: Producer, broker: EmbeddedBroker, polls: Polls
+) -> None:
+    send_all(producer, numbered(20, keys=1))
+    tries: Counter[int] = Counter()
+    seen: list[int] = []
+
+    def handle(batch: Any) -> None:
+        numbers = [int(message.body) for message in batch]
+        tries.update(numbers)
+        if 5 in numbers:
+            raise ValueError("a test's own failure")
+        seen.extend(numbers)
+
+    polls(broker, handle, lambda: len(seen) == 19, {"on_failure": DeadLetter(3, retry=QUICK)})
+    assert seen == [number for number in range(20) if number != 5]
+    assert tries[5] == 3
+    eventually(lambda: dead_letters(broker) == ["5"], "the message is a dead letter")
+
+
+def test_a_stopped_poller_is_not_ready_and_goes_on_by_resume(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(20, keys=2))
+    consumer = LitePullConsumer(
+        "g",
+        name_servers=broker.name_servers,
+        ordered=True,
+        on_failure=DeadLetter(1, retry=QUICK),
+        pause_after_dead_letters=2,
+        **SETTINGS | {"poll_batch_size": 1},
+    )
+    consumer.subscribe("orders")
+    with consumer:
+        while not consumer.statistics["dead_letter_stops"]:
+            with consumer.poll(20) as batch:
+                if batch:
+                    raise NameError("a test's own typo")
+        assert not consumer.health().is_ready
+        assert "2 dead letters among 2 messages of orders" in consumer.health().reasons[0]
+        assert not consumer.poll(20)
+        consumer.resume()
+        seen = 0
+        while seen < 18:
+            with consumer.poll(200) as batch:
+                seen += len(batch)
+        assert consumer.health().is_ready
+    assert len(dead_letters(broker)) == 2
+
+
+def test_a_batch_is_done_at_the_end_of_its_block(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(4, keys=1))
+    consumer = LitePullConsumer("g", name_servers=broker.name_servers, ordered=True, **SETTINGS)
+    consumer.subscribe("orders")
+    with consumer:
+        with consumer.poll(10_000) as batch:
+            count = len(batch)
+        eventually(lambda: committed(broker) == count, "it is committed, and nobody polled again")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_is_no_failure_is_raised_and_the_batch_comes_again_at_once(
+    producer: Producer, broker: EmbeddedBroker, error: type[BaseException]
+) -> None:
+    send_all(producer, numbered(4, keys=1))
+    consumer = LitePullConsumer("g", name_servers=broker.name_servers, ordered=True, **SETTINGS)
+    consumer.subscribe("orders")
+    with consumer:
+        batch = consumer.poll(10_000)
+        with pytest.raises(error), batch:
+            raise error
+        again = consumer.poll(10_000)
+        assert again.first_offset == batch.first_offset
+        assert again[0].reconsume_times == 0
+
+
+def test_a_stopped_queue_goes_on_by_resume(producer: Producer, broker: EmbeddedBroker) -> None:
+    send_all(producer, numbered(4, keys=1))
+    consumer = LitePullConsumer(
+        "g",
+        name_servers=broker.name_servers,
+        ordered=True,
+        on_failure=Stop(1),
+        **SETTINGS | {"poll_batch_size": 1},
+    )
+    consumer.subscribe("orders")
+    with consumer:
+        while not consumer.statistics["batches_failed"]:
+            with consumer.poll(20) as batch:
+                if batch:
+                    raise ValueError("a test's own failure")
+        eventually(lambda: any(each.is_paused for each in consumer.held_queues()), "it stops")
+        consumer.resume()
+        assert consumer.poll(10_000).first_offset == 0
+
+
+def test_without_order_nothing_can_be_told(producer: Producer, broker: EmbeddedBroker) -> None:
+    send_all(producer, numbered(4, keys=1))
+    consumer = LitePullConsumer("g", name_servers=broker.name_servers, **SETTINGS)
+    consumer.subscribe("orders")
+    with consumer:
+        batch = consumer.poll(10_000)
+        with pytest.raises(StateError, match="needs ordered=True"), batch:
+            pass
+        with pytest.raises(StateError, match="needs ordered=True"):
+            consumer.fail()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"on_failure": DeadLetter()}, "needs ordered=True"),
+        ({"on_failure": ParkKey(), "ordered": True}, "keys are parked by a listener"),
+        ({"on_failure": "retry", "ordered": True}, "expected Retry"),
+        ({"dead_letter_window": 5}, "expected at least pause_after_dead_letters=10"),
+    ],
+)
+def test_what_could_not_act_is_refused_at_construction(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        LitePullConsumer("g", name_servers="127.0.0.1:1", **settings)
