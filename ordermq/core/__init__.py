@@ -118,6 +118,8 @@ ProcessQueue: type[contract.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[contract.LaneMap] = _core.LaneMap
 LockTable: type[contract.LockTable[Any]] = _core.LockTable
 IdWindow: type[contract.IdWindow] = _core.IdWindow
+CallPlan: type[contract.CallPlan] = _core.CallPlan
+BatchCalls: type[contract.BatchCalls] = _core.BatchCalls
 DurationCounts: type[contract.DurationCounts] = _core.DurationCounts
 TimedListener: type[contract.TimedListener] = _core.TimedListener
 SendTimer: type[contract.SendTimer] = _core.SendTimer
@@ -146,8 +148,6 @@ Outbox: type[contract.Outbox] | None = getattr(_core, "Outbox", None)
 # And this; the others read each send as a command.
 SendRun: type[contract.SendRun] | None = getattr(_core, "SendRun", None)
 # And these; the Python loop serves the others.
-CallPlan: type[contract.CallPlan] | None = getattr(_core, "CallPlan", None)
-BatchCalls: type[contract.BatchCalls] | None = getattr(_core, "BatchCalls", None)
 RunPlan: type[contract.RunPlan] | None = getattr(_core, "RunPlan", None)
 OrderlyRun: type[contract.OrderlyRun] | None = getattr(_core, "OrderlyRun", None)
 LanePlan: type[contract.LanePlan] | None = getattr(_core, "LanePlan", None)

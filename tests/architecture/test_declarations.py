@@ -31,7 +31,9 @@ CORES: dict[str, ModuleType] = {
 CLASSES = [
     "AssignedQueue",
     "AssignedQueue",
+    "BatchCalls",
     "CallContext",
+    "CallPlan",
     "Claim",
     "DurationCounts",
     "FrameTemplate",
@@ -64,8 +66,6 @@ ENGINE = [
     "SendRun",
 ]
 LOOP = [
-    "BatchCalls",
-    "CallPlan",
     "ConcurrentPlan",
     "ConcurrentRun",
     "LanePlan",
@@ -96,6 +96,8 @@ LOCK_TABLES: list[type[contract.LockTable[Any]]] = [cffi_binding.LockTable, refe
 INDEXES: list[type[contract.MessageIndex]] = [cffi_binding.MessageIndex, reference.MessageIndex]
 ID_WINDOWS: list[type[contract.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
 CONTEXTS: list[type[contract.CallContext]] = [reference.CallContext]
+PLANS: list[type[contract.CallPlan]] = [reference.CallPlan]
+CALLS: list[type[contract.BatchCalls]] = [reference.BatchCalls]
 DURATIONS: list[type[contract.DurationCounts]] = [reference.DurationCounts]
 SEND_TIMERS: list[type[contract.SendTimer]] = [reference.SendTimer]
 TIMED: list[type[contract.TimedListener]] = [reference.TimedListener]

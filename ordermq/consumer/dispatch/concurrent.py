@@ -21,17 +21,16 @@ from typing import Any, NamedTuple, Protocol
 from ordermq import core
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
-from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.config import ConsumeConfig, ConsumePathKind, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     CallOutcome,
-    CallPlan,
     ConsumeLoop,
     ListenerCalls,
     Outcome,
     Step,
     Steps,
+    call_plan,
     failure_text,
-    native_plan,
 )
 from ordermq.consumer.dispatch.failure_policy import (
     DeadLetter,
@@ -142,13 +141,15 @@ class MakeConcurrentCalls(Protocol):
 
 
 def native_calls(
-    calls: core.contract.CallPlan | None, is_closed: Callable[[], bool]
+    config: ConsumeConfig, calls: core.contract.CallPlan, is_closed: Callable[[], bool]
 ) -> MakeConcurrentCalls | None:
-    """Return what makes native runs; None if the core does not allow them.
+    """Return what makes native runs; None if the core or the settings do not allow them.
 
-    Args: calls: None: native code is not asked for.
+    Args: calls: of the dispatcher.
     """
-    if calls is None or core.ConcurrentPlan is None or core.ConcurrentRun is None:
+    if config.consume_path is ConsumePathKind.PYTHON:
+        return None
+    if core.ConcurrentPlan is None or core.ConcurrentRun is None:
         return None
     plan = core.ConcurrentPlan(
         calls=calls,
@@ -205,15 +206,15 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         # runs have their calls themselves, and `take` does the same.
         self._running: dict[MessageRun, tuple[RunningCall, ConcurrentContext]] = {}
         self._runs: set[ConcurrentCalls] = set()
-        calls = CallPlan(
+        calls = call_plan(
             client.clock,
             config.consume_message_batch_max_size,
             recorder.enabled,
             self._other_success,
             self._record_start if recorder.enabled else None,
+            ConcurrentContext,
         )
-        native = native_plan(config.consume_path, calls, ConcurrentContext)
-        self._make_run = native_calls(native, lambda: self._is_closed)
+        self._make_run = native_calls(config, calls, lambda: self._is_closed)
         statistics.gather_with(self._count_runs)
 
     def make_queue(

@@ -26,7 +26,7 @@ import inspect
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol
@@ -36,12 +36,11 @@ from ordermq.client.runtime import Runtime, result_of
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock, system_clock_id
-from ordermq.config import ConsumeConfig, ConsumePathKind, PullConfig
+from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
 from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
-    BatchClaim,
     Lease,
     QueueCallbacks,
     RunningCall,
@@ -61,7 +60,6 @@ from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 from ordermq.supervisor import every
-from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
@@ -181,120 +179,35 @@ async def _call_async(
     return None
 
 
-class CallPlan(Value):
-    """Values that the calls of all claims of a dispatcher share.
+def call_plan(
+    clock: Clock,
+    size: int,
+    is_judged: bool,
+    other_success: ConsumeResult | None,
+    on_start: Callable[[ConsumeContext], None] | None,
+    context: type[ConsumeContext] = ConsumeContext,
+) -> core.contract.CallPlan:
+    """Make the values that the calls of all claims of a dispatcher share.
 
     Args:
         size: maximum number of messages per batch.
         is_judged, other_success: as of `ListenerCalls`.
         on_start: called with the context of each batch before its listener; for the history.
+        context: class of the contexts.
     """
-
-    clock: Clock
-    size: int
-    is_judged: bool
-    other_success: ConsumeResult | None
-    on_start: Callable[[ConsumeContext], None] | None
-
-
-class ClaimCalls(Step, Protocol):
-    """The step that calls the listener for the batches of one claim, one after the other.
-
-    Asking for the next batch says that the one before is done, so a batch that fails, and those
-    behind it, are never counted.
-    """
-
-    @property
-    def batches(self) -> int:
-        """Batches done so far."""
-
-    @property
-    def messages(self) -> int:
-        """Messages done so far."""
-
-    def perform(self, listener: AnyListener, runtime: Runtime, awaited: Awaited) -> CallOutcome: ...
-
-    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> CallOutcome: ...
-
-
-class MakeClaimCalls(Protocol):
-    """Makes the calls of one claim; which kind is chosen at construction."""
-
-    def __call__(self, assigned: AssignedQueue, claim: BatchClaim, until_ms: int) -> ClaimCalls:
-        """Make them.
-
-        Args: until_ms: no batch begins later, except the first.
-        """
-
-
-def native_plan(
-    path: ConsumePathKind, plan: CallPlan, context: type[ConsumeContext] = ConsumeContext
-) -> core.contract.CallPlan | None:
-    """Return the plan for native calls; None if they are not asked for, or the core has none.
-
-    Args: context: class of the contexts.
-    """
-    if path is ConsumePathKind.PYTHON or core.CallPlan is None:
-        return None
     return core.CallPlan(
         run=MessageRun,
         context=context,
-        size=plan.size,
-        clock_ms=plan.clock.now_ms,
-        clock_id=system_clock_id(plan.clock),
-        is_judged=plan.is_judged,
+        size=size,
+        clock_ms=clock.now_ms,
+        clock_id=system_clock_id(clock),
+        is_judged=is_judged,
         success=_SUCCESS,
-        other_success=plan.other_success,
-        on_start=plan.on_start,
+        other_success=other_success,
+        on_start=on_start,
         outcome_of=_outcome_of,
-        call_async=partial(_call_async, is_judged=plan.is_judged, other_success=plan.other_success),
+        call_async=partial(_call_async, is_judged=is_judged, other_success=other_success),
     )
-
-
-def calls_of_claims(plan: CallPlan, native: core.contract.CallPlan | None) -> MakeClaimCalls:
-    """Return what makes the calls of claims: native code if there is a plan for it."""
-    if native is None or core.BatchCalls is None:
-        return partial(BatchCalls, plan)
-    return partial(core.BatchCalls, native)
-
-
-class BatchCalls(ListenerCalls):
-    """Call the listener for the batches of one claim, in Python; fulfils `ClaimCalls`."""
-
-    __slots__ = ("batches", "messages")
-
-    def __init__(
-        self, plan: CallPlan, assigned: AssignedQueue, claim: BatchClaim, until_ms: int
-    ) -> None:
-        # One generator for the life of the step: performed again, it continues where it was.
-        contexts = self._cut(assigned, claim, plan.size, until_ms, plan.clock.now_ms, plan.on_start)
-        super().__init__(contexts, plan.is_judged, plan.other_success)
-        self.batches = self.messages = 0
-
-    def _cut(
-        self,
-        assigned: AssignedQueue,
-        claim: BatchClaim,
-        size: int,
-        until_ms: int,
-        clock_ms: Callable[[], int],
-        on_start: Callable[[ConsumeContext], None] | None,
-    ) -> Iterator[ConsumeContext]:
-        # Per message from here on, in a catch-up with batches of one: 0.5 us with the listener.
-        attempts = assigned.attempts
-        # Not after the lease either: each batch must start under a valid one.
-        before_ms = min(until_ms + 1, claim.lease.deadline_ms)
-        for run in claim.messages.parts(size):
-            if self.batches and (assigned.should_end_claim or clock_ms() >= before_ms):
-                return
-            attempt = attempts.get(run.first_offset, 0) if attempts else 0
-            context = ConsumeContext(assigned, claim, run, attempt)
-            assigned.calling = run
-            if on_start is not None:
-                on_start(context)
-            yield context
-            self.messages += len(run)
-            self.batches += 1
 
 
 class OnIoThread:

@@ -17,17 +17,16 @@ from typing import Any, Protocol
 from ordermq import core
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
-from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.config import ConsumeConfig, ConsumePathKind, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     HOLD_S,
-    CallPlan,
     ListenerCalls,
     OnIoThread,
     Outcome,
     Step,
     Steps,
     awaiting,
-    native_plan,
+    call_plan,
     outcome_raised,
 )
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, NextStep
@@ -106,17 +105,17 @@ class MakeLaneCalls(Protocol):
 
 def native_lanes(
     config: ConsumeConfig,
-    calls: core.contract.CallPlan | None,
+    calls: core.contract.CallPlan,
     is_closed: Callable[[], bool],
 ) -> MakeLaneCalls | None:
     """Return what makes native runs; None if the core or the settings do not allow them.
 
-    Args: calls: None: native code is not asked for.
+    Args: calls: of the dispatcher.
     """
     # A call that is committed by itself waits for the broker.
-    if calls is None or core.LanePlan is None or core.LaneRun is None:
+    if config.consume_path is ConsumePathKind.PYTHON or config.commit_interval_ms == 0:
         return None
-    if config.commit_interval_ms == 0:
+    if core.LanePlan is None or core.LaneRun is None:
         return None
     plan = core.LanePlan(
         calls=calls,
@@ -160,18 +159,14 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             guard,
         )
         self._record_begin = partial(self._record_start, lane=config.max_in_flight_per_queue)
-        calls = CallPlan(
+        calls = call_plan(
             client.clock,
             self._batch_size,
             self._judges_all,
             self._other_success,
             self._record_begin if recorder.enabled else None,
         )
-        self._make_run = native_lanes(
-            config,
-            native_plan(config.consume_path, calls),
-            lambda: self._is_closed,
-        )
+        self._make_run = native_lanes(config, calls, lambda: self._is_closed)
         self._runs: set[LaneCalls] = set()
         statistics.gather_with(self._count_runs)
 

@@ -14,18 +14,15 @@ from ordermq import core
 from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
-from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.config import ConsumeConfig, ConsumePathKind, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     AnyListener,
     CallOutcome,
-    CallPlan,
-    ClaimCalls,
     ConsumeLoop,
     OnIoThread,
     Step,
     Steps,
-    calls_of_claims,
-    native_plan,
+    call_plan,
 )
 from ordermq.consumer.dispatch.failure_policy import (
     FailureHandler,
@@ -115,7 +112,7 @@ class ClaimRun(Step, Protocol):
     @property
     def end(self) -> RunEnd | None: ...
     @property
-    def calls(self) -> ClaimCalls: ...
+    def calls(self) -> core.contract.BatchCalls: ...
     @property
     def now_ms(self) -> int: ...
 
@@ -151,16 +148,18 @@ def _is_single(config: ConsumeConfig) -> bool:
 
 
 def native_runs(
-    config: ConsumeConfig, calls: core.contract.CallPlan | None, most_batches: int
+    config: ConsumeConfig, calls: core.contract.CallPlan, most_batches: int
 ) -> MakeRun | None:
     """Return what makes native runs; None if the core or the settings do not allow them.
 
     Args:
-        calls: None: native code is not asked for.
+        calls: of the dispatcher.
         most_batches: largest number of batches per claim.
     """
     # A run that commits its batches one by one waits for the broker after each of them.
-    if calls is None or core.RunPlan is None or core.OrderlyRun is None or _is_single(config):
+    if config.consume_path is ConsumePathKind.PYTHON or _is_single(config):
+        return None
+    if core.RunPlan is None or core.OrderlyRun is None:
         return None
     plan = core.RunPlan(
         calls=calls,
@@ -178,7 +177,7 @@ async def _perform_async(run: ClaimRun, listener: AnyListener, runtime: Runtime)
     """Make the calls of one claim. The run advances once it is known that the loop goes on."""
     if not run.advance():
         return None
-    called = await run.calls.perform_async(listener, runtime)
+    called: CallOutcome = await run.calls.perform_async(listener, runtime)
     run.is_open = called is not None
     return called
 
@@ -329,12 +328,11 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         most = 1 if _is_single(config) else _MAX_MESSAGES_PER_CLAIM // self._batch_size
         self._max_batches_per_claim = max(1, most)
         on_start = self._record_start if recorder.enabled else None
-        calls = CallPlan(
+        calls = call_plan(
             client.clock, self._batch_size, self._judges_all, self._other_success, on_start
         )
-        native = native_plan(config.consume_path, calls)
-        self._calls = calls_of_claims(calls, native)
-        self._make_run = native_runs(config, native, self._max_batches_per_claim)
+        self._calls = partial(core.BatchCalls, calls)
+        self._make_run = native_runs(config, calls, self._max_batches_per_claim)
         # Runs that may have counts to take: taken by those who read them, and once a second, they
         # cost a pull nothing.
         self._to_count: set[ClaimRun] = set()

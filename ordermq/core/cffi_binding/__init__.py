@@ -26,7 +26,9 @@ from ordermq.core.cffi_binding.request_template import RequestTemplate
 # quicker through a C call.
 from ordermq.core.reference import (
     AssignedQueue,
+    BatchCalls,
     CallContext,
+    CallPlan,
     Claim,
     DurationCounts,
     MessageRun,
@@ -42,7 +44,9 @@ from ordermq.core.reference import (
 
 __all__ = [
     "AssignedQueue",
+    "BatchCalls",
     "CallContext",
+    "CallPlan",
     "Claim",
     "DurationCounts",
     "FrameTemplate",

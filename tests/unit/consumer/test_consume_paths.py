@@ -15,7 +15,7 @@ from ordermq import core
 from ordermq.clock import CLOCK_ID, ManualClock, SystemClock, system_clock_id
 from ordermq.config import ConsumeConfig
 from ordermq.config.consumer import CONSUME_PATH_VARIABLE
-from ordermq.consumer.dispatch.consume_loop import CallPlan, native_plan
+from ordermq.consumer.dispatch.consume_loop import call_plan
 from ordermq.consumer.dispatch.orderly import RunEnd, native_runs
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import Lease, Pause
@@ -255,8 +255,7 @@ def test_what_the_native_loop_does_not_do_takes_the_one_in_python(
     settings: dict[str, Any], is_native: bool
 ) -> None:
     config = ConsumeConfig(**{"consume_path": "native"} | settings)
-    plan = CallPlan(SystemClock(), 1, False, None, None)
-    make_run = native_runs(config, native_plan(config.consume_path, plan), 256)
+    make_run = native_runs(config, call_plan(SystemClock(), 1, False, None, None), 256)
     assert (make_run is not None) == (is_native and core.OrderlyRun is not None)
 
 

@@ -19,10 +19,9 @@ from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock, SystemClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import (
-    CallPlan,
     ListenerCancelled,
     OnIoThread,
-    native_plan,
+    call_plan,
 )
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Stop, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher, native_lanes
@@ -514,9 +513,8 @@ def test_an_internal_error_gives_back_what_was_claimed(path: str) -> None:
 
     # What fails is what a consumer with a history does between a claim and its call.
     if service._make_run is not None:
-        calls = CallPlan(lanes.clock, 1, False, None, broken)
-        native = native_plan(service._config.consume_path, calls)
-        service._make_run = native_lanes(service._config, native, lambda: False)
+        calls = call_plan(lanes.clock, 1, False, None, broken)
+        service._make_run = native_lanes(service._config, calls, lambda: False)
     service._recorder = SimpleNamespace(enabled=True)
     service._record_begin = broken
     service._client.runtime = None
@@ -541,6 +539,6 @@ def test_what_the_native_loop_does_not_do_takes_the_one_in_python(
 ) -> None:
     config = ConsumeConfig(**{"order_by_key": True, "consume_path": "native"} | settings)
     size = config.consume_message_batch_max_size
-    plan = native_plan(config.consume_path, CallPlan(SystemClock(), size, False, None, None))
+    plan = call_plan(SystemClock(), size, False, None, None)
     made = native_lanes(config, plan, lambda: False)
     assert (made is not None) == (is_native and core.LaneRun is not None)

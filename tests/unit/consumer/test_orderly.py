@@ -15,7 +15,7 @@ from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.config.consumer import CONSUME_PATH_VARIABLE
-from ordermq.consumer.dispatch.consume_loop import BatchCalls, OnIoThread
+from ordermq.consumer.dispatch.consume_loop import OnIoThread
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
@@ -81,8 +81,6 @@ class Consumption:
         self.is_native = (
             settings.consume_path == "native" and core.OrderlyRun is not None and is_plain
         )
-        wants_native = settings.consume_path == "native"
-        self.calls_kind = (wants_native and core.BatchCalls) or BatchCalls
         self.service = OrderlyDispatcher(
             cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime)),
             "G",
@@ -112,7 +110,7 @@ class Consumption:
 
     def run(self, listener: Listener) -> None:
         """One run, to its end."""
-        kind: Any = core.OrderlyRun if self.is_native else self.calls_kind
+        kind: Any = core.OrderlyRun if self.is_native else core.BatchCalls
         assert kind is not None
         steps = self.service._consume(self.assigned)
         try:
