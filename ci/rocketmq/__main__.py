@@ -27,7 +27,7 @@ from typing import Any
 
 from console import CommandError, report
 from instance import Instance
-from jars import VERSIONS, class_path
+from jars import ARTIFACTS, PROXY, VERSIONS, class_path
 from proxy import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,7 @@ def one_part(instance: Instance, options: argparse.Namespace) -> None:
 
 
 def jars(instance: Instance, options: argparse.Namespace) -> None:
-    print(class_path(instance.version))
+    print(class_path(instance.version, PROXY if options.proxy else ARTIFACTS))
 
 
 def arguments() -> argparse.Namespace:
@@ -157,7 +157,8 @@ def arguments() -> argparse.Namespace:
     ):
         added = command(name, one_part, told)
         added.add_argument("parts", nargs="+", metavar="PART", help="name-server, broker-a, ...")
-    command("jars", jars, "fetch the jars and print the class path")
+    fetching = command("jars", jars, "fetch the jars and print the class path")
+    fetching.add_argument("--proxy", action="store_true", help="those of the proxy")
     return parser.parse_args()
 
 

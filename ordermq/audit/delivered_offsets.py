@@ -162,6 +162,11 @@ class Ownership:
         self.ended_at: int | None = None
         self.loss = 0  # broker incarnation under which it was last granted
 
+    @property
+    def waits_for_release(self) -> bool:
+        """True while the commit that releases the queue is not known to have reached the broker."""
+        return self.released_by_commit and self.acked < max(self.commits, default=-1)
+
     def reopen(self, offset: int) -> None:
         """Start again from `offset` on: earlier starts and failures no longer count."""
         self.reopened = 0

@@ -96,7 +96,7 @@ class OwnershipRules:
         committed = max(ownership.acked, progress.acked)
         if event.get("detail") == BY_COMMIT:
             ownership.released_by_commit = True
-            committed = max(committed, *ownership.commits)
+            committed = max([committed, *ownership.commits])
         if required > committed:
             text = f"{ownership.client} unlocked without an acknowledged commit of {required}"
             self._run.violate("I9", progress, text, self._run.done_by(progress, required - 1), ref)
@@ -197,6 +197,9 @@ class OwnershipRules:
         return ownership
 
     def _why_it_ended(self, old: Ownership, progress: DeliveredOffsets) -> Cause:
+        if old.waits_for_release and old.ended is not Cause.CRASH:
+            # The commit that was to release the queue may not have reached the broker.
+            return Cause.LEASE
         if old.ended in (Cause.HAND_OFF, Cause.CRASH):
             return old.ended
         if old.loss != self._run.broker_life[progress.name[2]]:
@@ -234,7 +237,7 @@ class OwnershipRules:
                     continue
                 ownership.open.clear()
                 progress.running.discard(ownership)
-                if ownership.ended is Cause.NONE:
+                if ownership.ended is Cause.NONE or ownership.waits_for_release:
                     self.end(t, ownership, Cause.CRASH, ref)
 
     def hand_offs(self) -> tuple[HandOff, ...]:

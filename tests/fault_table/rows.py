@@ -68,6 +68,8 @@ class Row:
 
     def is_for(self, broker: str) -> bool:
         """Return True if it is played on this broker: "embedded", or a version of RocketMQ."""
+        if self.name.startswith("pop-") and broker.startswith("4."):
+            return False  # POP came with RocketMQ 5
         return not self.only or (self.only == EMBEDDED) == (broker == EMBEDDED)
 
 
@@ -140,14 +142,22 @@ def with_odd(odd: str) -> Play:
 
 
 @contextlib.contextmanager
-def behind_network(servers: Servers, folder: Path, seed: int = 1) -> Iterator[Scene]:
+def behind_network(
+    servers: Servers, folder: Path, seed: int = 1, **more: object
+) -> Iterator[Scene]:
     """A scene whose clients reach the servers through a network."""
     network = Network(servers.addresses, seed)
     try:
-        with direct(servers, folder, network=network) as scene:
+        with direct(servers, folder, network=network, **more) as scene:  # type: ignore[arg-type]
             yield scene
     finally:
         network.close()
+
+
+POP = {"consume_mode": "pop", "pop_invisible_ms": 4_000, "pop_poll_ms": 500}
+POP_LEASE_S = 4.0
+popping = partial(direct, settings=POP)
+popping_behind_network = partial(behind_network, settings=POP)
 
 
 def pause(seconds: float) -> None:
@@ -160,6 +170,11 @@ def pause(seconds: float) -> None:
 
 @repeated("a member is killed with -9; another joins")
 def kill_member(scene: Scene) -> None:
+    kill_one(scene)
+
+
+def kill_one(scene: Scene) -> None:
+    """Kill a member, and let another one join."""
     scene.members.pop(scene.one()).kill()
     scene.faults += 1
     scene.join()
@@ -721,3 +736,44 @@ def connections(servers: Servers, folder: Path) -> Iterator[Scene]:
                 scene.faults += 1
             scene.let_flow(300 * scene.times)
         yield scene
+
+
+# Members that pop.
+
+
+@repeated("a member that pops is killed with -9; another joins", popping)
+def pop_kill_member(scene: Scene) -> None:
+    kill_one(scene)
+
+
+@repeated("a member that pops is stopped (SIGSTOP) for longer than its leases live", popping)
+def pop_freeze_member(scene: Scene) -> None:
+    name = scene.one()
+    scene.freeze(scene.members[name], 1.5 * POP_LEASE_S, lambda: None)
+    scene.wait_for_every_queue()
+
+
+@repeated("a member that pops leaves; another joins", popping)
+def pop_leave_member(scene: Scene) -> None:
+    scene.members.pop(scene.one()).leave()
+    scene.faults += 1
+    scene.join()
+
+
+@repeated(
+    "the broker is killed with -9 and started again, under members that pop", popping, only=EMBEDDED
+)
+def pop_kill_broker(scene: Scene) -> None:
+    scene.servers.kill_broker(scene.run)
+    scene.faults += 1
+    scene.servers.start_broker(scene.run)
+
+
+@repeated("half-open, under members that pop: their requests come 6 s late", popping_behind_network)
+def pop_silent_to_server(scene: Scene) -> None:
+    silence(scene, TO_SERVER)
+
+
+@repeated("half-open, under members that pop: answers come 6 s late", popping_behind_network)
+def pop_silent_to_client(scene: Scene) -> None:
+    silence(scene, TO_CLIENT)

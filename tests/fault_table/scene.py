@@ -93,6 +93,7 @@ class Scene:
     Args:
         network: between them and the servers; None: direct.
         name_servers: for clients, if they are not those of servers or network.
+        settings: of all members, besides the servers'.
 
     Attributes:
         faults: so far; of the network, too, once judged.
@@ -109,8 +110,10 @@ class Scene:
         name_servers: str = "",
         seed: int = 1,
         is_told: bool = True,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         self.servers = servers
+        self._settings = dict(settings or {})
         self.network = network
         self.draw = random.Random(seed)
         self.faults = 0
@@ -158,7 +161,10 @@ class Scene:
         for _ in range(count):
             name = f"member-{next(self._numbers)}"
             self.members[name] = self.run.member_process(
-                name, module, environment, **(self.servers.member_settings | settings)
+                name,
+                module,
+                environment,
+                **(self.servers.member_settings | self._settings | settings),
             )
         return name
 

@@ -14,7 +14,7 @@ from ordermq.audit import AuditReport, HistoryError, audit
 from ordermq.audit.history import Histories
 from ordermq.audit.report import INVARIANTS, HandOffKind
 from ordermq.clock import CLOCK_ID
-from ordermq.events import EventType, History
+from ordermq.events import BY_COMMIT, EventType, History
 
 
 def broken(report: AuditReport) -> list[str]:
@@ -390,6 +390,48 @@ def test_a_graceful_hand_off_is_sound_and_repeats_nothing() -> None:
     assert (hand_off.old, hand_off.new, hand_off.duplicates) == ("a", "b", 0)
     assert hand_off.unlock_to_lock_ms == 3
     assert hand_off.silence_ms == 8
+
+
+def released_by_its_commit() -> Run:
+    """Member a sends the commit that gives its popped batch's queue away; no broker tells."""
+    run = Run(broker=None)
+    for offset in range(4):
+        run.keys[offset] = f"k{offset}"
+    run.open("a")
+    run.open("b")
+    run.lock("a", 1)
+    run.consume("a", 0, 1)
+    run.record("a", "COMMIT_SENT", off=2)
+    run.record("a", "UNLOCK", detail=BY_COMMIT)
+    return run
+
+
+def test_a_commit_that_releases_the_queue_may_be_told_after_the_next_owners() -> None:
+    run = released_by_its_commit()
+    run.lock("b", 2)
+    run.consume("b", 2, 3)
+    run.commit("b", 4)
+    run.record("a", "COMMIT_ACK", off=2)
+    assert sum(sound(run).duplicates.values()) == 0
+
+
+def test_a_commit_that_should_release_and_was_lost_may_bring_messages_twice() -> None:
+    run = released_by_its_commit()
+    run.wait_ms(60_000)
+    run.lock("b", 2)
+    run.consume("b", 0, 1)
+    run.consume("b", 2, 3)
+    run.commit("b", 4)
+    assert {cause: n for cause, n in sound(run).duplicates.items() if n} == {"lease lost": 2}
+
+
+def test_a_queue_released_by_a_commit_of_less_than_was_done_is_a_violation() -> None:
+    run = released_by_its_commit()
+    run.lock("a", 2)
+    run.consume("a", 2, 3)
+    run.record("a", "COMMIT_SENT", off=3)
+    run.record("a", "UNLOCK", detail=BY_COMMIT)
+    assert broken(audit(close_all(run).events)) == ["I9"]
 
 
 def test_a_member_that_closes_left_and_one_that_goes_on_was_joined() -> None:
