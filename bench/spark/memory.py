@@ -56,7 +56,8 @@ def load(name_servers: str, rows: int) -> None:
         keys = pa.array(np.char.mod("order-%08d", numbers * 7_919 % KEYS))
         bodies = pa.repeat(body, len(numbers))
         batch = pa.RecordBatch.from_pydict({"sharding_key": keys, "body": bodies})
-        sender.send(encoder.encode(batch)).result()
+        with sender.stream() as stream:
+            stream.send(encoder.encode(batch))
         if time.monotonic() - printed > _PRINT_S:
             printed = time.monotonic()
             print(

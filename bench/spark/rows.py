@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -146,19 +147,17 @@ class CountingSink(DataSource):
         return _CountingWriter()
 
 
-class _Done:
-    def result(self) -> None:
-        return None
-
-
 class _Discarding:
     """A sender that discards; it has eight queues."""
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return tuple(MessageQueue(topic, "b", number) for number in range(8))
 
-    def send(self, blocks: Any) -> _Done:
-        return _Done()
+    def stream(self) -> Any:
+        return contextlib.nullcontext(self)
+
+    def send(self, blocks: Any) -> None:
+        return None
 
 
 class _DiscardingWriter(SinkWriter, DataSourceStreamArrowWriter):

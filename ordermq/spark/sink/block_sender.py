@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
 from ordermq.config import ProducerConfig
 from ordermq.errors import OrderMQError, RemotingError, RouteError
@@ -22,6 +24,8 @@ from ordermq.remoting.headers import SendHeader
 from ordermq.spark.session import ProcessCache, shared_session
 
 _log = logging.getLogger("ordermq.spark")
+
+_CALLS_AHEAD = 4  # of `BlockStream.send`: each has the encoded rows of one record batch
 
 # The encoded batches of each queue, in the order in which they must be stored.
 Blocks = Mapping[MessageQueue, Sequence[bytes]]
@@ -67,23 +71,15 @@ class BlockSender:
         await self._routing.learn(routes, topic)
         return self._routing.queues(routes, topic)
 
-    def send(self, blocks: Blocks) -> Future[None]:
-        """Send the batches; the future is done when all are acknowledged, or holds an error."""
-        return self._session.submit(self._send_all(blocks))
+    def stream(self) -> BlockStream:
+        """Return what sends the batches of one task."""
+        return BlockStream(self)
 
-    async def _send_all(self, blocks: Blocks) -> None:
-        sends = [self._send_queue(queue, bodies) for queue, bodies in blocks.items()]
-        # Every queue is awaited before an error is raised: a request still on its way could be
-        # stored after the retry of the whole task has begun.
-        for outcome in await asyncio.gather(*sends, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+    def submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        """Start work on the I/O thread; what is submitted first begins first."""
+        return self._session.submit(work)
 
-    async def _send_queue(self, queue: MessageQueue, bodies: Sequence[bytes]) -> None:
-        for body in bodies:
-            await self._send(queue, body)
-
-    async def _send(self, queue: MessageQueue, body: bytes) -> None:
+    async def send(self, queue: MessageQueue, body: bytes) -> None:
         """Send one request, and again to the same queue while its outcome is unknown
         (docs/internals/semantics.md#ordered-sends)."""
         tries, is_unknown = 0, False
@@ -112,6 +108,61 @@ class BlockSender:
                     raise
                 self._session.report_failure(queue.broker_name, "send", error)
             await self._session.clock.sleep_ms(retry_delay_ms(tries, self._config))
+
+
+class BlockStream:
+    """Sends the batches of one task: in each queue one after the other, queues independently.
+
+    A queue does not wait for the others: with one broker slower than the rest, or one queue with
+    more rows, all would wait for it at every record batch.
+    """
+
+    def __init__(self, sender: BlockSender) -> None:
+        self._sender = sender
+        self._sending: deque[Future[None]] = deque()
+        # On the I/O thread.
+        self._turns: dict[MessageQueue, asyncio.Lock] = {}
+        self._has_failed = False
+
+    def send(self, blocks: Blocks) -> None:
+        """Send the batches, those of a queue behind those that it got before; wait while as many
+        calls before are under way as memory is kept for.
+
+        Raises: OrderMQError: a call before has failed; nothing of this one is sent.
+        """
+        if len(self._sending) == _CALLS_AHEAD:
+            self._sending.popleft().result()
+        self._sending.append(self._sender.submit(self._send_all(blocks)))
+
+    def __enter__(self) -> BlockStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Return when all batches are acknowledged; raises as `send`."""
+        # Whatever has failed, all end before the task does: a request still on its way could be
+        # stored after the retry of the whole task has begun.
+        wait(self._sending)
+        if kind is None:
+            for each in self._sending:
+                each.result()
+
+    async def _send_all(self, blocks: Blocks) -> None:
+        sends = [self._send_queue(queue, bodies) for queue, bodies in blocks.items()]
+        for outcome in await asyncio.gather(*sends, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _send_queue(self, queue: MessageQueue, bodies: Sequence[bytes]) -> None:
+        # Waiters get an asyncio.Lock in the order in which they asked for it.
+        async with self._turns.setdefault(queue, asyncio.Lock()):
+            for body in bodies:
+                if self._has_failed:
+                    return  # the call that failed says why
+                try:
+                    await self._sender.send(queue, body)
+                except BaseException:
+                    self._has_failed = True
+                    raise
 
 
 _SENDERS = ProcessCache(BlockSender)

@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,16 +75,9 @@ class SinkWriter:
             (origin, task.batch_id or 0),
             task.partition,
         )
-        sending: Future[None] | None = None
-        for batch in iterator:
-            # Encoded while the batch before is being sent. Only one is in flight: a second could
-            # overtake a retry of the first in the same queue.
-            bodies = encoder.encode(batch)
-            if sending is not None:
-                sending.result()
-            sending = sender.send(bodies)
-        if sending is not None:
-            sending.result()
+        with sender.stream() as stream:
+            for batch in iterator:
+                stream.send(encoder.encode(batch))  # encoded while those before are being sent
         order = encoder.source_order
         return Sent(
             task.partition,

@@ -1,0 +1,93 @@
+"""The order in which the sink sends the batches of one task."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ordermq.errors import BrokerError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.sink.block_sender import BlockStream
+
+SLOW, FAST = MessageQueue("orders", "b", 0), MessageQueue("orders", "b", 1)
+
+
+class Sender:
+    """Sends to a list. Sends to SLOW wait for `gate`; a body in `fails` is refused."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.gate = threading.Event()
+        self.fails: set[bytes] = set()
+        self.sent: defaultdict[MessageQueue, list[bytes]] = defaultdict(list)
+        self.has_sent = threading.Condition()
+        self.under_way = 0
+
+    def submit(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    async def send(self, queue: MessageQueue, body: bytes) -> None:
+        self.under_way += 1
+        try:
+            while queue == SLOW and not self.gate.is_set():
+                await asyncio.sleep(0)
+            if body in self.fails:
+                raise BrokerError("refused", response_code=1)
+            with self.has_sent:
+                self.sent[queue].append(body)
+                self.has_sent.notify_all()
+        finally:
+            self.under_way -= 1
+
+    def await_sent(self, queue: MessageQueue, count: int) -> None:
+        with self.has_sent:
+            assert self.has_sent.wait_for(lambda: len(self.sent[queue]) >= count, 30)
+
+
+@pytest.fixture
+def sender() -> Iterator[Sender]:
+    made = Sender()
+    thread = threading.Thread(target=made.loop.run_forever)
+    thread.start()
+    yield made
+    made.loop.call_soon_threadsafe(made.loop.stop)
+    thread.join(30)
+    made.loop.close()
+
+
+def test_a_queue_gets_its_batches_in_order_and_does_not_wait_for_another_one(sender):
+    with BlockStream(sender) as stream:  # type: ignore[arg-type]
+        for number in range(3):
+            stream.send({queue: [b"%d a" % number, b"%d b" % number] for queue in (SLOW, FAST)})
+        sender.await_sent(FAST, 6)
+        assert sender.sent[SLOW] == []
+        sender.gate.set()
+    wanted = [b"%d %s" % (number, half) for number in range(3) for half in (b"a", b"b")]
+    assert sender.sent == {SLOW: wanted, FAST: wanted}
+
+
+def test_after_a_failure_nothing_more_is_sent_and_nothing_is_under_way_at_the_end(sender):
+    sender.fails = {b"1"}
+    with pytest.raises(BrokerError, match="refused"), BlockStream(sender) as stream:  # type: ignore[arg-type]
+        for number in range(20):
+            stream.send({FAST: [b"%d" % number]})
+    assert sender.sent == {FAST: [b"0"]}
+    assert sender.under_way == 0
+
+
+def test_an_error_of_the_rows_waits_for_the_sends_before_it(sender):
+    def rows() -> Iterator[int]:
+        yield 0
+        sender.gate.set()
+        raise ValueError("a row")
+
+    with pytest.raises(ValueError, match="a row"), BlockStream(sender) as stream:  # type: ignore[arg-type]
+        for _ in rows():
+            stream.send({SLOW: [b"a", b"b"]})
+    assert sender.sent == {SLOW: [b"a", b"b"]}
+    assert sender.under_way == 0
