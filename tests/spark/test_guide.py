@@ -71,6 +71,10 @@ def test_every_example_runs(
 
 
 def assert_batches(names: dict[str, Any]) -> None:
+    reader = names["spark"].read.format("ordermq").options(**names["servers"], topic="capitals")
+    capitals = sorted((row.sharding_key, bytes(row.body)) for row in reader.load().collect())
+    wanted = [(name, json.dumps({"customer": name, "amount": n}).upper()) for name, n in SALES]
+    assert capitals == sorted((name, text.encode()) for name, text in wanted)
     totals = [(row.customer, row.total) for row in names["top"].collect()]
     assert totals == [("ann", 8.0), ("bob", 4.5), ("cid", 1.5)]
     found = {
