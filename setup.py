@@ -15,7 +15,7 @@ CYTHON = Extension(
         *CORE["CYTHON_PARTS"],
         CORE["CYTHON_DECLARATIONS"],
     ],
-    include_dirs=[CORE["INCLUDE_DIR"], CORE["ENGINE_DIR"]],
+    include_dirs=[CORE["INCLUDE_DIR"], CORE["ENGINE_DIR"], CORE["WIRE_DIR"]],
     extra_compile_args=CORE["COMPILE_ARGS"],
     extra_link_args=CORE["LINK_ARGS"],
 )

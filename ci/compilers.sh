@@ -4,7 +4,7 @@
 #   ci/compilers.sh --require    with both; on Debian, as root, a missing one is installed
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-strict=(-std=c11 -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -Iext/core -Iext/engine)
+strict=(-std=c11 -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -Iext/core -Iext/engine -Iext/wire)
 
 fail() {
     echo "ordermq: $*" >&2
@@ -31,13 +31,13 @@ for cc in gcc clang; do
         [ "${1:-}" = --require ] || continue
         install "$cc"
     fi
-    for file in ext/core/*.h ext/engine/*.h; do # alone: a header includes all that it uses
+    for file in ext/core/*.h ext/engine/*.h ext/wire/*.h; do # alone: a header includes all that it uses
         # The typedef: ISO C wants a declaration, and a header may hold macros only.
         printf '#include "%s"\ntypedef int declared;\n' "${file##*/}" |
             "$cc" "${strict[@]}" -x c -fsyntax-only - ||
             fail "$cc: $file has warnings, see above"
     done
-    for file in ext/core/*.c ext/engine/*.c; do
+    for file in ext/core/*.c ext/engine/*.c ext/wire/*.c; do
         "$cc" "${strict[@]}" -c "$file" -o /dev/null || fail "$cc: $file has warnings, see above"
     done
     used+=("$cc")

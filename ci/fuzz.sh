@@ -75,7 +75,7 @@ read -ra sources < <("$(command -v python3 || command -v python)" -c '
 import runpy
 core = runpy.run_path("ext/c_core.py")
 print(*core["SOURCES"], *core["ENGINE_SOURCES"])')
-flags=(-std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread -Iext/core -Iext/engine
+flags=(-std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread -Iext/core -Iext/engine -Iext/wire
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
 
 for target in "${targets[@]}"; do

@@ -19,7 +19,7 @@ import runpy
 core = runpy.run_path("ext/c_core.py")
 print(*core["SOURCES"], *core["ENGINE_SOURCES"])')
 strict=(-std=c11 -g -O1 -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -pthread
-    -Iext/core -Iext/engine)
+    -Iext/core -Iext/engine -Iext/wire)
 driver=(tests/unit/core/sanitize_*.c)
 wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 records=(tests/vectors/core/stored_message_*.hex)

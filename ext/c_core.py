@@ -20,8 +20,9 @@ PUBLIC_HEADER = "ext/core/ordermq.h"
 SOURCES = found("ext/core/*.c")
 HEADERS = found("ext/core/*.h")
 ENGINE_DIR = "ext/engine"  # of the module for CPython alone
-ENGINE_SOURCES = found("ext/engine/*.c")
-ENGINE_HEADERS = found("ext/engine/*.h")
+WIRE_DIR = "ext/wire"  # what the engine's parts read and write; of that module, too
+ENGINE_SOURCES = [*found("ext/engine/*.c"), *found("ext/wire/*.c")]
+ENGINE_HEADERS = [*found("ext/engine/*.h"), *found("ext/wire/*.h")]
 CYTHON_MODULE = "ext/cython/_cython.pyx"
 CYTHON_DECLARATIONS = "ext/cython/libordermq.pxd"  # made by write_pxd, not in the repository
 CYTHON_PARTS = [name for name in found("ext/cython/*.pyx") if name != CYTHON_MODULE]

@@ -18,10 +18,8 @@
 #include "reply_header.h"
 
 enum {
-    FRAME_HEAD = 8,       /* bytes: length, and encoding and size of the header */
     AT_ONCE = 64 * 1024,  /* bytes of one read */
-    BUCKETS = 64,         /* of awaited answers, a power of two */
-    RESPONSE_FLAG = 1
+    BUCKETS = 64          /* of awaited answers, a power of two */
 };
 
 struct omq_frame_stream {
@@ -103,28 +101,18 @@ static bool make_room(omq_frame_stream *stream, size_t size) {
 }
 
 static bool next_frame(omq_frame_stream *stream, omq_frame *frame) {
-    const uint8_t *at = stream->bytes + stream->first;
-    size_t have = stream->end - stream->first;
     stream->frame_size = 0;
-    if (have < FRAME_HEAD || stream->is_broken) {
+    if (stream->is_broken || stream->first == stream->end) {
         return false;
     }
-    size_t size = 4 + (size_t)omq_read_u32(at);
-    size_t header_size = omq_read_u32(at + 4) & 0xFFFFFF;
-    /* A length with its highest bit set is negative in the protocol; here it is over the limit. */
-    if (size < FRAME_HEAD || size > stream->max_frame_bytes || header_size > size - FRAME_HEAD) {
-        stream->is_broken = true;
+    omq_frame_state state = omq_frame_read(stream->bytes + stream->first,
+                                           stream->end - stream->first,
+                                           stream->max_frame_bytes, frame);
+    stream->is_broken = state == OMQ_FRAME_NONE;
+    if (state != OMQ_FRAME_WHOLE) {
         return false;
     }
-    if (have < size) {
-        return false;
-    }
-    stream->frame_size = size;
-    frame->encoding = at[4];
-    frame->header = at + FRAME_HEAD;
-    frame->header_size = header_size;
-    frame->body = frame->header + header_size;
-    frame->body_size = size - FRAME_HEAD - header_size;
+    stream->frame_size = frame->size;
     return true;
 }
 
@@ -168,8 +156,7 @@ static void note_stored(omq_awaited *awaited, const omq_reply_header *header,
 static bool hand_over(omq_frame_stream *stream, const omq_frame *frame, const omq_awaited *reader) {
     omq_reply_header header;
     if (!omq_read_reply_header(frame->encoding, frame->header, frame->header_size, &header) ||
-        header.is_odd ||
-        header.code != 0 || header.opaque <= 0 || (header.flag & RESPONSE_FLAG) == 0) {
+        header.is_odd || header.code != 0 || !omq_is_answer(&header)) {
         return false;
     }
     omq_awaited **at = find(stream, (uint32_t)header.opaque);

@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "frame.h"
 #include "ordermq.h"
 
 typedef struct omq_frame_stream omq_frame_stream;
@@ -25,14 +26,6 @@ omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes);
 void omq_frame_stream_free(omq_frame_stream *stream);
 
 /* ---- frames, for the owner ---- */
-
-typedef struct {
-    uint8_t encoding; /* of the header */
-    const uint8_t *header;
-    size_t header_size;
-    const uint8_t *body;
-    size_t body_size;
-} omq_frame;
 
 /* Add bytes that somebody else has received; false without memory. */
 bool omq_frame_stream_add(omq_frame_stream *stream, const uint8_t *bytes, size_t size);

@@ -25,14 +25,12 @@
 #endif
 
 enum {
-    FRAME_HEAD = 8,           /* bytes: length, and encoding and size of the header */
     FIRST_READ = 256 * 1024,  /* bytes of a connection's first buffer */
     HANDED_BYTES = 64,        /* of garbage, for the error's text */
     FRAME_MS = 30000,         /* as in remoting/connection.py: no frame takes longer */
     ROOM_RECHECK_MS = 1000,   /* as in fetch/fetcher.py: pending messages may all be taken */
     READY_MS = 2,             /* a poller that comes later is slow: the owner is told */
     MOST_STREAMS = 1 << 20,   /* of a connection */
-    RESPONSE_FLAG = 1,
     RECORD_HEAD = 5,              /* of TLS: type, version, size */
     MOST_RECORD = 16384 + 2048    /* bytes of a record behind its head (RFC 5246, 6.2.3) */
 };
@@ -641,24 +639,21 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
 }
 
 /* Take a whole frame; false: it is none. */
-static bool take_frame(omq_pull_connection *connection, const uint8_t *frame, size_t size) {
-    uint32_t mark = omq_read_u32(frame + 4);
-    size_t header_size = mark & 0xFFFFFF;
+static bool take_frame(omq_pull_connection *connection, const omq_frame *frame) {
     omq_reply_header header;
-    if (!omq_read_reply_header(mark >> 24, frame + FRAME_HEAD, header_size, &header)) {
+    if (!omq_read_reply_header(frame->encoding, frame->header, frame->header_size, &header)) {
         return false;
     }
     /* Brokers send requests to the connection with the heartbeats: one here is for nobody. */
-    omq_pull_stream *stream = (header.flag & RESPONSE_FLAG) && header.opaque > 0
-                                  ? take_asked(connection, (uint32_t)header.opaque)
-                                  : NULL;
+    omq_pull_stream *stream =
+        omq_is_answer(&header) ? take_asked(connection, (uint32_t)header.opaque) : NULL;
     if (stream == NULL) {
         return true;
     }
-    size_t before = FRAME_HEAD + header_size;
-    if (!take_messages(stream, &header, frame + before, size - before)) {
-        uint8_t *copy = copied(frame, size);
-        end_stream(stream, copy != NULL ? OMQ_STREAM_ANSWERED : OMQ_STREAM_ENDED, copy, size);
+    if (!take_messages(stream, &header, frame->body, frame->body_size)) {
+        uint8_t *copy = copied(frame->header - OMQ_FRAME_HEAD, frame->size);
+        end_stream(stream, copy != NULL ? OMQ_STREAM_ANSWERED : OMQ_STREAM_ENDED, copy,
+                   frame->size);
     }
     return true;
 }
@@ -666,28 +661,25 @@ static bool take_frame(omq_pull_connection *connection, const uint8_t *frame, si
 /* Take the frames that are whole. */
 static void take_frames(omq_pull_connection *connection) {
     omq_buffer *in = &connection->in;
-    while (in->end - in->begin >= FRAME_HEAD) {
-        const uint8_t *frame = in->bytes + in->begin;
+    while (in->end - in->begin >= OMQ_FRAME_HEAD) {
+        const uint8_t *bytes = in->bytes + in->begin;
         size_t held = in->end - in->begin;
-        uint32_t length = omq_read_u32(frame);
-        uint32_t header_size = omq_read_u32(frame + 4) & 0xFFFFFF;
-        bool is_frame = length >= 4 && length <= INT32_MAX &&
-                        (size_t)length + 4 <= connection->engine->max_frame_bytes &&
-                        header_size <= length - 4;
-        size_t size = (size_t)length + 4;
-        if (is_frame && held < size) {
-            if (!make_room(in, size - held)) {
+        omq_frame frame;
+        omq_frame_state state =
+            omq_frame_read(bytes, held, connection->engine->max_frame_bytes, &frame);
+        if (state == OMQ_FRAME_PART) {
+            if (!make_room(in, frame.size - held)) {
                 end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
             }
             return;
         }
-        if (!is_frame || !take_frame(connection, frame, size)) {
-            size_t handed = is_frame ? size : held < HANDED_BYTES ? held : HANDED_BYTES;
-            end_connection(connection, OMQ_CONNECTION_GARBAGE, 0, frame, handed);
+        if (state == OMQ_FRAME_NONE || !take_frame(connection, &frame)) {
+            size_t handed = frame.size > 0 ? frame.size : held < HANDED_BYTES ? held : HANDED_BYTES;
+            end_connection(connection, OMQ_CONNECTION_GARBAGE, 0, bytes, handed);
             return;
         }
         connection->whole_ms = connection->engine->now_ms;
-        in->begin += size;
+        in->begin += frame.size;
     }
     if (in->begin == in->end) {
         connection->whole_ms = connection->engine->now_ms;

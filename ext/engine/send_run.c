@@ -4,15 +4,14 @@
 #include <string.h>
 
 #include "bytes.h"
+#include "frame.h"
 #include "json_scan.h"
 #include "message_layout.h"
 #include "reply_header.h"
 
 enum {
-    FRAME_WORDS = 8, /* frame length; encoding of the header and its length */
     SEND_MESSAGE_V2 = 310,
-    RESPONSE = 1, /* bits of a command's flag */
-    ONEWAY = 2,
+    ONEWAY = 2, /* a bit of a command's flag */
     COUNTER_SIZE = 12, /* of an id: its time and counter, which only grow; before, its producer */
     MOST_PARTS = 256   /* they are searched one after the other */
 };
@@ -105,7 +104,7 @@ static bool take_member(omq_json *json, omq_plain_send *send, omq_send_fields *f
         is_taken = take_number(json, &send->opaque);
     } else if (omq_text_is(&name, "flag")) {
         member = FLAG;
-        is_taken = take_number(json, &send->flag) && (send->flag & RESPONSE) == 0;
+        is_taken = take_number(json, &send->flag) && (send->flag & OMQ_RESPONSE_FLAG) == 0;
     } else if (omq_text_is(&name, "version")) {
         member = VERSION;
         is_taken = take_number(json, &number);
@@ -282,29 +281,18 @@ static bool read_properties(omq_plain_send *send) {
     return true;
 }
 
-/* Return the size of the frame at the beginning of bytes; 0 if it is not whole, or malformed. */
-static size_t frame_size(const uint8_t *bytes, size_t size, size_t most_frame) {
-    if (size < FRAME_WORDS) {
-        return 0;
-    }
-    size_t frame = 4 + (size_t)omq_read_u32(bytes);
-    bool is_whole = frame >= FRAME_WORDS && frame <= most_frame && frame <= size;
-    return is_whole && (omq_read_u32(bytes + 4) & 0xFFFFFF) <= frame - FRAME_WORDS ? frame : 0;
-}
-
 /* Read the send of a whole frame; `texts` has room for its header. */
-static bool read_send(const uint8_t *bytes, size_t frame, size_t most_body, uint8_t *texts,
+static bool read_send(const omq_frame *frame, size_t most_body, uint8_t *texts,
                       omq_plain_send *send) {
     omq_send_fields fields; /* a value is there if its letter was seen */
     fields.seen = 0;
     fields.is_text_escaped = false;
-    size_t header = omq_read_u32(bytes + 4); /* its first byte is 0 for JSON */
-    if (header > frame - FRAME_WORDS || frame - FRAME_WORDS - header > most_body) {
+    if (frame->encoding != OMQ_HEADER_JSON || frame->body_size > most_body) {
         return false;
     }
     *send = (omq_plain_send){.opaque = 0};
-    send->body = (omq_text){bytes + FRAME_WORDS + header, frame - FRAME_WORDS - header};
-    return read_header(bytes + FRAME_WORDS, header, send, &fields) &&
+    send->body = (omq_text){frame->body, frame->body_size};
+    return read_header(frame->header, frame->header_size, send, &fields) &&
            read_fields(&fields, send) && copy_properties(&fields, texts, &send->properties) &&
            read_properties(send);
 }
@@ -346,10 +334,12 @@ static bool add_to_part(omq_send_run *run, omq_plain_send *send) {
 /* Return how many whole frames there are, and write the size of their headers. */
 static size_t count_frames(const uint8_t *bytes, size_t size, size_t most_frame, size_t *headers) {
     size_t count = 0;
-    size_t frame;
+    size_t at = 0;
+    omq_frame frame;
     *headers = 0;
-    for (size_t at = 0; (frame = frame_size(bytes + at, size - at, most_frame)) > 0; at += frame) {
-        *headers += omq_read_u32(bytes + at + 4) & 0xFFFFFF;
+    while (omq_frame_read(bytes + at, size - at, most_frame, &frame) == OMQ_FRAME_WHOLE) {
+        *headers += frame.header_size;
+        at += frame.size;
         count++;
     }
     return count;
@@ -372,14 +362,14 @@ omq_send_run *omq_send_run_read(const uint8_t *bytes, size_t size, size_t most_f
     }
     uint8_t *texts = run->texts;
     for (; run->count < most; run->count++) {
-        const uint8_t *at = bytes + run->size;
         omq_plain_send *send = &run->sends[run->count];
-        size_t frame = frame_size(at, size - run->size, most_frame);
-        if (!read_send(at, frame, most_body, texts, send) || !add_to_part(run, send)) {
+        omq_frame frame;
+        omq_frame_read(bytes + run->size, size - run->size, most_frame, &frame);
+        if (!read_send(&frame, most_body, texts, send) || !add_to_part(run, send)) {
             break;
         }
         texts += send->properties.size;
-        run->size += frame;
+        run->size += frame.size;
     }
     return run;
 }
@@ -449,7 +439,7 @@ static uint8_t *put_hexadecimal(uint8_t *at, int64_t number) {
 }
 
 size_t omq_send_answers_most(const omq_send_run *run, const omq_answer_text *text) {
-    size_t most = FRAME_WORDS + text->store_host.size + PHYSICAL_DIGITS + 3 * OMQ_DECIMAL_MAX;
+    size_t most = OMQ_FRAME_HEAD + text->store_host.size + PHYSICAL_DIGITS + 3 * OMQ_DECIMAL_MAX;
     for (size_t i = 0; i < 5; i++) {
         most += text->around[i].size;
     }
@@ -468,7 +458,7 @@ size_t omq_send_answers(const omq_send_run *run, const omq_answer_text *text,
             continue;
         }
         uint8_t *frame = at;
-        at = put_text(at + FRAME_WORDS, &text->around[0]);
+        at = put_text(at + OMQ_FRAME_HEAD, &text->around[0]);
         at = put_text(at, &text->store_host);
         at = put_hexadecimal(at, physical_offsets[send->part] + place);
         at = put_text(at, &text->around[1]);
@@ -478,7 +468,7 @@ size_t omq_send_answers(const omq_send_run *run, const omq_answer_text *text,
         at = put_text(at, &text->around[3]);
         at += omq_write_decimal(at, send->opaque);
         at = put_text(at, &text->around[4]);
-        uint32_t header = (uint32_t)(at - frame) - FRAME_WORDS;
+        uint32_t header = (uint32_t)(at - frame) - OMQ_FRAME_HEAD;
         omq_write_u32(frame, 4 + header);
         omq_write_u32(frame + 4, header);
     }

@@ -3,6 +3,7 @@
 #ifndef OMQ_REPLY_HEADER_H
 #define OMQ_REPLY_HEADER_H
 
+#include "frame.h"
 #include "ordermq.h"
 
 typedef struct {
@@ -27,6 +28,11 @@ enum { OMQ_HEADER_JSON = 0, OMQ_HEADER_BINARY = 1 };
  * encoding is unknown. O(size). */
 bool omq_read_reply_header(uint32_t encoding, const uint8_t *bytes, size_t size,
                            omq_reply_header *header);
+
+/* Return whether it is an answer: brokers send requests on the same connection. */
+static inline bool omq_is_answer(const omq_reply_header *header) {
+    return (header->flag & OMQ_RESPONSE_FLAG) != 0 && header->opaque > 0;
+}
 
 /* Return a decimal number of up to 18 digits; -1 for anything else. */
 int64_t omq_offset_of(omq_text text);
