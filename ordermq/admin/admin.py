@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from ordermq.admin.check import CheckStep, ConnectionCheck
 from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
 from ordermq.admin.groups import Groups, GroupState, GroupSummary
+from ordermq.admin.message_search import FoundMessage, MessageSearch, require_one
 from ordermq.admin.parked import ParkedKey, ParkedTopics
 from ordermq.admin.reset import QueueReset, Resets
 from ordermq.admin.topics import Place, Topics, TopicState, TopicSummary, require_place
@@ -59,6 +61,7 @@ class Admin(Closing):
         self._groups = Groups(self._client)
         self._resets = Resets(self._client, self._topics)
         self._parked = ParkedTopics(self._client, self._topics)
+        self._search = MessageSearch(self._client, self._topics)
         self._check = ConnectionCheck(self._client, self._topics, self._groups)
         open_producer = partial(
             Producer,
@@ -187,6 +190,48 @@ class Admin(Closing):
             ask_members: also ask each member for its queues, through its broker.
         """
         return self._client.call(self._groups.look(name, topics, ask_members))
+
+    def find_messages(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        offset: int | None = None,
+        at: datetime | None = None,
+        queues: Sequence[int] = (),
+        count: int = 32,
+    ) -> list[FoundMessage]:
+        """Find messages of a topic, and where each is in each group: waiting, done or dead.
+
+        Args:
+            key: one of a message's `keys`.
+            message_id: of the producer, as receipts have it, or of the broker.
+            offset: of each queue, or of `queues`.
+            at: the first messages that were stored then or later.
+            count: at most so many, the newest by a key; 1..10000.
+        Returns: the oldest first; [] if there is none.
+        Raises: ConfigError: not exactly one of key, message_id, offset and at.
+        """
+        require_one(key=key, message_id=message_id, offset=offset, at=at)
+        check_topic(topic)
+        if isinstance(count, bool) or not 1 <= count <= _MOST_PEEKED:
+            raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}")
+        search = self._search
+
+        async def work() -> list[FoundMessage]:
+            if key is not None:
+                found = await search.by_key(topic, key, count)
+            elif message_id is not None:
+                found = await search.by_id(topic, message_id)
+            elif at is not None:
+                found = await search.at_time(topic, at, count)
+            else:
+                assert offset is not None
+                found = await search.at_offset(topic, offset, queues)
+            return await search.with_groups(topic, found)
+
+        return self._client.call(work())
 
     def reset(
         self,

@@ -25,6 +25,7 @@ _COMMANDS = {
     "reset": ("reset", "reset", "Move GROUP to other offsets of TOPIC, forward or back."),
     "peek": ("peek", "peek", "Print messages of TOPIC, the oldest first; nothing is committed."),
     "dlq": ("dead_letters", "dlq", "List, show and send again the messages that groups gave up."),
+    "messages": ("messages", "messages", "Find messages, and where they are in each group."),
     "parked": ("parked", "parked", "List, show and go on with keys that groups hold back."),
     "config": ("config", "config", "Check settings, and connect step by step."),
     "audit": ("audit", "audit_command", "Check recorded histories for order, loss and duplicates."),

@@ -33,9 +33,13 @@ from ordermq.remoting.bodies import (
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import GroupHeader, TopicHeader
+from ordermq.remoting.rare_headers import QueryMessageHeader, ViewMessageHeader
 
 if TYPE_CHECKING:
     from ordermq.remoting.rare_headers import CreateTopicHeader, ResetOffsetHeader
+
+
+_SEARCH_TIMEOUT_MS = 8_000  # brokers look for up to 5 s
 
 
 class AdminApi(BrokerApi):
@@ -64,6 +68,30 @@ class AdminApi(BrokerApi):
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
         self._check(answer, "broker did not list its topics", address)
         return topic_table_from_body(answer.body, broker_name)
+
+    async def find_messages(
+        self, address: str, topic: str, key: str, count: int, *, is_id: bool
+    ) -> bytes:
+        """Return the records of the newest messages with a key, or with a producer's id.
+
+        Raises: BrokerError: QUERY_NOT_FOUND: there is none.
+        """
+        header = QueryMessageHeader(topic, key, count)
+        if is_id:
+            header.is_unique_key = True
+        command = Command.request(RequestCode.QUERY_MESSAGE, header.to_ext())
+        answer = await self._connections.request(address, command, _SEARCH_TIMEOUT_MS)
+        self._check(answer, f"broker found no message of topic {topic!r} by {key!r}", address)
+        return answer.body
+
+    async def message_at(self, address: str, physical_offset: int) -> bytes:
+        """Return the record at a place in the broker's log."""
+        command = Command.request(
+            RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(physical_offset).to_ext()
+        )
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, f"broker has no message at {physical_offset} of its log", address)
+        return answer.body
 
     async def queue_ends(self, address: str, topic: str) -> dict[MessageQueue, QueueEnds]:
         """Return the offsets of a topic's queues at this broker."""

@@ -25,6 +25,23 @@ class CreateTopicHeader(Header):
     attributes: str | None = None  # since 5.0: `+name=value` of each, joined with commas
 
 
+class QueryMessageHeader(Header):
+    """QUERY_MESSAGE 12."""
+
+    topic: str
+    key: str
+    most: int = ext_field("maxNum")
+    begin_ms: int = ext_field("beginTimestamp", default=0)
+    end_ms: int = ext_field("endTimestamp", default=(1 << 62) - 1)
+    is_unique_key: bool | None = ext_field("_UNIQUE_KEY_QUERY", default=None)
+
+
+class ViewMessageHeader(Header):
+    """VIEW_MESSAGE_BY_ID 33."""
+
+    offset: int
+
+
 class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET 222.
 

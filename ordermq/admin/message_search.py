@@ -1,0 +1,171 @@
+"""MessageSearch: finds messages by key, id, offset or time, and their state in each group."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from ordermq.admin.topics import Topics
+from ordermq.client.admin_api import AdminApi
+from ordermq.client.session import ClientSession
+from ordermq.errors import BrokerError, ConfigError, RemotingError
+from ordermq.model import properties as props
+from ordermq.model.identifiers import broker_of
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import dead_letter_topic
+from ordermq.remoting.codes import ResponseCode
+from ordermq.value import Value
+
+# Of a stored record: size, then, behind magic and checksum, the queue; and its queue offset
+# (docs/internals/protocol.md#stored-message).
+_PLACE = struct.Struct(">i8xi4xq")
+_MOST_TIME_MS = (1 << 62) - 1
+_NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST})
+WAITING, DONE, DEAD = "waiting", "done", "dead"
+
+
+class FoundMessage(Value):
+    """A message, and where it is in each group.
+
+    Args:
+        groups: "waiting": the group's offset is not behind it; "done": it is; "dead": it is, and
+            the message is among the group's dead letters. Of groups with an offset of its queue.
+    """
+
+    message: MessageView
+    groups: dict[str, str]
+
+
+class MessageSearch:
+    """Requests that find messages; on the I/O thread."""
+
+    def __init__(self, client: ClientSession, topics: Topics) -> None:
+        self._client = client
+        self._topics = topics
+        self._api = AdminApi.of(client)
+
+    async def by_key(self, topic: str, key: str, count: int) -> list[MessageView]:
+        """Return the newest messages that have a key among their `keys`, the oldest first."""
+        return await self._query(topic, key, count, is_id=False)
+
+    async def by_id(self, topic: str, message_id: str) -> list[MessageView]:
+        """Return the messages with an id: a producer's, or a broker's, which names its place."""
+        text = message_id.upper()
+        address = broker_of(text)
+        masters = await self._client.name_servers.masters()
+        for broker, master in masters.items():
+            if master == address:
+                offset = int(text[-16:], 16)
+                return self._read(topic, broker, await self._api.message_at(master, offset))
+        return await self._query(topic, text, 32, is_id=True)
+
+    async def at_offset(
+        self, topic: str, offset: int, queue_ids: Sequence[int]
+    ) -> list[MessageView]:
+        """Return the message of an offset of each queue, or of these queues."""
+        found = await self._topics.peek(topic, offset, 1 << 16, queue_ids)
+        return [message for message in found if message.queue_offset == offset]
+
+    async def at_time(self, topic: str, moment: datetime, count: int) -> list[MessageView]:
+        """Return the first messages that were stored at a time or later."""
+        return await self._topics.peek(topic, moment, count, ())
+
+    async def with_groups(self, topic: str, messages: Sequence[MessageView]) -> list[FoundMessage]:
+        """Return messages with their states in the groups of their topic."""
+        groups = (await self._topics.look(topic)).groups if messages else ()
+        return [
+            FoundMessage(
+                message,
+                {
+                    group: state
+                    for group in groups
+                    if (state := await self._state(group, message)) is not None
+                },
+            )
+            for message in messages
+        ]
+
+    async def _state(self, group: str, message: MessageView) -> str | None:
+        queue = message.message_queue
+        address = self._client.routes.master_of(queue.broker_name)
+        offset = await self._api.query_offset(address, group, queue)
+        if offset is None:
+            return None
+        if offset <= message.queue_offset:
+            return WAITING
+        letters = dead_letter_topic(group)
+        if await self._client.name_servers.topic_route(letters) is None:
+            return DONE
+        unique = message.properties.get(props.UNIQ_KEY, "")
+        is_dead = unique and await self._query(letters, unique, 1, is_id=True)
+        return DEAD if is_dead else DONE
+
+    async def _query(self, topic: str, key: str, count: int, *, is_id: bool) -> list[MessageView]:
+        queues = await self._topics.queues(topic)
+        brokers = sorted({queue.broker_name for queue in queues})
+        answers = await asyncio.gather(
+            *(self._ask(each, topic, key, count, is_id) for each in brokers)
+        )
+        found = [message for answer in answers for message in answer]
+        # RocketMQ's index has hashes of keys: other messages may have the same.
+        matching = [each for each in found if _has_key(each, key, is_id=is_id)]
+        matching.sort(
+            key=lambda each: (each.store_timestamp_ms, each.message_queue, each.queue_offset)
+        )
+        return matching[-count:]
+
+    async def _ask(
+        self, broker: str, topic: str, key: str, count: int, is_id: bool
+    ) -> list[MessageView]:
+        address = self._client.routes.master_of(broker)
+        try:
+            body = await self._api.find_messages(address, topic, key, count, is_id=is_id)
+        except BrokerError as error:
+            if error.response_code in _NOT_FOUND:
+                return []
+            raise
+        return self._read(topic, broker, body)
+
+    def _read(self, topic: str, broker: str, body: bytes) -> list[MessageView]:
+        found = []
+        for record, queue_id, offset in _records(body):
+            queue = MessageQueue(topic, broker, queue_id)
+            found += list(self._api.batch(queue, record, (), offset, offset + 1))
+        return found
+
+
+def _records(body: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Cut an answer into its records; yields each with its queue and its offset.
+
+    Raises: RemotingError: it is torn.
+    """
+    begin = 0
+    while begin < len(body):
+        if len(body) - begin < _PLACE.size:
+            raise RemotingError("the broker's answer to a search is truncated; ask again")
+        size, queue_id, offset = _PLACE.unpack_from(body, begin)
+        if not _PLACE.size <= size <= len(body) - begin:
+            raise RemotingError("the broker's answer to a search is truncated; ask again")
+        yield body[begin : begin + size], queue_id, offset
+        begin += size
+
+
+def _has_key(message: MessageView, key: str, *, is_id: bool) -> bool:
+    unique = message.properties.get(props.UNIQ_KEY, "")
+    return unique.upper() == key.upper() if is_id else key in message.keys
+
+
+def require_one(**given: object) -> str:
+    """Return the name of the one argument that is given.
+
+    Raises: ConfigError: none is, or several are.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        raise ConfigError(
+            f"{' and '.join(names) or 'nothing'} given: expected one of {', '.join(given)}"
+        )
+    return names[0]

@@ -1,0 +1,105 @@
+"""Messages found by key, id, offset and time, with their states in groups (docs/operations.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.cli.main import main
+from ordermq.errors import ConfigError, RouteError
+from tests.component.conftest import Seen, eventually
+from tests.component.test_orderly_consumer import committed
+
+MakeConsumer = Callable[..., PushConsumer]
+
+
+def test_a_message_is_found_by_each_of_its_names(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    receipts = [
+        producer.send(
+            Message("orders", b"%d" % n, keys=[f"o-{n}", "all"]), sharding_key=f"k{n % 3}"
+        )
+        for n in range(30)
+    ]
+    wanted = receipts[17]
+    with Admin(name_servers=broker.name_servers) as admin:
+        (by_key,) = admin.find_messages("orders", key="o-17")
+        (by_id,) = admin.find_messages("orders", message_id=wanted.message_id)
+        (stored,) = admin.find_messages("orders", message_id=by_key.message.offset_message_id)
+        (by_offset,) = admin.find_messages(
+            "orders", offset=wanted.queue_offset, queues=[wanted.message_queue.queue_id]
+        )
+        for found in (by_key, by_id, stored, by_offset):
+            assert found.message.text() == "17"
+            assert found.message.message_queue == wanted.message_queue
+            assert found.message.queue_offset == wanted.queue_offset
+            assert found.groups == {}
+        several = admin.find_messages("orders", key="all", count=7)
+        times = [each.message.store_timestamp_ms for each in several]
+        assert (len(times), times) == (7, sorted(times))
+        every = admin.find_messages("orders", key="all")
+        assert sum(each.message.store_timestamp_ms > times[0] for each in every) <= 7, "the newest"
+        moment = datetime.fromtimestamp(by_key.message.store_timestamp_ms / 1000, UTC)
+        since = admin.find_messages("orders", at=moment)
+        assert {"17", "29"} <= {each.message.text() for each in since}
+        assert admin.find_messages("orders", at=moment + timedelta(days=1)) == []
+        assert admin.find_messages("orders", key="o-1 7") == []
+        assert admin.find_messages("orders", message_id="AB" * 16) == []
+        assert len(admin.find_messages("orders", offset=0)) == 3
+        with pytest.raises(RouteError):
+            admin.find_messages("nothing", key="o-17")
+
+
+def test_its_state_in_each_group_is_told(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    for n in range(3):
+        producer.send(Message("orders", b"%d" % n, keys=[f"o-{n}"]), sharding_key="k")
+
+    def listen(messages: Any, context: Any) -> None:
+        if bytes(messages[0].body) == b"1":
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    with make_consumer(listen, on_failure=DeadLetter(1)):
+        seen.wait_for_count(2)
+        eventually(lambda: committed(broker) == 3, "all is committed")
+    other = PushConsumer(
+        "late", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    other.subscribe("orders")
+    other.orderly(lambda messages, context: 0)
+    with other, Admin(name_servers=broker.name_servers) as admin:
+        states = [admin.find_messages("orders", key=f"o-{n}")[0].groups for n in range(3)]
+    assert [each["g"] for each in states] == ["done", "dead", "done"]
+    assert {each["late"] for each in states} == {"waiting"}
+
+
+@pytest.mark.parametrize("given", [{}, {"key": "a", "offset": 1}])
+def test_exactly_one_way_to_find_is_given(broker: EmbeddedBroker, given: dict[str, Any]) -> None:
+    with (
+        Admin(name_servers=broker.name_servers) as admin,
+        pytest.raises(ConfigError, match="expected one of key, message_id, offset, at"),
+    ):
+        admin.find_messages("orders", **given)
+
+
+def test_the_command_prints_what_it_finds(producer: Producer, broker: EmbeddedBroker) -> None:
+    producer.send(Message("orders", b"a body", keys=["o-1"]), sharding_key="k")
+
+    def shown(*options: str) -> str:
+        arguments = ["messages", "find", "orders", "--name-servers", broker.name_servers, *options]
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert "1 message of orders" in shown("--key", "o-1")
+    assert '"groups": {}' in shown("--key", "o-1", "--json")
+    assert shown("--key", "o-2", "--json").strip() == "[]"
