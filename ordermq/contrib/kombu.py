@@ -10,7 +10,9 @@ control, read it from its end.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import os
 import re
 import threading
 import time
@@ -47,6 +49,8 @@ _EXPIRES: Final = "expires-at-ms"  # property: kombu's `expiration` from the tim
 _NEVER: Final = 1 << 62
 _EXCHANGE_PREFIX: Final = "kombu-exchange-"
 _DEFAULT_PORT: Final = 9876
+_DEFAULT_EXCHANGE: Final = ""
+_SKEW_MS: Final = 5_000  # that a broker's clock may be behind; what is read twice has other names
 _POLL_MS: Final = 500
 _WAIT_S: Final = 1.0  # so that signal handlers run while nothing arrives
 _MOST_DELAY_MS: Final = 3 * 24 * 3_600_000 - 60_000  # brokers refuse more than three days
@@ -147,10 +151,17 @@ class QueueConsumer:
 
 
 class ExchangeReader:
-    """A thread that reads an exchange's topic from its end, for a channel's transient queues."""
+    """A thread that reads an exchange's topic, for a channel's transient queues.
+
+    Args: since_ms: wall clock of the first message wanted; 0 begins at the end.
+    """
 
     def __init__(
-        self, transport: Transport, topic: str, take: Callable[[str, dict[str, Any]], None]
+        self,
+        transport: Transport,
+        topic: str,
+        take: Callable[[str, dict[str, Any]], None],
+        since_ms: int = 0,
     ) -> None:
         self._take = take
         self._topic = topic
@@ -164,13 +175,20 @@ class ExchangeReader:
             queues = self._consumer.fetch_message_queues(topic)
             self._consumer.assign(queues)
             for queue in queues:
-                self._consumer.seek_to_end(queue)
+                if since_ms:
+                    start = self._consumer.offset_for_timestamp(queue, since_ms)
+                    self._consumer.seek(queue, start)
+                else:
+                    self._consumer.seek_to_end(queue)
         except BaseException:
             self._consumer.close(0.0)
             raise
         self._is_closing = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"kombu {topic}", daemon=True)
         self._thread.start()
+        # Celery closes no connection that waits for results: its program just ends.
+        atexit.register(self._close_at_exit)
 
     def _run(self) -> None:
         while not self._is_closing:
@@ -188,8 +206,13 @@ class ExchangeReader:
                     continue
                 self._take(message.get_property(_ROUTING_KEY) or "", payload)
 
+    def _close_at_exit(self) -> None:
+        if os.getpid() == self._process:  # a fork has the registration, but not the thread
+            self.close()
+
     def close(self) -> None:
         """Stop reading."""
+        atexit.unregister(self._close_at_exit)
         self._is_closing = True
         self._thread.join(_CLOSE_S)
         self._consumer.close(_CLOSE_S)
@@ -252,6 +275,7 @@ class Channel(virtual.Channel):
         self._without_ack: set[str] = set()
         self._deliveries: dict[str, Delivery] = {}  # not settled yet, by delivery tag
         self._bound: set[tuple[str, str]] = set()  # exchange and transient queue
+        self._declared_ms: dict[str, int] = {}  # by transient queue
 
     # Declarations.
 
@@ -273,6 +297,7 @@ class Channel(virtual.Channel):
         # A queue of one consumer has no topic: it reads those of its exchanges.
         if auto_delete or exclusive:
             self._transient.setdefault(queue, deque())
+            self._declared_ms.setdefault(queue, _now_ms())
         elif queue not in self._transient:
             self.connection.require_topic(self.connection.topic_of(queue))
 
@@ -292,9 +317,32 @@ class Channel(virtual.Channel):
                         self._transient[found].append(payload)
                 self.connection.notify()
 
-            topic = self.connection.topic_of_exchange(exchange)
-            self.connection.require_topic(topic, queues=1)
-            self._readers[exchange] = ExchangeReader(self.connection, topic, take)
+            self._read(exchange, take)
+
+    def _read(
+        self, exchange: str, take: Callable[[str, dict[str, Any]], None], since_ms: int = 0
+    ) -> None:
+        topic = self.connection.topic_of_exchange(exchange)
+        self.connection.require_topic(topic, queues=1)
+        self._readers[exchange] = ExchangeReader(self.connection, topic, take, since_ms)
+
+    def _read_unbound(self, queue: str) -> None:
+        """Read the default exchange for a transient queue that is bound to none, as of replies.
+
+        Only its first use shows that it stays so, and a reply may have come before that.
+        """
+        if any(bound == queue for _, bound in self._bound):
+            return
+        self._bound.add((_DEFAULT_EXCHANGE, queue))
+        if _DEFAULT_EXCHANGE not in self._readers:
+
+            def take(key: str, payload: dict[str, Any]) -> None:
+                if key in self._transient:
+                    self._transient[key].append(payload)
+                    self.connection.notify()
+
+            since_ms = self._declared_ms.get(queue, _now_ms()) - _SKEW_MS
+            self._read(_DEFAULT_EXCHANGE, take, since_ms)
 
     def _bound_queues(self, exchange: str, routing_key: str) -> set[str]:
         try:
@@ -340,7 +388,10 @@ class Channel(virtual.Channel):
         if properties.get("expiration"):
             properties[_EXPIRES] = _now_ms() + int(properties["expiration"])
         if not exchange:
-            self._put(routing_key, message)
+            if routing_key in self._transient or self.connection.knows(routing_key):
+                self._put(routing_key, message)
+            else:  # a transient queue of another process, as for replies, or none
+                self._put_exchange(_DEFAULT_EXCHANGE, message, routing_key)
             return
         bound = self._bound_queues(exchange, routing_key)
         durable = bound - self._transient.keys()
@@ -348,9 +399,12 @@ class Channel(virtual.Channel):
             self._put(queue, message)
         # Of queues in other processes nothing is known here: they read the exchange's topic.
         if not durable or self.typeof(exchange).type == "fanout":
-            topic = self.connection.topic_of_exchange(exchange)
-            self.connection.require_topic(topic, queues=1)
-            self.connection.send(topic, message, routing_key)
+            self._put_exchange(exchange, message, routing_key)
+
+    def _put_exchange(self, exchange: str, message: dict[str, Any], routing_key: str) -> None:
+        topic = self.connection.topic_of_exchange(exchange)
+        self.connection.require_topic(topic, queues=1)
+        self.connection.send(topic, message, routing_key)
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
         if queue in self._transient:
@@ -375,7 +429,9 @@ class Channel(virtual.Channel):
         if no_ack:
             self._without_ack.add(queue)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
-        if queue not in self._transient:
+        if queue in self._transient:
+            self._read_unbound(queue)
+        else:
             self._consumer_of(queue)
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -391,6 +447,8 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Any:
         """Return the next message, None if none has arrived."""
+        if queue in self._transient:
+            self._read_unbound(queue)
         message = super().basic_get(queue, no_ack=no_ack, **options)
         if message is not None and no_ack:
             self.settle(message.delivery_tag, "ack")
@@ -538,6 +596,18 @@ class Transport(virtual.Transport):
         """Return True if a broker has the topic."""
         with self._admin() as admin:
             return any(found.name == topic for found in admin.topics())
+
+    def knows(self, queue: str) -> bool:
+        """Return True if a durable queue is there, or only an administrator could tell."""
+        topic = self.topic_of(queue)
+        with self._lock:
+            if topic in self._topics or not self.options["create_topics"]:
+                return True
+        is_there = self.has_topic(topic)
+        if is_there:
+            with self._lock:
+                self._topics.add(topic)
+        return is_there
 
     def require_topic(self, topic: str, queues: int = 0) -> None:
         """Create a topic that is not there, unless the options leave that to others."""

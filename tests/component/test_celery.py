@@ -21,6 +21,7 @@ from tests.component.conftest import eventually
 ROOT = Path(__file__).resolve().parents[2]
 CELERY = (sys.executable, "-m", "celery", "-A", "tests.component.celery_tasks")
 TASKS, KEYS = 90, 7
+CALL = "from tests.component.celery_tasks import add; print(add.delay(2, 3).get(timeout=60))"
 
 
 @pytest.fixture
@@ -56,6 +57,12 @@ def worker(environment: dict[str, str], name: str) -> Iterator[subprocess.Popen[
             process.wait()
 
 
+def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
 def send(environment: dict[str, str], sender: Any) -> None:
     with celery_tasks.app.connection(environment["TASKS_BROKER"]) as connection:
         sender(connection)
@@ -87,21 +94,15 @@ def test_workers_that_are_killed_lose_no_task_and_keep_the_order_of_keys(
         assert first == [f"{key} {number}" for number in range(key, TASKS, KEYS)]
 
 
-def test_a_worker_retries_by_timed_messages_answers_an_inspection_and_ends_warm(
+def test_a_worker_retries_by_timed_messages_answers_its_callers_and_ends_warm(
     environment: dict[str, str],
 ) -> None:
     with worker(environment, "asked@here") as process:
         send(environment, lambda connection: celery_tasks.flaky.apply_async(connection=connection))
         eventually(lambda: ran(environment) == ["flaky 0", "flaky 1"], "the task is retried")
-        asked = subprocess.run(
-            [*CELERY, "inspect", "ping", "-t", "20", "-d", "asked@here"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        asked = run(environment, *CELERY, "inspect", "ping", "-t", "20", "-d", "asked@here")
         assert (asked.returncode, "asked@here: OK" in asked.stdout) == (0, True), asked.stderr
+        called = run(environment, sys.executable, "-c", CALL)
+        assert (called.returncode, called.stdout, called.stderr) == (0, "5\n", "")
         process.terminate()
         assert process.wait(60) == 0
