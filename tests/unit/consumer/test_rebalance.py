@@ -161,7 +161,7 @@ class NewTopics:
             ),
             on_assigned=lambda assigned: self.assigned.append(assigned.queue),
             on_released=lambda assigned: None,
-            is_broadcasting=False,
+            takes_all=False,
         )
         self.rounds = asyncio.ensure_future(self.go_round())
 
