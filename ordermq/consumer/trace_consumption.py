@@ -8,7 +8,7 @@ from ordermq.consumer.hooks import ConsumeCall, ConsumeReturn
 from ordermq.model import properties as props
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import MessageView
-from ordermq.remoting.trace import DEFAULT_REGION, ConsumeBegun, ConsumeEnded, encoded
+from ordermq.remoting.trace import DEFAULT_REGION, ConsumedCall
 
 # Ordinals of Java's ConsumeReturnType.
 _CODES = {
@@ -29,39 +29,11 @@ class TraceConsumption:
         self._clock = clock
 
     def before(self, call: ConsumeCall) -> None:
-        begun = self._begun(call)
-        call.notes[_NOTE] = begun
-        if begun:
-            self._dispatcher.append([encoded(record) for record in begun])
-
-    def after(self, call: ConsumeCall) -> None:
-        begun: list[ConsumeBegun] = call.notes.get(_NOTE, [])
-        if not begun:
-            return
-        assert call.outcome is not None
-        cost_ms, now_ms = call.spent_ms // len(call.messages), self._clock.wall_ms()
-        code = _CODES[call.outcome]
-        self._dispatcher.append(
-            [
-                encoded(
-                    ConsumeEnded(
-                        each.request_id, each.message_id, cost_ms, call.is_success, each.keys, code,
-                        now_ms, call.group,
-                    )
-                )
-                for each in begun
-            ]
-        )  # fmt: skip
-
-    def _begun(self, call: ConsumeCall) -> list[ConsumeBegun]:
         # One request id per call joins the begin records of its messages to their end records.
-        request_id, now_ms = unique_message_id(), self._clock.wall_ms()
-        return [
-            ConsumeBegun(
-                now_ms,
+        records = ConsumedCall(call.group, unique_message_id(), self._clock.wall_ms())
+        begun = [
+            records.begun(
                 message.get_property(props.REGION) or DEFAULT_REGION,
-                call.group,
-                request_id,
                 message.message_id,
                 message.reconsume_times,
                 " ".join(message.keys) or None,
@@ -69,6 +41,20 @@ class TraceConsumption:
             for message in call.messages
             if _is_on(message)
         ]
+        call.notes[_NOTE] = records, begun
+        if begun:
+            self._dispatcher.append(begun)
+
+    def after(self, call: ConsumeCall) -> None:
+        if _NOTE not in call.notes:
+            return
+        records, begun = call.notes[_NOTE]
+        if not begun:
+            return
+        assert call.outcome is not None
+        cost_ms, now_ms = call.spent_ms // len(call.messages), self._clock.wall_ms()
+        code = _CODES[call.outcome]
+        self._dispatcher.append(records.ended(begun, cost_ms, call.is_success, code, now_ms))
 
 
 def _is_on(message: MessageView) -> bool:

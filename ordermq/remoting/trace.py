@@ -119,11 +119,6 @@ class EncodedRecord(NamedTuple):
     keys: str | None
 
 
-def encoded(record: TraceRecord) -> EncodedRecord:
-    """Return a record as it is sent."""
-    return EncodedRecord(record.to_text(), record.message_id, record.keys)
-
-
 class PublishedBatch:
     """Encodes the records of messages that were stored by one request, as `Published.to_text`."""
 
@@ -155,6 +150,52 @@ class PublishedBatch:
             f"{body_length}\x01{cost_ms}\x01{kind}\x01{offset_message_id}{self._end}"
         )
         return EncodedRecord(text, message_id, keys)
+
+
+class ConsumedCall:
+    """Encodes the records of one listener call, as those of `ConsumeBegun` and `ConsumeEnded`.
+
+    Args: request_id: id of the call, in all of its records.
+    """
+
+    __slots__ = ("_before_region", "_end", "_request")
+
+    def __init__(self, group: str, request_id: str, at_ms: int) -> None:
+        self._before_region = f"SubBefore\x01{at_ms}\x01"
+        self._request = f"\x01{group}\x01{request_id}\x01"
+        self._end = f"SubAfter\x01{request_id}\x01", group
+
+    def begun(
+        self, region: str, message_id: str, retry_times: int, keys: str | None
+    ) -> EncodedRecord:
+        """Return the record of a message that the call begins with."""
+        named = "null" if keys is None else keys
+        text = (
+            f"{self._before_region}{region}{self._request}{message_id}\x01{retry_times}\x01"
+            f"{named}\x02"
+        )
+        return EncodedRecord(text, message_id, keys)
+
+    def ended(
+        self,
+        begun: Sequence[EncodedRecord],
+        cost_ms: int,
+        is_success: bool,
+        code: int,
+        at_ms: int,
+    ) -> list[EncodedRecord]:
+        """Return the records of the call's end, for the messages that it began with."""
+        begin, group = self._end
+        outcome = f"\x01{cost_ms}\x01{_field(is_success)}\x01"
+        end = f"\x01{code}\x01{at_ms}\x01{group}\x02"
+        return [
+            EncodedRecord(
+                f"{begin}{message_id}{outcome}{'null' if keys is None else keys}{end}",
+                message_id,
+                keys,
+            )
+            for _, message_id, keys in begun
+        ]
 
 
 def keys_of(records: Sequence[EncodedRecord]) -> list[str]:

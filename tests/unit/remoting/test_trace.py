@@ -11,11 +11,12 @@ from ordermq.remoting.trace import (
     DELAYED,
     NORMAL,
     ConsumeBegun,
+    ConsumedCall,
     ConsumeEnded,
+    EncodedRecord,
     Published,
     PublishedBatch,
     TraceRecord,
-    encoded,
     keys_of,
     read,
 )
@@ -38,6 +39,24 @@ def test_records_are_written_and_read_as_java_does(vector: Callable[[str], bytes
     text = vector("trace/records").decode()
     assert "".join(record.to_text() for record in JAVAS) == text
     assert read(text) == JAVAS
+
+
+def encoded(record: TraceRecord) -> EncodedRecord:
+    return EncodedRecord(record.to_text(), record.message_id, record.keys)
+
+
+def test_records_of_a_call_are_written_as_one_by_one() -> None:
+    call = ConsumedCall("g", "request-1", AT_MS)
+    begun = [record for record in JAVAS if isinstance(record, ConsumeBegun)]
+    found = [call.begun(r.region, r.message_id, r.retry_times, r.keys) for r in begun]
+    assert found == [encoded(record) for record in begun]
+    for is_success, code in (True, 0), (False, 4):
+        assert call.ended(found, 12, is_success, code, AT_MS) == [
+            encoded(
+                ConsumeEnded("request-1", r.message_id, 12, is_success, r.keys, code, AT_MS, "g")
+            )
+            for r in begun
+        ]
 
 
 def test_records_of_a_request_are_written_as_one_by_one() -> None:
