@@ -53,6 +53,8 @@ _DEFAULT_EXCHANGE: Final = ""
 _SKEW_MS: Final = 5_000  # that a broker's clock may be behind; what is read twice has other names
 _POLL_MS: Final = 500
 _WAIT_S: Final = 1.0  # so that signal handlers run while nothing arrives
+_GET_S: Final = 0.5  # `basic_get` waits so long for the first message
+_REQUEUE_MS: Final = 100
 _MOST_DELAY_MS: Final = 3 * 24 * 3_600_000 - 60_000  # brokers refuse more than three days
 _CLOSE_S: Final = 10.0
 _COMMIT_MS: Final = 500
@@ -113,6 +115,7 @@ class QueueConsumer:
                 "consume_from_where": "first_offset",
                 # What a killed worker had acknowledged since the last commit is run again.
                 "commit_interval_ms": _COMMIT_MS,
+                "suspend_current_queue_time_ms": _REQUEUE_MS,
                 **transport.client_settings,
                 **options["consumer"],
             },
@@ -446,10 +449,16 @@ class Channel(virtual.Channel):
             consumer.cancel()
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Any:
-        """Return the next message, None if none has arrived."""
+        """Return the next message, None if none arrives at once.
+
+        Messages are pulled in the background, so an answer takes as long as a pull may: 0.5 s
+        where there is none.
+        """
         if queue in self._transient:
             self._read_unbound(queue)
-        message = super().basic_get(queue, no_ack=no_ack, **options)
+        message = self.connection.waited_for(
+            lambda: super(Channel, self).basic_get(queue, no_ack=no_ack, **options)
+        )
         if message is not None and no_ack:
             self.settle(message.delivery_tag, "ack")
         return message
@@ -572,6 +581,16 @@ class Transport(virtual.Transport):
             if left <= 0:
                 raise TimeoutError
             self._arrived.wait(min(left, _WAIT_S))
+
+    def waited_for(self, get: Callable[[], Any]) -> Any:
+        """Return what `get` returns as soon as that is not None, or None after a moment."""
+        end = time.monotonic() + _GET_S
+        while True:
+            self._arrived.clear()
+            found, left = get(), end - time.monotonic()
+            if found is not None or left <= 0:
+                return found
+            self._arrived.wait(left)
 
     def notify(self) -> None:
         """Wake who waits for a message; any thread."""

@@ -53,6 +53,8 @@ def test_a_message_is_redelivered_until_it_is_acknowledged(embedded: EmbeddedBro
         following = queue.get(timeout=DEADLINE_S)
         assert following.payload == {"n": 2}
         following.ack()
+        with pytest.raises(queue.Empty):
+            queue.get_nowait()
         eventually(lambda: queue.qsize() == 0, "both are committed")
         queue.close()
 
