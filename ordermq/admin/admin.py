@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
@@ -23,6 +24,7 @@ from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_sendable_topic, check_topic
 from ordermq.producer.producer import Producer
+from ordermq.wall_time import moment_ms
 
 if TYPE_CHECKING:
     from ordermq.config.settings import RemotingSettings
@@ -97,6 +99,18 @@ class Admin(Closing):
         """
         return self._client.call(self._topics.summaries(with_internal=with_internal))
 
+    def _place(self, name: str, place: Place) -> Place:
+        """Return a place with an age made a time.
+
+        Raises: ConfigError: it is no place.
+        """
+        if isinstance(place, str) and place not in ("first", "last"):
+            with contextlib.suppress(ConfigError):  # told below, with all that a place may be
+                now_ms = self._client.clock.wall_ms()
+                return datetime.fromtimestamp(moment_ms(name, place, now_ms) / 1_000, UTC)
+        require_place(place, name)
+        return place
+
     def topic(self, name: str) -> TopicState:
         """Return the offsets of a topic's queues, and the groups that consume it."""
         return self._client.call(self._topics.look(check_topic(name)))
@@ -147,13 +161,14 @@ class Admin(Closing):
 
         Args:
             count: of all queues together, 1..10000.
-            start: "last": the newest ones; "first": the oldest that the brokers have; a datetime:
-                those stored from then on; a number: those from this offset on, of each queue.
+            start: "last": the newest ones; "first": the oldest that the brokers have; a datetime,
+                or an age as "2h": those stored from then on; a number: those from this offset on,
+                of each queue.
             queues: numbers of the queues to read; default all.
         Returns: the oldest first, by the time they were stored.
         Raises: ConfigError: an argument out of its range, a queue that does not exist.
         """
-        require_place(start, "start")
+        start = self._place("start", start)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_PEEKED:
             raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}", topic=topic)
         return self._client.call(self._topics.peek(check_topic(topic), start, count, queues))
@@ -198,7 +213,7 @@ class Admin(Closing):
         key: str | None = None,
         message_id: str | None = None,
         offset: int | None = None,
-        at: datetime | None = None,
+        at: datetime | str | None = None,
         queues: Sequence[int] = (),
         count: int = 32,
     ) -> list[FoundMessage]:
@@ -208,13 +223,14 @@ class Admin(Closing):
             key: one of a message's `keys`.
             message_id: of the producer, as receipts have it, or of the broker.
             offset: of each queue, or of `queues`.
-            at: the first messages that were stored then or later.
+            at: the first messages that were stored then or later; a datetime, or an age as "2h".
             count: at most so many, the newest by a key; 1..10000.
         Returns: the oldest first; [] if there is none.
         Raises: ConfigError: not exactly one of key, message_id, offset and at.
         """
         require_one(key=key, message_id=message_id, offset=offset, at=at)
         check_topic(topic)
+        moment = None if at is None else self._place("at", at)
         if isinstance(count, bool) or not 1 <= count <= _MOST_PEEKED:
             raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}")
         search = self._search
@@ -224,8 +240,8 @@ class Admin(Closing):
                 found = await search.by_key(topic, key, count)
             elif message_id is not None:
                 found = await search.by_id(topic, message_id)
-            elif at is not None:
-                found = await search.at_time(topic, at, count)
+            elif isinstance(moment, datetime):
+                found = await search.at_time(topic, moment, count)
             else:
                 assert offset is not None
                 found = await search.at_offset(topic, offset, queues)
@@ -250,7 +266,8 @@ class Admin(Closing):
         under the queues' locks.
 
         Args:
-            to: "first", "last", a datetime (the first message stored then or later), or an offset
+            to: "first", "last", a datetime or an age as "2h" (the first message stored then or
+                later), or an offset
                 within the messages, or at the end, of each queue. Live members that a broker moves
                 by time may begin some messages earlier: `after` of a queue tells.
             queues: numbers of the queues; default all.
@@ -263,7 +280,7 @@ class Admin(Closing):
                 offset, single queues, or queues without a committed offset.
             LockRefused: a member that is not online still holds a lock.
         """
-        require_place(to, "to")
+        to = self._place("to", to)
         return self._client.call(
             self._resets.reset(
                 check_group(group), check_topic(topic), to, queues, int(wait_s * 1000)

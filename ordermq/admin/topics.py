@@ -295,7 +295,8 @@ def require_place(place: object, name: str) -> None:
     is_offset = isinstance(place, int) and not isinstance(place, bool) and place >= 0
     if place not in ("first", "last") and not is_offset and not isinstance(place, datetime):
         raise ConfigError(
-            f"{name}={place!r}: expected 'first', 'last', a datetime, or an offset from 0 on"
+            f"{name}={place!r}: expected 'first', 'last', a datetime, an age as '2h', or an "
+            "offset from 0 on"
         )
 
 

@@ -34,6 +34,7 @@ from ordermq.model.subscription import EVERYTHING
 if TYPE_CHECKING:
     from ordermq.config.settings import AsyncConsumerSettings
     from ordermq.health import ConsumerHealth
+    from ordermq.wall_time import Span
 
 _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
@@ -432,11 +433,12 @@ class AsyncConsumer(AsyncStarting):
     def __aiter__(self) -> AsyncBatches:
         return self.batches().__aiter__()
 
-    def batches(self, timeout_ms: int | None = None) -> AsyncBatches:
+    def batches(self, timeout_ms: Span | None = None) -> AsyncBatches:
         """Iterate with `async for batch in consumer.batches(...)`.
 
         Args:
-            timeout_ms: end when nothing came for so long; None goes on until `stop` or `close`.
+            timeout_ms: end when nothing came for so long, in ms, as "3s", or a timedelta; None
+                goes on until `stop` or `close`.
         Raises: StateError: the consumer has a listener.
         """
         consumer = self._use.iterated()

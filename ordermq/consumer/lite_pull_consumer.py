@@ -50,11 +50,12 @@ from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
-from ordermq.wall_time import require_wall_ms
+from ordermq.wall_time import moment_ms, span_ms
 
 if TYPE_CHECKING:
     from ordermq.config.settings import LitePullConsumerSettings
     from ordermq.consumer.dispatch.failure_policy import FailurePolicy
+    from ordermq.wall_time import Moment, Span
 
 _T = TypeVar("_T")
 _CLOSE_TIMEOUT_S = 60.0
@@ -390,13 +391,14 @@ class LitePullConsumer(GroupConsumer):
 
     # Messages.
 
-    def poll(self, timeout_ms: int | None = None) -> PolledBatch:
+    def poll(self, timeout_ms: Span | None = None) -> PolledBatch:
         """Return the next messages of one queue, as soon as there are some.
 
         To poll is to say that the batch polled before, by the same thread, is done.
 
         Args:
-            timeout_ms: how long to wait; default `poll_timeout_ms`. 0 only looks.
+            timeout_ms: how long to wait, in ms, as "3s", or a timedelta; default
+                `poll_timeout_ms`. 0 only looks.
         Returns: at most `poll_batch_size` messages; an empty batch after the time-out, or when
             the consumer is closed meanwhile.
         """
@@ -407,7 +409,7 @@ class LitePullConsumer(GroupConsumer):
             raise StateError("a blocking call on the I/O thread: use apoll there")
         return self._poll(poller, self._deadline(timeout_ms))
 
-    def apoll(self, timeout_ms: int | None = None) -> Coroutine[Any, Any, PolledBatch]:
+    def apoll(self, timeout_ms: Span | None = None) -> Coroutine[Any, Any, PolledBatch]:
         """`poll` for asyncio code, on any loop: `batch = await consumer.apoll()`.
 
         The tasks of a loop count as one poller; with `ordered=True` each task is one.
@@ -419,20 +421,20 @@ class LitePullConsumer(GroupConsumer):
             raise not_running("consumer", self.group, was_closed=True)
         return self._apoll(poller, self._deadline(timeout_ms))
 
-    def batches(self, timeout_ms: int | None = None) -> Batches:
+    def batches(self, timeout_ms: Span | None = None) -> Batches:
         """Poll again and again: `for batch in consumer.batches()`, or `async for`.
 
         Args:
-            timeout_ms: end when nothing came for so long; None goes on until `close`.
+            timeout_ms: end when nothing came for so long, as of `poll`; None goes on until `close`.
         """
         if timeout_ms is not None:
             self._deadline(timeout_ms)
         return Batches(self, timeout_ms)
 
-    def _deadline(self, timeout_ms: int | None) -> float:
-        wait_ms = self.config.lite.poll_timeout_ms if timeout_ms is None else timeout_ms
-        if wait_ms < 0:
-            raise ConfigError(f"timeout_ms={wait_ms}: expected 0 or more", group=self.group)
+    def _deadline(self, timeout_ms: Span | None) -> float:
+        wait_ms = self.config.lite.poll_timeout_ms
+        if timeout_ms is not None:
+            wait_ms = span_ms("timeout_ms", timeout_ms)
         return time.monotonic() + wait_ms / 1000
 
     def _poll(self, poller: Hashable, deadline: float | None) -> PolledBatch:
@@ -671,20 +673,20 @@ class LitePullConsumer(GroupConsumer):
         self._buffer.give_back(poller, queue)
         await member.control.move(assigned, target)
 
-    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: Moment) -> int:
         """The first offset of any queue stored at or after a time; its end if all are older.
 
         Brokers answer roughly, so the messages around their answer are looked at.
 
         Args:
-            timestamp_ms: ms since 1970.
+            timestamp_ms: ms since 1970, a datetime, or an age as "2h".
         """
-        require_wall_ms("timestamp_ms", timestamp_ms)
+        wanted_ms = moment_ms("timestamp_ms", timestamp_ms, self._clock.wall_ms())
 
         async def ask() -> int:
             client = self._live().client
             await client.address_of(queue)  # its topic may be one never used before
-            return await offset_at_time(client, self.group, queue, timestamp_ms)
+            return await offset_at_time(client, self.group, queue, wanted_ms)
 
         return self._run(ask())
 
@@ -740,7 +742,7 @@ class LitePullConsumer(GroupConsumer):
 class Batches:
     """The iterator of `LitePullConsumer.batches`; for `for` or for `async for`."""
 
-    def __init__(self, consumer: LitePullConsumer, timeout_ms: int | None) -> None:
+    def __init__(self, consumer: LitePullConsumer, timeout_ms: Span | None) -> None:
         self._consumer = consumer
         self._timeout_ms = timeout_ms
         self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()

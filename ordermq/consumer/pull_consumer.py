@@ -25,10 +25,11 @@ from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
 from ordermq.value import Value
-from ordermq.wall_time import require_wall_ms
+from ordermq.wall_time import moment_ms
 
 if TYPE_CHECKING:
     from ordermq.config.settings import PullConsumerSettings
+    from ordermq.wall_time import Moment
 
 _T = TypeVar("_T")
 
@@ -324,20 +325,20 @@ class PullConsumer(Starting):
 
         return self._run(ask())
 
-    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    def search_offset(self, queue: MessageQueue, timestamp_ms: Moment) -> int:
         """The first offset stored at or after a time; the queue's end if all are older.
 
         Brokers answer roughly, so the messages around their answer are looked at.
 
         Args:
-            timestamp_ms: ms since 1970.
+            timestamp_ms: ms since 1970, a datetime, or an age as "2h".
         """
-        require_wall_ms("timestamp_ms", timestamp_ms)
         client = self._live()
+        wanted_ms = moment_ms("timestamp_ms", timestamp_ms, client.clock.wall_ms())
 
         async def ask() -> int:
             await client.address_of(queue)  # its topic may be one never used before
-            return await offset_at_time(client, self.group, queue, timestamp_ms)
+            return await offset_at_time(client, self.group, queue, wanted_ms)
 
         return self._run(ask())
 

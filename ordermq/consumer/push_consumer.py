@@ -53,7 +53,7 @@ from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
-from ordermq.wall_time import require_wall_ms
+from ordermq.wall_time import moment_ms
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ordermq.consumer.hooks import ConsumeHook, MessageFilter
     from ordermq.consumer.offsets.offset_store import OffsetStore
     from ordermq.model.codec import Codec
+    from ordermq.wall_time import Moment
 
 _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
@@ -748,14 +749,15 @@ class PushConsumer(GroupConsumer):
         self._require_pulls("seek")
         return self._live().control.seek(message_queue, offset)
 
-    def seek_to_time(self, message_queue: MessageQueue, timestamp_ms: int) -> Future[None]:
-        """Continue from the first message stored at `timestamp_ms` (since 1970) or later.
+    def seek_to_time(self, message_queue: MessageQueue, timestamp_ms: Moment) -> Future[None]:
+        """Continue from the first message stored at a time or later.
 
+        Args: timestamp_ms: ms since 1970, a datetime, or an age as "2h".
         Returns and raises as `seek`.
         """
-        require_wall_ms("timestamp_ms", timestamp_ms)
+        wanted_ms = moment_ms("timestamp_ms", timestamp_ms, self._clock.wall_ms())
         self._require_pulls("seek_to_time")
-        return self._live().control.seek_to_time(message_queue, timestamp_ms)
+        return self._live().control.seek_to_time(message_queue, wanted_ms)
 
     def _require_pulls(self, method: str) -> None:
         if self._pops:

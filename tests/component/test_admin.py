@@ -132,7 +132,7 @@ def test_messages_are_peeked_from_either_end_an_offset_and_a_time(
     ("settings", "reason"),
     [
         ({"count": 0}, "expected 1..10000"),
-        ({"start": "middle"}, "expected 'first', 'last', a datetime, or an offset"),
+        ({"start": "middle"}, "expected 'first', 'last', a datetime, an age as '2h', or an offset"),
         ({"start": -1}, "expected 'first'"),
         ({"queues": [9]}, "there is no queue 9"),
     ],

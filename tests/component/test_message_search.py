@@ -50,6 +50,10 @@ def test_a_message_is_found_by_each_of_its_names(
         since = admin.find_messages("orders", at=moment)
         assert {"17", "29"} <= {each.message.text() for each in since}
         assert admin.find_messages("orders", at=moment + timedelta(days=1)) == []
+        assert len(admin.find_messages("orders", at="1h")) == 30
+        assert len(admin.peek("orders", 100, start="1h")) == 30
+        with pytest.raises(ConfigError, match=r"start='soon'.*an age as '2h'"):
+            admin.peek("orders", start="soon")
         assert admin.find_messages("orders", key="o-1 7") == []
         assert admin.find_messages("orders", message_id="AB" * 16) == []
         assert len(admin.find_messages("orders", offset=0)) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -215,6 +216,20 @@ def test_what_is_no_failure_is_raised_and_the_batch_comes_again_at_once(
         again = consumer.poll(10_000)
         assert again.first_offset == batch.first_offset
         assert again[0].reconsume_times == 0
+
+
+def test_times_of_polls_have_units(producer: Producer, broker: EmbeddedBroker) -> None:
+    send_all(producer, numbered(4, keys=1))
+    consumer = LitePullConsumer("g", name_servers=broker.name_servers, **SETTINGS)
+    consumer.subscribe("orders")
+    with consumer:
+        batch = consumer.poll("10s")
+        assert len(batch) == 4
+        assert not consumer.poll(timedelta(milliseconds=1))
+        assert [*consumer.batches("1ms")] == []
+        assert consumer.offset_for_timestamp(batch.message_queue, "1h") == 0
+        with pytest.raises(ConfigError, match="timeout_ms='3': expected ms as an int, a text with"):
+            consumer.poll("3")
 
 
 def test_a_stopped_queue_goes_on_by_resume(producer: Producer, broker: EmbeddedBroker) -> None:
