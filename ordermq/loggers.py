@@ -23,6 +23,8 @@ LOGGERS = (
     "ordermq.client",
     "ordermq.consumer",
     "ordermq.events",
+    "ordermq.faststream",
+    "ordermq.kombu",
     "ordermq.producer",
     "ordermq.remoting",
     "ordermq.rocketmq",
