@@ -64,7 +64,7 @@ class Process:
         return self.code is not None or self._reap(os.WNOHANG)
 
     def end(self, number: signal.Signals) -> str:
-        """End it by a signal, wait, and return what it printed."""
+        """End it by a signal, if it has not ended; wait, and return what it printed."""
         if self.frozen_until:
             self.send(signal.SIGCONT)
         self.send(number)
@@ -72,6 +72,8 @@ class Process:
 
     def wait(self) -> str:
         assert self._process.stdout is not None
+        if self._process.stdout.closed:
+            return ""
         with self._process.stdout as output:
             printed = output.read().decode()
         if self.code is None:
@@ -127,9 +129,11 @@ class Demo:
                 # Spread over the run by what is applied, so that a slow machine breaks no less.
                 self._wait_until_applied(self._settings.changes * number // (len(plan) + 2))
                 self._break(fault)
+            self._wait_until_applied(self._settings.changes)
             writer.wait()
             self._wait_until_applied(self._committed())
         finally:
+            writer.end(signal.SIGKILL)  # it has ended, unless something failed
             for process in self._processes:
                 process.end(signal.SIGTERM)
         for process in [*self._processes, writer]:
