@@ -33,5 +33,5 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         "opentelemetry run pip install 'ordermq[otel]'",
         "opentelemetry run pip install 'ordermq[otel]'",
         "faststream run pip install 'ordermq[faststream]'",
-        "kombu run pip install 'ordermq[kombu]'",
+        "kombu.transport run pip install 'ordermq[kombu]'",
     ]
