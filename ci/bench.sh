@@ -94,6 +94,7 @@ spark() {
     "$python" -m bench.spark.state
     "$python" -m bench.spark.link
     "$python" -m bench.spark.kafka
+    "$python" -m bench.spark.kafka_latency
 }
 
 all() {

@@ -80,6 +80,13 @@ class Kafka:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
+def send_stamps(address: str, topic: str, rate: int, count: int) -> None:
+    """Send messages at a rate; each is the time at which it was sent, in ms since 1970."""
+    source = Path(__file__).parent / "kafka_sender" / "Sender.java"
+    command = ["java", "-Xmx256m", "-cp", f"{_jars(*_SERVER)}/*", str(source), address, topic]
+    subprocess.run([*command, str(rate), str(count)], check=True, stderr=subprocess.DEVNULL)
+
+
 @contextlib.contextmanager
 def kafka(folder: Path) -> Iterator[Kafka]:
     """Run a broker; its log is `folder/log`.

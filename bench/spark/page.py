@@ -335,9 +335,41 @@ def beside_kafka(result: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
+LATENCIES = {
+    "latency_median_ms": "send to foreachBatch, median, ms",
+    "latency_p99_ms": "99th percentile, ms",
+    "idle_percent_of_a_core": "idle, % of a core",
+    "cold_start_ms": "program's start to first rows, ms",
+    "recovery_ms": "kill -9 to next rows, ms",
+}
+
+
+def kafka_latency(result: dict[str, Any]) -> str:
+    work, rows = result["workload"], result["rows"]
+    peer = next(iter(rows.values()))
+    lines = [
+        [name, *(f"{row[key]:,.0f}" if row[key] >= 100 else f"{row[key]:.1f}" for key in LATENCIES),
+         "" if row is peer else ", ".join(
+             label.split(",")[0] for key, label in LATENCIES.items() if row[key] > peer[key]
+         ) or "none"]
+        for name, row in rows.items()
+    ]  # fmt: skip
+    return (
+        "## Latency of micro-batches, ordermq and Kafka's connector\n\n"
+        f"A query without a trigger at {work['rate']:,} messages/s over {work['queues']} queues "
+        f"for {work['measured_seconds']} s, each side in a program of its own, by turns, "
+        f"{work['rounds']} rounds, medians. CPU time while idle is that of the whole process tree. "
+        "After kill -9 of the driver's JVM and its workers the program is started again at once; "
+        f"without a group, so no locks. Load of the machine before: {work['load_before']}.\n\n"
+        + table(["reads from", *LATENCIES.values(), "worse than Kafka's in"], lines)
+        + source_line(result)
+    )
+
+
 SECTIONS = {
     "spark": section,
     "spark_kafka": beside_kafka,
+    "spark_kafka_latency": kafka_latency,
     "spark_driver": driver,
     "spark_growth": growth,
     "spark_idle": idle,

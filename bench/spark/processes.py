@@ -49,7 +49,7 @@ def cpu_seconds(pid: int) -> float:
 
 def tree_cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process and of every process below it, those that ended included."""
-    return sum(map(cpu_seconds, (pid, *_below(pid))))
+    return sum(map(cpu_seconds, (pid, *below(pid))))
 
 
 class Tree:
@@ -64,7 +64,7 @@ class Tree:
         """Return their present memory."""
         found = Usage(program=resident_mib(os.getpid()), jvm=resident_mib(self._jvm))
         found.heap = (self._runtime.totalMemory() - self._runtime.freeMemory()) / (1 << 20)
-        for pid in _below(self._jvm):
+        for pid in below(self._jvm):
             mib = resident_mib(pid)
             if _is_source(pid):
                 found.source += mib
@@ -75,25 +75,26 @@ class Tree:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of this program, the JVM and every process below it."""
-        return sum(map(cpu_seconds, (os.getpid(), self._jvm, *_below(self._jvm))))
+        return sum(map(cpu_seconds, (os.getpid(), self._jvm, *below(self._jvm))))
 
     def source_cpu_seconds(self) -> float:
         """Return the CPU time of the driver half of the streams."""
-        return sum(cpu_seconds(pid) for pid in _below(self._jvm) if _is_source(pid))
+        return sum(cpu_seconds(pid) for pid in below(self._jvm) if _is_source(pid))
 
 
 def _is_source(pid: int) -> bool:
     return "python_streaming_source_runner" in _command(pid)
 
 
-def _below(pid: int) -> list[int]:
+def below(pid: int) -> list[int]:
+    """Return the ids of all processes below one."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
         # A child belongs to the thread that started it. Threads of a JVM come and go: one that
         # has ended since the folder was read must not hide the others' children.
         with contextlib.suppress(OSError):
             found += map(int, (task / "children").read_text().split())
-    return found + [one for child in found for one in _below(child)]
+    return found + [one for child in found for one in below(child)]
 
 
 def _command(pid: int) -> str:
