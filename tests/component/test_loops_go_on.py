@@ -105,7 +105,8 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> B
 class Scene:
     """A broker, a producer and a consumer with everything switched on, and what arrived."""
 
-    def __init__(self, stack: ExitStack, tmp_path: Path, *, is_polling: bool) -> None:
+    def __init__(self, stack: ExitStack, tmp_path: Path, kind: str) -> None:
+        is_polling = kind in POLLING
         self.bodies: list[bytes] = []
         broker_config = BrokerConfig(
             durability="os",
@@ -134,7 +135,8 @@ class Scene:
         else:
             self.consumer = PushConsumer(
                 "g", name_servers=servers, consume_from_where="first_offset",
-                commit_interval_ms=50, consume_timeout_ms=1_000, **often,
+                commit_interval_ms=50, consume_timeout_ms=1_000,
+                consume_mode="pop" if kind in POPPING else "pull", **often,
             )  # fmt: skip
             self.consumer.subscribe("orders")
             self.consumer.orderly(self._take)
@@ -172,6 +174,7 @@ def lose_connections(scene: Scene) -> None:
 PROVOKED: dict[str, Callable[[Scene], None]] = {"reconnect": lose_connections}
 # Loops that only a lite pull consumer has.
 POLLING = {"pollers"}
+POPPING = {"pop"}  # and one that pops
 # Of Spark's driver, and of a consumer that parks keys (test_parked_keys.py breaks them).
 ELSEWHERE = {"lease renewal", "park", "unpark requests"}
 
@@ -194,7 +197,7 @@ def test_a_loop_that_breaks_goes_on(
     broken: Breakage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
-        scene = Scene(stack, tmp_path, is_polling=broken.kind in POLLING)
+        scene = Scene(stack, tmp_path, broken.kind)
         scene.send_and_receive(b"1")
         PROVOKED.get(broken.kind, lambda scene: None)(scene)
         assert broken.is_started.wait(20.0), "the loop is part of this scene"
