@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Coverage-guided fuzzing. Of the C core under ASan and UBSan: stored records, command headers,
-# batch bodies, replies (headers of answers to pulls), sends (to a broker), the steps of maps,
-# queues, lanes and locks, and sequences of calls on an assigned queue (assigned). Of Python's decoders, with Atheris
-# (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed bodies), and what a
-# broker sends to a client: answers, requests, pulls.
+# Coverage-guided fuzzing. Of the C core under ASan and UBSan: stored records, their columns, command
+# headers, batch bodies, replies (headers of answers to pulls), sends (to a broker), the steps of
+# maps, queues, lanes and locks, and sequences of calls on an assigned queue (assigned). Of Python's
+# decoders, with Atheris (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed
+# bodies), and what a broker sends to a client: answers, requests, pulls.
 #   ci/fuzz.sh                      ten minutes for each target
 #   SECONDS_EACH=15 ci/fuzz.sh      less
 #   ci/fuzz.sh records headers      only these targets
@@ -24,7 +24,7 @@ if [ "${1:-}" = --keep ]; then
     keep=yes
     shift
 fi
-native=(records headers batches replies sends structures assigned)
+native=(records columns headers batches replies sends structures assigned)
 decoders=(frames fields parts packed answers requests pulls)
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=("${native[@]}" "${decoders[@]}")

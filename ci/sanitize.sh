@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Run the C core alone under ASan and UBSan (random steps with all checks, the same with failing
-# allocations, mutated records, headers, batch bodies and sends) and under TSan (threads on one
-# queue, one lock table, one lane map, one assigned queue); under both the pull engine against brokers that misbehave,
-# and threads that send through one connection.
+# allocations, mutated records, headers, batch bodies, answers and sends) and under TSan (threads on
+# one queue, one lock table, one lane map, one assigned queue); under both the pull engine against
+# brokers that misbehave, answers handed from thread to thread, and threads that send through one
+# connection.
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
@@ -43,13 +44,16 @@ echo "ordermq: C core under sanitizers, SEED=$SEED"
 "$build/memory" single "$STEPS" "$SEED"
 "$build/memory" starved "$STEPS" "$SEED"
 "$build/memory" fuzz "$CASES" "$SEED" "${records[@]}"
+"$build/memory" answers "$((CASES / 2))" "$SEED" "${records[@]}"
 "$build/memory" headers "$CASES" "$SEED" "${headers[@]}"
 "$build/memory" replies "$CASES" "$SEED" "${replies[@]}" "${headers[@]}"
 "$build/memory" sends "$CASES" "$SEED" "${sends[@]}"
 "$build/memory" engine "$((ROUNDS / 400))" "$SEED"
+"$build/memory" handover "$((ROUNDS / 400))" "$SEED"
 "$build/memory" waits "$((ROUNDS / 400))" "$SEED"
 "$build/memory" batches "$((CASES / 10))" "$SEED" "${batches[@]}" # each with five kinds of record
 "$cc" "${strict[@]}" -fsanitize=thread "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/threads"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" threads "$ROUNDS"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" engine "$((ROUNDS / 400))" "$SEED"
+TSAN_OPTIONS=halt_on_error=1 "$build/threads" handover "$((ROUNDS / 400))" "$SEED"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" waits "$((ROUNDS / 400))" "$SEED"

@@ -47,6 +47,12 @@ void drive_rows(uint64_t *seed, int steps);
 /* sanitize_ids.c: ids noted, found again and forgotten, with the window's check after each step. */
 void drive_ids(uint64_t *seed, int steps);
 
+/* sanitize_answers.c: the answers between an engine and a reader beside a model, and by threads;
+ * columns of answers. */
+void drive_answers(uint64_t *seed, int steps);
+void drive_handover(uint64_t *seed, int rounds);
+void read_answer_exactly(const uint8_t *bytes, size_t size);
+
 /* sanitize_engine.c: the pull engine against brokers that misbehave; headers of answers. */
 void drive_engine(uint64_t *seed, int rounds);
 void read_reply_exactly(const uint8_t *bytes, size_t size);

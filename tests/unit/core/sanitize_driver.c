@@ -2,7 +2,9 @@
  * structure at random with its check after each step, `driver starved STEPS SEED` maps, queues
  * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
  * stored records, `driver headers` command headers, `driver batches` bodies of batch sends,
- * `driver replies` headers of answers to pulls, `driver sends` sends to a broker,
+ * `driver replies` headers of answers to pulls, `driver answers` their bodies, of which it makes
+ * columns, `driver sends` sends to a broker, `driver handover ROUNDS SEED` hands answers from thread
+ * to thread,
  * `driver engine ROUNDS SEED` runs the pull engine, `driver threads ROUNDS` hammers one queue, one table, one lane map
  * and one assigned queue.
  *
@@ -688,6 +690,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
                    {"headers", read_header_exactly},
                    {"batches", write_exactly},
                    {"replies", read_reply_exactly},
+                   {"columns", read_answer_exactly},
                    {"sends", read_sends_exactly},
                    {"structures", drive_structures},
                    {"assigned", drive_calls}};
@@ -712,6 +715,7 @@ int main(int argc, char **argv) {
         drive_table(&seed, amount);
         drive_rows(&seed, amount);
         drive_ids(&seed, amount);
+        drive_answers(&seed, amount / 20);
         drive_assigned(&seed, 10 * amount);
         for (int i = 0; i < 20; i++) { /* the bounds are drawn anew */
             drive_lanes(&seed, amount / 20);
@@ -731,12 +735,19 @@ int main(int argc, char **argv) {
             failing = odds;
             drive_ids(&seed, amount);
             failing = odds;
+            drive_answers(&seed, amount / 20);
+            failing = odds;
             drive_assigned(&seed, 10 * amount);
         }
         starve_reset();
     } else if (strcmp(argv[1], "fuzz") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 3, index_exactly);
+    } else if (strcmp(argv[1], "answers") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 3, read_answer_exactly);
+    } else if (strcmp(argv[1], "handover") == 0) {
+        drive_handover(&seed, amount);
     } else if (strcmp(argv[1], "batches") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 3, write_exactly);

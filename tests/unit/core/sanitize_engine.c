@@ -47,6 +47,7 @@ static size_t seal_record(uint8_t *into, const uint8_t *bytes, size_t size) {
 
 typedef struct {
     omq_process_queue *queue;
+    omq_answer_queue *answers; /* instead of the queue, of a reader; NULL: not so */
     omq_request_template *request;
     int64_t expected; /* the consumer's */
     omq_lane_map *lanes; /* NULL: consumed in the order of the queue */
@@ -280,14 +281,36 @@ static bool consume_lanes(buffer *held, int32_t queue_id) {
     return held->expected < LAST;
 }
 
+/* The same of a reader, which leaves answers until they fill the queue. */
+static bool read_some(buffer *held, int32_t queue_id, uint64_t *seed) {
+    omq_answer_rows rows;
+    int64_t first;
+    while (omq_answer_queue_take(held->answers, 1 + draw(seed, MOST), 0, &rows) == OMQ_TAKEN_SOME) {
+        for (size_t row = rows.first_row; row < rows.end_row; row++) {
+            omq_message message;
+            omq_message_read(rows.answer->body, &rows.answer->rows, row, &message);
+            REQUIRE(message.queue_offset == held->expected++ && message.queue_id == queue_id);
+        }
+        omq_answer_release(rows.answer);
+    }
+    REQUIRE(omq_answer_queue_lost(held->answers, &first) == 0);
+    return held->expected < LAST;
+}
+
+static bool take_some(buffer *held, int32_t queue_id, uint64_t *seed) {
+    if (held->answers != NULL) {
+        return read_some(held, queue_id, seed);
+    }
+    return held->lanes == NULL ? consume_some(held, queue_id) : consume_lanes(held, queue_id);
+}
+
 static void *consume(void *context) {
     uint64_t seed = *(uint64_t *)context;
     bool is_left = true;
     while (is_left) {
         is_left = false;
         for (int32_t i = 0; i < QUEUES; i++) {
-            is_left |= buffers[i].lanes == NULL ? consume_some(buffers + i, i)
-                                                : consume_lanes(buffers + i, i);
+            is_left |= take_some(buffers + i, i, &seed);
         }
         if (draw(&seed, 8) == 0) { /* let a buffer fill */
             struct timespec pause = {0, 200000};
@@ -405,15 +428,19 @@ static omq_request_template *request_of(int32_t queue_id) {
 }
 
 static void start_stream(owner *self, int32_t queue_id) {
+    const buffer *filled = buffers + queue_id;
     omq_process_queue_state state;
-    omq_process_queue_read(buffers[queue_id].queue, &state);
+    if (filled->queue != NULL) {
+        omq_process_queue_read(filled->queue, &state);
+    }
     omq_stream_plan plan = {
-        .queue = buffers[queue_id].queue,
-        .request = buffers[queue_id].request,
+        .queue = filled->queue,
+        .answers = filled->answers,
+        .request = filled->request,
         .suggestion = {(const uint8_t *)"0", 1},
         .check_crc = false,
         .queue_id = queue_id,
-        .offset = state.next_pull,
+        .offset = filled->queue == NULL ? omq_answer_queue_next(filled->answers) : state.next_pull,
         .timeout_ms = 10000,
         .most_past_end = 10,
         .limits = LIMITS,
@@ -514,8 +541,14 @@ static void run_engine(uint64_t seed) {
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, wakes) == 0);
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, tells) == 0);
     for (int32_t i = 0; i < QUEUES; i++) {
-        buffers[i] = (buffer){omq_process_queue_new(), request_of((int32_t)i), 0, NULL, NULL};
-        REQUIRE(buffers[i].queue != NULL && buffers[i].request != NULL);
+        buffers[i] = (buffer){.request = request_of((int32_t)i)};
+        if (i == 2) {
+            buffers[i].answers = omq_answer_queue_new(0, LAST, 4 * MOST * RECORD, true);
+        } else {
+            buffers[i].queue = omq_process_queue_new();
+        }
+        REQUIRE(buffers[i].queue != NULL || buffers[i].answers != NULL);
+        REQUIRE(buffers[i].request != NULL);
         if (i == 1) {
             buffers[i].window = omq_id_window_new(500, seed);
             REQUIRE(buffers[i].window != NULL);
@@ -550,7 +583,10 @@ static void run_engine(uint64_t seed) {
     take_event(&self, engine, false);
     for (int i = 0; i < QUEUES; i++) {
         REQUIRE(self.streams[i] == NULL && buffers[i].expected == LAST);
-        sound(omq_process_queue_check(buffers[i].queue));
+        if (buffers[i].queue != NULL) {
+            sound(omq_process_queue_check(buffers[i].queue));
+        }
+        omq_answer_queue_free(buffers[i].answers);
         omq_process_queue_free(buffers[i].queue);
         omq_lane_map_free(buffers[i].lanes);
         omq_id_window_free(buffers[i].window);
