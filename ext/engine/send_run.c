@@ -364,8 +364,9 @@ omq_send_run *omq_send_run_read(const uint8_t *bytes, size_t size, size_t most_f
     for (; run->count < most; run->count++) {
         omq_plain_send *send = &run->sends[run->count];
         omq_frame frame;
-        omq_frame_read(bytes + run->size, size - run->size, most_frame, &frame);
-        if (!read_send(&frame, most_body, texts, send) || !add_to_part(run, send)) {
+        if (omq_frame_read(bytes + run->size, size - run->size, most_frame, &frame) !=
+                OMQ_FRAME_WHOLE ||
+            !read_send(&frame, most_body, texts, send) || !add_to_part(run, send)) {
             break;
         }
         texts += send->properties.size;
