@@ -224,7 +224,7 @@ def test_after_a_seek_the_window_is_that_of_the_new_place(
             while len(found) < len(expected):
                 found += "".join(bytes(message.body).decode() for message in consumer.poll())
             assert found == expected, start
-            assert not len(consumer.poll(0.0))
+            assert not len(consumer.poll(0))
 
 
 class LostAnswers:
