@@ -55,7 +55,7 @@ def consumed(path: ConsumePathKind, batch: int, messages: int) -> Work:
     config = ConsumeConfig(consume_message_batch_max_size=batch, consume_path=path)
     pool: Any = SimpleNamespace(goes_on=lambda calls: True, awaited=None)
     dispatcher = OrderlyDispatcher(
-        cast(Any, SimpleNamespace(clock=clock, runtime=None)),
+        cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
         "bench",
         config,
         lambda messages, context: ConsumeResult.SUCCESS,
@@ -109,7 +109,7 @@ def consumed_by_key(path: ConsumePathKind, is_async: bool) -> Work:
         await asyncio.sleep(0)
 
     dispatcher = KeyOrderedDispatcher(
-        cast(Any, SimpleNamespace(clock=clock, runtime=None)),
+        cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
         "bench",
         config,
         listen,
@@ -161,7 +161,7 @@ def consumed_concurrently(path: ConsumePathKind, batch: int, messages: int) -> W
     clock = SystemClock()
     config = ConsumeConfig(consume_message_batch_max_size=batch, consume_path=path)
     dispatcher = ConcurrentDispatcher(
-        cast(Any, SimpleNamespace(clock=clock, runtime=None)),
+        cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
         "bench",
         config,
         lambda messages, context: ConsumeResult.SUCCESS,

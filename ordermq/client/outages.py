@@ -7,6 +7,7 @@ from collections import Counter
 
 from ordermq.clock import Clock
 from ordermq.errors import BrokerError
+from ordermq.model.log_fields import log_fields
 
 _log = logging.getLogger("ordermq.client")
 _SUMMARY_INTERVAL_MS = 30_000
@@ -68,6 +69,7 @@ class Outages:
                 action,
                 error,
                 _SUMMARY_INTERVAL_MS // 1_000,
+                extra=log_fields(broker=address),
             )
         else:
             counts = ", ".join(
@@ -80,6 +82,7 @@ class Outages:
                 outage.unreported.total(),
                 counts,
                 error,
+                extra=log_fields(broker=address),
             )
         # No timer: while the outage lasts, retries come by several times a second.
         outage.unreported.clear()

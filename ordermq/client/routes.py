@@ -13,6 +13,7 @@ from ordermq.client.name_server_api import NameServerApi
 from ordermq.clock import Clock
 from ordermq.config.checks import split_address
 from ordermq.errors import ConfigError, OrderMQError, RouteError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import MAX_QUEUES, PERM_READ, PERM_WRITE, BrokerData, TopicRoute
 
@@ -269,7 +270,7 @@ class Routes:
         if text != self._order_confs.get(topic, ""):
             self._order_confs[topic] = text
             if problem := order_conf_problem(text) if text else "":
-                _log.warning("topic %s: %s", topic, problem)
+                _log.warning("topic %s: %s", topic, problem, extra=log_fields(topic=topic))
 
     def _usable(self, topic: str, route: TopicRoute) -> TopicRoute:
         # One broker that registered with a wrong `brokerIP1` must not keep a client from all the
@@ -283,6 +284,7 @@ class Routes:
                     "brokerIP1 and listenPort of these brokers",
                     topic,
                     ", ".join(malformed),
+                    extra=log_fields(topic=topic),
                 )
         return route
 
@@ -324,7 +326,9 @@ class Routes:
             _log.debug("topic %s: route refresh failed: %s", topic, error)
             self._unanswered_ms = self._clock.now_ms()
         except OrderMQError as error:
-            _log.warning("topic %s: route refresh failed: %s", topic, error)
+            _log.warning(
+                "topic %s: route refresh failed: %s", topic, error, extra=log_fields(topic=topic)
+            )
 
     def master_of(self, broker_name: str) -> str:
         """Return the address of a broker's master: the last known one while it is away.
@@ -430,7 +434,11 @@ class Routes:
         if told.master and told.master != last_master:
             if last_master is not None:
                 _log.warning(
-                    "broker %s: its master is %s now, no longer %s", name, told.master, last_master
+                    "broker %s: its master is %s now, no longer %s",
+                    name,
+                    told.master,
+                    last_master,
+                    extra=log_fields(broker=name),
                 )
                 # Before anything is asked of the new master: it knows nothing of these locks.
                 self._events.on_master_moved(name)
@@ -456,6 +464,7 @@ class Routes:
                     "forgotten unless it is back in %d s",
                     name,
                     self._forget_after_ms // 1000,
+                    extra=log_fields(broker=name),
                 )
         for name in names - before:
             since_ms = self._brokers[name].away_since_ms
@@ -475,7 +484,9 @@ class Routes:
         for topic, since_ms in list(self._missing_since_ms.items()):
             if since_ms <= before_ms:
                 del self._missing_since_ms[topic], self._routes[topic]
-                _log.warning("topic %s: no broker has it any more", topic)
+                _log.warning(
+                    "topic %s: no broker has it any more", topic, extra=log_fields(topic=topic)
+                )
                 self._events.on_route_change(topic)
         for name, broker in list(self._brokers.items()):
             if broker.away_since_ms is not None and broker.away_since_ms <= before_ms:
@@ -485,6 +496,7 @@ class Routes:
                     "broker %s: forgotten after %d s in no route",
                     name,
                     self._forget_after_ms // 1000,
+                    extra=log_fields(broker=name),
                 )
                 self._drop_unused({*broker.addresses.values(), broker.master})
 

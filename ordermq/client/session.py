@@ -25,6 +25,7 @@ from ordermq.errors import OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.loggers import LogErrors, dropped_lines
 from ordermq.model.identifiers import unique_instance
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_instance, wrapped
 from ordermq.remoting.bodies import Heartbeat
@@ -173,6 +174,7 @@ class ClientSession(ProcessBound):
                         "client %s: closed too late, when the program had ended its I/O thread: "
                         "register the exit handler after the import of ordermq",
                         self.client_id,
+                        extra=log_fields(member=self.client_id),
                     )
                     return
                 self.runtime.complete(self.end())

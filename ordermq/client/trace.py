@@ -19,6 +19,7 @@ from ordermq.config import RemotingConfig, TraceConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.forking import ProcessBound
 from ordermq.model.identifiers import unique_message_id
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
@@ -182,4 +183,5 @@ class TraceDispatcher(ProcessBound):
                 "%s: dropping message traces: %s; the number is in traces_dropped",
                 self._group,
                 reason,
+                extra=log_fields(group=self._group),
             )

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.errors import StateError
+from ordermq.model.log_fields import log_fields
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.consumer")
@@ -114,6 +115,7 @@ class CallersLoop:
                     "group %s: the event loop was closed before its consumer: nothing is consumed "
                     "any more; use `async with`, or await close()",
                     self._group,
+                    extra=log_fields(group=self._group),
                 )
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:

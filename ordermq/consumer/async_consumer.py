@@ -28,6 +28,7 @@ from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.consumer.queue.statistics import ConsumerStatistics, Lag
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.codec import Codec
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import EVERYTHING
 
@@ -408,7 +409,9 @@ class AsyncConsumer(AsyncStarting):
     def _on_signal(self) -> None:
         if self._stopped.is_set():
             _log.warning(
-                "group %s: second signal: leaving without waiting for listeners", self.group
+                "group %s: second signal: leaving without waiting for listeners",
+                self.group,
+                extra=log_fields(group=self.group, member=self._use.consumer.client_id),
             )
             self._use.consumer.hurry_close()
         else:

@@ -19,6 +19,7 @@ from ordermq.config import ConsumeConfig
 from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -243,6 +244,7 @@ class _Around(Record):
                 "%s: consume hook raised; the listener call continues, further errors of this "
                 "hook are counted in hook_errors",
                 call.message_queue,
+                extra=log_fields(call.message_queue, group=self.group),
             )
 
     def result(

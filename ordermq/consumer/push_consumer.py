@@ -49,6 +49,7 @@ from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
@@ -401,6 +402,7 @@ class PushConsumer(GroupConsumer):
                 "counted in hook_errors",
                 self.group,
                 exc_info=error,
+                extra=log_fields(group=self.group, member=self.client_id),
             )
 
     def add_filter(self, keep: MessageFilter) -> None:
@@ -649,7 +651,9 @@ class PushConsumer(GroupConsumer):
             return self.close(timeout_s)
         except KeyboardInterrupt:
             _log.warning(
-                "group %s: second signal: leaving without waiting for listeners", self.group
+                "group %s: second signal: leaving without waiting for listeners",
+                self.group,
+                extra=log_fields(group=self.group, member=self.client_id),
             )
             self.close(0.0)  # it may have come before the other `close` began
             return False

@@ -14,6 +14,7 @@ from ordermq.callables import require_plain_result
 from ordermq.clock import Clock
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import Message, extended_properties
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
@@ -169,6 +170,11 @@ class SendHooks:
                 "hook_errors",
                 where,
                 call.message_id,
+                extra=log_fields(
+                    where if isinstance(where, MessageQueue) else None,
+                    topic=call.message.topic,
+                    group=self._group,
+                ),
             )
 
 

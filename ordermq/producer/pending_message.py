@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ordermq import core
 from ordermq.client.runtime import SIGNAL_CHECK_S
+from ordermq.model.log_fields import log_fields
 from ordermq.model.receipts import SendReceipt
 from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.reading import wait_for_event
@@ -69,8 +70,12 @@ class PendingMessage(_Fields):
         if self.wakes_only:  # no user code ran: a signal handler has raised it
             raise
         receipts = self.receipts
-        name, where = self.unique_ids[0], receipts[0].message_queue if receipts else self.error
-        _log.exception("message %s (%s): notifying its caller failed", name, where)
+        name, queue = self.unique_ids[0], receipts[0].message_queue if receipts else None
+        _log.exception(
+            "message %s (%s): notifying its caller failed",
+            name, queue or self.error,
+            extra=log_fields(queue),
+        )  # fmt: skip
 
 
 def is_single(batch: Sequence[PendingMessage]) -> bool:

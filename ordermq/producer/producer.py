@@ -21,6 +21,7 @@ from ordermq.config import ProducerConfig
 from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
@@ -245,6 +246,7 @@ class Producer(Starting):
                 _log.error(
                     "group %s: closed after %.0f s with messages not acknowledged",
                     self.group, timeout_s,
+                    extra=log_fields(group=self.group, member=self.client_id),
                 )  # fmt: skip
         except BaseException:
             if self._shutdown is not None:

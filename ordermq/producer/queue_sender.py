@@ -21,6 +21,7 @@ from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.core import take_batch
 from ordermq.errors import BrokerError, KeyFailed, OrderMQError, StateError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
 from ordermq.producer.pending_message import PendingMessage, batch_body, is_single
@@ -190,7 +191,11 @@ class QueueSender:
             if in_flight is not None:
                 in_flight.start()  # raises nothing: the batch handles its own errors
         except Exception:  # noqa: BLE001 - a defect: callers must not wait for ever
-            _log.exception("%s: internal error (please report), messages fail", self.queue)
+            _log.exception(
+                "%s: internal error (please report), messages fail",
+                self.queue,
+                extra=log_fields(self.queue, member=self._client.client_id),
+            )
             self._in_flight = None
             self._senders_in_flight.discard(self)
             self._fail_waiting()
@@ -494,7 +499,11 @@ class InFlightBatch(ResponseFuture):
         try:
             step()
         except Exception as error:  # noqa: BLE001 - a defect: callers must not wait for ever
-            _log.exception("%s: internal error (please report)", self._protocol.queue)
+            _log.exception(
+                "%s: internal error (please report)",
+                self._protocol.queue,
+                extra=log_fields(self._protocol.queue, member=self._client.client_id),
+            )
             self._abandon(repr(error))
 
     # After a failed attempt.

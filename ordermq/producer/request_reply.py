@@ -27,6 +27,7 @@ from ordermq.errors import (
     StateError,
 )
 from ordermq.model import properties as props
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import reply_topic
@@ -238,7 +239,12 @@ class Requests:
             found = props.decode(header.properties or "")
             view = self._view(header, command.body)
         except ProtocolError as error:
-            _log.warning("%s: reply dropped, it cannot be decoded: %s", address, error)
+            _log.warning(
+                "%s: reply dropped, it cannot be decoded: %s",
+                address,
+                error,
+                extra=log_fields(broker=address, member=self._client.client_id),
+            )
             return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         # The broker does not tell whose reply it is; the id among its properties does.
         correlation_id = found.get(props.CORRELATION_ID, "")
@@ -247,6 +253,7 @@ class Requests:
             _log.warning(
                 "%s: a reply from %s came too late, or twice: nobody waits for request %s",
                 address, header.born_host, correlation_id,
+                extra=log_fields(broker=address, member=self._client.client_id),
             )  # fmt: skip
         else:
             request.reply.set_result(view)

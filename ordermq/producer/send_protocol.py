@@ -18,6 +18,7 @@ from ordermq.errors import (
     ProtocolError,
     RequestTimeout,
 )
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.receipts import SendReceipt, SendReceipts
@@ -224,7 +225,12 @@ class SendProtocol:
         """Log that unordered messages went to another broker; once until this one answers."""
         if not self._is_fallback_logged:
             self._is_fallback_logged = True
-            _log.warning("%s: unordered messages go to another broker: %s", self.queue, error)
+            _log.warning(
+                "%s: unordered messages go to another broker: %s",
+                self.queue,
+                error,
+                extra=log_fields(self.queue, member=self._client.client_id),
+            )
 
     def _fill_header(self, batch: Sequence[PendingMessage], sys_flag: int) -> None:
         header, first = self._header, batch[0]

@@ -28,6 +28,7 @@ from ordermq.errors import (
 )
 from ordermq.model import properties as props
 from ordermq.model.codec import Codec
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
@@ -180,7 +181,12 @@ class TransactionProducer(Producer):
                 super().close(0.0)
                 raise
             if running:
-                _log.error("closed after %.0f s with %d checks running", timeout_s, len(running))
+                _log.error(
+                    "closed after %.0f s with %d checks running",
+                    timeout_s,
+                    len(running),
+                    extra=log_fields(group=self.group, member=self.client_id),
+                )
         super().close(timeout_s)
 
     def send_in_transaction(
@@ -328,6 +334,10 @@ class TransactionProducer(Producer):
             _log.warning(
                 "transaction %s: the broker did not confirm its state and will ask: %s",
                 half.message_id, error,
+                extra=log_fields(
+                    half.message_queue, offset=half.queue_offset,
+                    group=self.group, member=self.client_id,
+                ),
             )  # fmt: skip
             if key is not None:
                 self._failed_keys.add(message.topic, key, f"commit: {error}")
@@ -353,13 +363,23 @@ class TransactionProducer(Producer):
         # Bounded, because `check` may be slower than brokers ask; they ask again later.
         hold_max = self.config.transaction.check_request_hold_max
         if len(self._checking) >= hold_max:
-            _log.warning("%s: check refused, %d checks are waiting", address, hold_max)
+            _log.warning(
+                "%s: check refused, %d checks are waiting",
+                address,
+                hold_max,
+                extra=log_fields(broker=address, group=self.group, member=self.client_id),
+            )
             return request.reply(ResponseCode.SYSTEM_BUSY)
         try:
             header = CheckTransactionHeader.from_ext(request.ext)
             message = self._decoding(_view(request.body, header, self.config.remoting.namespace))
         except ProtocolError as error:
-            _log.warning("%s: check refused, message cannot be decoded: %s", address, error)
+            _log.warning(
+                "%s: check refused, message cannot be decoded: %s",
+                address,
+                error,
+                extra=log_fields(broker=address, group=self.group, member=self.client_id),
+            )
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         try:
             assert self._checks is not None
@@ -374,7 +394,11 @@ class TransactionProducer(Producer):
         self._checking.discard(checking)
         if not checking.cancelled() and (error := checking.exception()) is not None:
             # The broker asks again: what is lost is only this answer.
-            _log.error("a transaction check failed (please report)", exc_info=error)
+            _log.error(
+                "a transaction check failed (please report)",
+                exc_info=error,
+                extra=log_fields(group=self.group, member=self.client_id),
+            )
 
     # On a check thread.
 
@@ -406,6 +430,10 @@ class TransactionProducer(Producer):
             _log.warning(
                 "transaction %s: %s was not told the state and will ask again: %s",
                 message.message_id, address, error,
+                extra=log_fields(
+                    message.message_queue, offset=message.queue_offset,
+                    group=self.group, member=self.client_id, broker=address,
+                ),
             )  # fmt: skip
 
     def _known_state(self, message: MessageView) -> _Outcome | None:

@@ -66,6 +66,7 @@ from ordermq.consumer.queue.receiver import (
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
@@ -346,6 +347,12 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 follows,
                 context.attempt + 1,
                 exc_info=None if type(error) is ConfigError else error,
+                extra=log_fields(
+                    assigned.queue,
+                    offset=run.first_offset,
+                    group=self._group,
+                    member=self._client.client_id,
+                ),
             )
         level: int | None = context.delay_level
         if is_outage:
@@ -427,6 +434,12 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 messages[0].message_queue,
                 messages[0].queue_offset,
                 messages[-1].queue_offset,
+                extra=log_fields(
+                    messages[0].message_queue,
+                    offset=messages[0].queue_offset,
+                    group=self._group,
+                    member=self._client.client_id,
+                ),
             )
             return []
         if treatment.delay_level is None:
@@ -469,6 +482,12 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 message.message_queue,
                 message.queue_offset,
                 error,
+                extra=log_fields(
+                    message.message_queue,
+                    offset=message.queue_offset,
+                    group=self._group,
+                    member=self._client.client_id,
+                ),
             )
             return False
         except Exception:  # noqa: BLE001 - an internal error must not lose the message
@@ -477,6 +496,12 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 "%s: internal error while sending offset %d back (please report)",
                 message.message_queue,
                 message.queue_offset,
+                extra=log_fields(
+                    message.message_queue,
+                    offset=message.queue_offset,
+                    group=self._group,
+                    member=self._client.client_id,
+                ),
             )
             return False
         self._statistics.add("sent_back")

@@ -56,6 +56,7 @@ from ordermq.consumer.queue.receiver import (
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.events import EventType
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -308,6 +309,7 @@ class SlowListenerWatch:
             call.messages.last_offset,
             self._consequence,
             self._stack_of(call.assigned, call.thread),
+            extra=log_fields(call.assigned.queue, offset=call.messages.first_offset),
         )
 
 
@@ -518,6 +520,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
             "offset in %d ms",
             assigned.queue,
             restart_delay_ms(assigned.internal_errors),
+            extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
         )
         assigned.abandon_batch("internal error while consuming")
 

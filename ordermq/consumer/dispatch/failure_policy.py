@@ -34,6 +34,7 @@ from ordermq.errors import ConfigError, Fenced, RemotingError, RouteError, Store
 from ordermq.events import EventType
 from ordermq.model import properties as props
 from ordermq.model.failure_story import FailureStory
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
@@ -413,6 +414,7 @@ class FailureHandler:
                 "group %s: a predicate of %s raised; the message is retried",
                 self._group,
                 type(policy).__name__,
+                extra=log_fields(group=self._group, member=self._client.client_id),
             )
             return True, False
 
@@ -437,6 +439,9 @@ class FailureHandler:
             attempts,
             rule,
             exc_info=None if type(error) is ConfigError or isinstance(error, _OUTAGES) else error,
+            extra=log_fields(
+                assigned.queue, offset=failed[0], group=self._group, member=self._client.client_id
+            ),
         )
 
     def log_parked(self, assigned: AssignedQueue, offset: int, error: BaseException) -> None:
@@ -447,6 +452,9 @@ class FailureHandler:
             failure_text(error),
             offset,
             exc_info=None if type(error) is ConfigError else error,
+            extra=log_fields(
+                assigned.queue, offset=offset, group=self._group, member=self._client.client_id
+            ),
         )
 
     def move_to_dead_letters(
@@ -497,6 +505,9 @@ class FailureHandler:
                 "listener ran, and the next owner decides",
                 assigned.queue,
                 offset,
+                extra=log_fields(
+                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
+                ),
             )
             return False
         try:
@@ -509,6 +520,9 @@ class FailureHandler:
                 assigned.queue,
                 offset,
                 error,
+                extra=log_fields(
+                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
+                ),
             )
             return False
         self._statistics.add("diverted", queue=assigned.queue)
@@ -521,6 +535,9 @@ class FailureHandler:
             assigned.queue,
             offset,
             attempts,
+            extra=log_fields(
+                assigned.queue, offset=offset, group=self._group, member=self._client.client_id
+            ),
         )
         return True
 
@@ -555,6 +572,9 @@ class FailureHandler:
             assigned.queue,
             offset,
             assigned.attempts.get(offset, 0),
+            extra=log_fields(
+                assigned.queue, offset=offset, group=self._group, member=self._client.client_id
+            ),
         )
 
 

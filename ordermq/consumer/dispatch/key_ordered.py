@@ -46,6 +46,7 @@ from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.receiver import FillLimits, limits_by_fill
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
@@ -351,6 +352,9 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                 key.decode(errors="replace"),
                 offset,
                 assigned.attempts.get(offset, 0),
+                extra=log_fields(
+                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
+                ),
             )
         else:
             self._release_later(assigned, context, done)

@@ -27,6 +27,7 @@ from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.supervisor import every
 
@@ -114,6 +115,10 @@ class ParkedKeys:
             _log.warning(
                 "%s: storing offset %d in parking topic %s failed, retrying: %s",
                 assigned.queue, claim.messages[done].queue_offset, self._topic, error,
+                extra=log_fields(
+                    assigned.queue, offset=claim.messages[done].queue_offset,
+                    group=self._group, member=self._client.client_id,
+                ),
             )  # fmt: skip
         finally:
             # What is stored counts as done in the source queue, so its commit continues.
@@ -145,7 +150,12 @@ class ParkedKeys:
                 break
             except OrderMQError as error:
                 _log.warning(
-                    "%s: reading the parking topic failed, retrying: %s", assigned.queue, error
+                    "%s: reading the parking topic failed, retrying: %s",
+                    assigned.queue,
+                    error,
+                    extra=log_fields(
+                        assigned.queue, group=self._group, member=self._client.client_id
+                    ),
                 )
                 await self._client.clock.sleep_ms(_RETRY_MS)
         self._held.add(assigned)
@@ -194,7 +204,13 @@ class ParkedKeys:
             await self._alone(assigned, key, self._replay(assigned, key))
         except OrderMQError as error:
             self._statistics.add("unpark_errors")
-            _log.error("%s: key %r stays parked: %s", assigned.queue, key.decode(), error)
+            _log.error(
+                "%s: key %r stays parked: %s",
+                assigned.queue,
+                key.decode(),
+                error,
+                extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
+            )
         self.move_soon(assigned)  # newer messages of it, if it is still parked
 
     async def _replay(self, assigned: KeyOrderedQueue, key: bytes) -> None:
@@ -204,6 +220,7 @@ class ParkedKeys:
             _log.warning(
                 "%s: key %r stays parked: the queue is paused or being revoked; unpark it again",
                 assigned.queue, key.decode(),
+                extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
             )  # fmt: skip
             return
         done = 0
@@ -224,6 +241,7 @@ class ParkedKeys:
             _log.error(
                 "%s: key %r stays parked: %d of its %d messages were consumed",
                 assigned.queue, key.decode(), done, len(parked),
+                extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
             )  # fmt: skip
             return
         _log.info("%s: key %r unparked, %d messages consumed", assigned.queue, key.decode(), done)

@@ -25,6 +25,7 @@ from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue, ReadyQueues
 from ordermq.forking import ProcessBound
+from ordermq.model.log_fields import log_fields
 
 _log = logging.getLogger("ordermq.consumer")
 # A listener that returns sooner than this hardly waits for anything but the interpreter lock, so
@@ -357,7 +358,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 try:
                     self._run(assigned)
                 except BaseException:  # noqa: BLE001 - logged
-                    _log.exception("%s: a run ended by an error (please report)", assigned.queue)
+                    _log.exception(
+                        "%s: a run ended by an error (please report)",
+                        assigned.queue,
+                        extra=log_fields(assigned.queue),
+                    )
             elif self._is_closing or worker.is_ended:
                 return
             else:

@@ -20,6 +20,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.core import IdWindow
 from ordermq.events import EventType
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch
 from ordermq.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from ordermq.remoting.codes import OFFSET_RESET, PullFlag, RequestCode, ResponseCode
@@ -173,6 +174,7 @@ class WindowFilter:
             dropped,
             assigned.next_pull_offset,
             self.window.size,
+            extra=log_fields(assigned.queue, offset=assigned.next_pull_offset),
         )
         self._is_told = True
         lease = assigned.lease

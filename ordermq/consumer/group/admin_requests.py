@@ -24,6 +24,7 @@ from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ProtocolError, StateError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -111,7 +112,13 @@ class AdminRequests:
 
     def _refuse(self, request: Command, reason: str) -> Command:
         # Logged too: nobody reads the answer to a one-way request.
-        _log.warning("group %s: request %d refused: %s", self._group, request.code, reason)
+        _log.warning(
+            "group %s: request %d refused: %s",
+            self._group,
+            request.code,
+            reason,
+            extra=log_fields(group=self._group, member=self._client.client_id),
+        )
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=reason)
 
     def _status(self, request: Command) -> Command:
@@ -216,6 +223,9 @@ class AdminRequests:
             queue,
             record.queue_offset,
             result.name,
+            extra=log_fields(
+                queue, offset=record.queue_offset, group=self._group, member=self._client.client_id
+            ),
         )
         body = {
             "autoCommit": result.auto_commit,

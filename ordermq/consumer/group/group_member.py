@@ -56,6 +56,7 @@ from ordermq.consumer.queue.statistics import (
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic, wrapped
 from ordermq.model.subscription import Subscription
@@ -427,6 +428,7 @@ class GroupMember(ProcessBound):
                     self._group,
                     len(self._revocation.unstored),
                     min(self._revocation.unstored),
+                    extra=log_fields(group=self._group, member=self.client.client_id),
                 )
             elif not is_in_order:
                 # No unlock: the next owner would run messages that a batch here is still at.
@@ -449,6 +451,7 @@ class GroupMember(ProcessBound):
                 "at the broker",
                 self._group,
                 running,
+                extra=log_fields(group=self._group, member=self.client.client_id),
             )
         if waiting := ", ".join(str(item.queue) for item in held if not item.is_running):
             # No fault of a listener: the commit or the unlock got no answer, or nobody waits.
@@ -459,6 +462,7 @@ class GroupMember(ProcessBound):
                 "a second close() or signal ended the wait"
                 if self._shutdown.is_hurried
                 else "the brokers did not answer in time",
+                extra=log_fields(group=self._group, member=self.client.client_id),
             )
 
     async def _join(self) -> None:
@@ -696,7 +700,15 @@ class GroupMember(ProcessBound):
         try:
             await self.offsets.store_reset(queue, offset)
         except STORE_ERRORS as error:
-            _log.warning("%s: the reset to offset %d is not stored: %s", queue, offset, error)
+            _log.warning(
+                "%s: the reset to offset %d is not stored: %s",
+                queue,
+                offset,
+                error,
+                extra=log_fields(
+                    queue, offset=offset, group=self._group, member=self.client.client_id
+                ),
+            )
 
     async def watch_topic(self, topic: str, callback: TopicCallback) -> None:
         """Call back whenever the topic's queues differ from those known before."""
@@ -818,7 +830,12 @@ class GroupMember(ProcessBound):
         # Any thread, and between two batches of a listener: no request is made here.
         self._admin_requests.on_lease_lost(assigned.queue)
         self._settings.statistics.add("leases_lost", queue=assigned.queue)
-        _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
+        _log.warning(
+            "%s: lease lost, %s; asking for it again",
+            assigned.queue,
+            reason,
+            extra=log_fields(assigned.queue, group=self._group, member=self.client.client_id),
+        )
         self._recorder.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
         self._runtime.post(self._locks.renew_soon)
 
@@ -852,7 +869,12 @@ class GroupMember(ProcessBound):
         # Also sys.exit(), which would end the I/O thread's loop.
         except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self._settings.statistics.add("callback_errors")
-            _log.exception("%s: callback %r raised", arguments[0], callback)
+            _log.exception(
+                "%s: callback %r raised",
+                arguments[0],
+                callback,
+                extra=log_fields(group=self._group, member=self.client.client_id),
+            )
 
 
 def _state_of(assigned: AssignedQueue, now_ms: int) -> HeldQueue:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
+from ordermq.model.log_fields import log_fields
 from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
@@ -32,7 +33,11 @@ class Membership:
     """
 
     def __init__(
-        self, client: ClientSession, group: str, retry_ms: int, warn: Callable[[str, str], object]
+        self,
+        client: ClientSession,
+        group: str,
+        retry_ms: int,
+        warn: Callable[[str, str, Mapping[str, object]], object],
     ) -> None:
         self.problem = ""
         self._client = client
@@ -98,7 +103,12 @@ class Membership:
             "this one has left the group and consumes nothing until that one is gone; stop one of "
             "the two, and copy no running process or machine"
         )
-        _log.error("group %s: %s", self._group, self.problem)
+        _log.error(
+            "group %s: %s",
+            self._group,
+            self.problem,
+            extra=log_fields(group=self._group, member=self._client.client_id),
+        )
         await self._client.unregister(consumer_group=self._group)
 
     async def _other(self) -> str | None:
@@ -119,7 +129,8 @@ class Membership:
 
     def _set_problem(self, problem: str) -> None:
         self.problem = problem
-        self._warn(f"group {self._group} at its brokers", problem)
+        fields = log_fields(group=self._group, member=self._client.client_id)
+        self._warn(f"group {self._group} at its brokers", problem, fields)
 
     async def _cause(self) -> str:
         for address in self._client.routes.masters():

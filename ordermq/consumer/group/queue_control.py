@@ -15,6 +15,7 @@ from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
 from ordermq.errors import OrderMQError, StateError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -156,7 +157,15 @@ class QueueControl:
         try:
             await self.move(assigned, offset)
         except OrderMQError as error:
-            _log.warning("%s: the move to offset %d failed: %s", assigned.queue, offset, error)
+            _log.warning(
+                "%s: the move to offset %d failed: %s",
+                assigned.queue,
+                offset,
+                error,
+                extra=log_fields(
+                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
+                ),
+            )
 
     async def _move_to_time(self, assigned: AssignedQueue, timestamp_ms: int) -> None:
         offset = await offset_at_time(self._client, self._group, assigned.queue, timestamp_ms)

@@ -20,6 +20,7 @@ from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.value import Value
 
@@ -424,6 +425,7 @@ class QueueLocks:
                     "%s: lock regained, but its offset could not be read or stored: %s",
                     queue,
                     error,
+                    extra=log_fields(queue, group=self._group, member=self._client.client_id),
                 )
             return False
         self._unread.pop(queue, None)

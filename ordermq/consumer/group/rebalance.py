@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled
@@ -20,6 +20,7 @@ from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.errors import ConfigError, OrderMQError, RouteError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
@@ -101,10 +102,13 @@ class WarnOnce:
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}
 
-    def note(self, subject: str, problem: str) -> None:
-        """Log the problem of a subject, unless it was logged last; empty: there is none now."""
+    def note(self, subject: str, problem: str, fields: Mapping[str, object]) -> None:
+        """Log the problem of a subject, unless it was logged last; empty: there is none now.
+
+        Args: fields: of the record (`log_fields`).
+        """
         if problem and self._problems.get(subject) != problem:
-            _log.warning("%s: %s", subject, problem)
+            _log.warning("%s: %s", subject, problem, extra=fields)
         self._problems[subject] = problem
 
 
@@ -329,10 +333,12 @@ class Rebalancer:
             self._next_pass_ms = self._config.rebalance_interval_ms
             try:
                 await self._balance_all()
-                self._warnings.note(f"group {self._group}", "")
+                self._warnings.note(f"group {self._group}", "", self._fields())
             except OrderMQError as error:
                 self._try_again_in(self._retry_ms)
-                self._warnings.note(f"group {self._group}", f"rebalance failed: {error}")
+                self._warnings.note(
+                    f"group {self._group}", f"rebalance failed: {error}", self._fields()
+                )
             if not self._is_open:
                 for event in waiting:
                     event.set()
@@ -389,7 +395,9 @@ class Rebalancer:
         # Once per topic and problem: passes come several times a second while locks are refused.
         for topic, route in routes.items():
             self._warnings.note(
-                topic, self._topic_problems.look(topic, route, is_missing=is_missing(topic))
+                topic,
+                self._topic_problems.look(topic, route, is_missing=is_missing(topic)),
+                self._fields(topic=topic),
             )
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
         # What is held of a topic that no broker has any more is given up.
@@ -492,6 +500,7 @@ class Rebalancer:
                 topic,
                 self._group,
                 count,
+                extra=log_fields(topic=topic, group=self._group, member=self._client.client_id),
             )
 
     def _tell_of_long_wait(self, topic: str, refused: Collection[MessageQueue]) -> None:
@@ -509,6 +518,7 @@ class Rebalancer:
                 topic,
                 waiting[0],
                 self._group,
+                extra=log_fields(waiting[0], group=self._group, member=self._client.client_id),
             )
 
     def _is_connected(self, broker: str) -> bool:
@@ -525,7 +535,7 @@ class Rebalancer:
             self._ask_again_in(self._not_taken(queue, problem))
             await self._locks.give_back(queue, lease)
             return
-        self._warnings.note(str(queue), "")
+        self._warnings.note(str(queue), "", self._fields(queue))
         self._untaken.pop(queue, None)
         if self._locks.is_doubtful(queue):
             self._ask_again_in(self._retry_ms)
@@ -545,11 +555,16 @@ class Rebalancer:
 
     def _not_taken(self, queue: MessageQueue, problem: str) -> int:
         """Note that a queue cannot be held; return the pause until it is asked for again."""
-        self._warnings.note(str(queue), problem)
+        self._warnings.note(str(queue), problem, self._fields(queue))
         _, failures = self._untaken.get(queue, ("", 0))
         self._untaken[queue] = problem, failures + 1
         # A store that answers nonsense, or is away for long, is asked less and less often.
         return min(self._retry_ms << min(failures, 10), max(self._retry_ms, _LONGEST_RETRY_MS))
+
+    def _fields(
+        self, queue: MessageQueue | None = None, *, topic: str | None = None
+    ) -> dict[str, object]:
+        return log_fields(queue, topic=topic, group=self._group, member=self._client.client_id)
 
     def problems(self) -> list[str]:
         """Return why queues that were granted are not held, one text for each."""

@@ -13,6 +13,7 @@ from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -95,6 +96,7 @@ class Revocation:
                 "its broker is in no route any more"
                 if self._client.routes.is_away(assigned.queue.broker_name)
                 else "its lock is kept",
+                extra=log_fields(assigned.queue, member=self._client.client_id),
             )
 
     async def _commit_last(self, assigned: AssignedQueue) -> bool:
@@ -127,6 +129,9 @@ class Revocation:
                 assigned.queue,
                 assigned.done_offset,
                 assigned.committed_offset,
+                extra=log_fields(
+                    assigned.queue, offset=assigned.done_offset, member=self._client.client_id
+                ),
             )
         return False
 

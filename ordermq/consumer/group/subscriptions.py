@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.errors import BrokerError, OrderMQError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.names import retry_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
 from ordermq.remoting.bodies import MemberSubscriptions
@@ -185,7 +186,9 @@ class SubscriptionCheck:
     def _warn(self, problem: str) -> None:
         if problem not in self._warned:
             self._warned.add(problem)
-            _log.warning("%s", problem)
+            _log.warning(
+                "%s", problem, extra=log_fields(group=self._group, member=self._client.client_id)
+            )
 
 
 def differences(own: MemberSubscriptions, theirs: MemberSubscriptions, retry: str) -> list[str]:

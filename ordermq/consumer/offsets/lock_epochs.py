@@ -14,6 +14,7 @@ from ordermq.clock import Clock
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockLost, RemotingError, RouteError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -185,6 +186,7 @@ class StoredEpochs:
                 "%s: lock epoch not stored, %s; consuming goes on, but context.fence_token raises",
                 queue,
                 reason,
+                extra=log_fields(queue, member=self._client.client_id),
             )
         problem = (
             f"its epoch could not be stored: {reason}. Let the group commit offsets on this broker"

@@ -15,6 +15,7 @@ from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, LockLost, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import PullFlag, ResponseCode
@@ -267,6 +268,7 @@ class OffsetCommitter:
                 queue,
                 start,
                 reason,
+                extra=log_fields(queue, offset=start, member=self._client.client_id),
             )
 
     async def stored(self, queue: MessageQueue) -> int | None:
@@ -424,7 +426,11 @@ class OffsetCommitter:
                 await self._write(queue, offset, lease, reset=is_new_life)
         except Fenced as error:
             self._statistics.add("fenced_commits")
-            _log.warning("%s", error)
+            _log.warning(
+                "%s",
+                error,
+                extra=log_fields(assigned.queue, offset=offset, member=self._client.client_id),
+            )
             assigned.lose_lease("its commit was fenced")
             return False
         except BrokerError as error:

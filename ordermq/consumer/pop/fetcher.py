@@ -21,6 +21,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, ProtocolError, RemotingError, RouteError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import ResponseCode
@@ -133,7 +134,12 @@ class QueuePops:
         except ProtocolError as error:
             self._statistics.add("bad_answers")
             self._statistics.add("pull_errors")
-            _log.error("%s: dropped a bad answer to a pop: %s", assigned.queue, error)
+            _log.error(
+                "%s: dropped a bad answer to a pop: %s",
+                assigned.queue,
+                error,
+                extra=log_fields(assigned.queue),
+            )
             await clock.sleep_ms(self._config.pull_delay_on_error_ms)
             return
         except (RemotingError, RouteError) as error:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -94,6 +95,7 @@ class DeadLetterGuard:
             self._group,
             self.reason,
             self._group,
+            extra=log_fields(group=self._group),
         )
 
     def resume(self, now_ms: int) -> None:

@@ -28,6 +28,7 @@ from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, ReadyQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.core import status
 from ordermq.errors import ConfigError, StateError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.thread_event import NativeEvent
@@ -736,6 +737,7 @@ class PollBuffer:
             out.claim.messages.first_offset,
             out.claim.messages.last_offset,
             consequence,
+            extra=log_fields(out.assigned.queue, offset=out.claim.messages.first_offset),
         )
 
 

@@ -53,6 +53,7 @@ def test_an_outage_is_one_warning_then_a_summary_each_30_s(
         f"{BROKER}: still failing after 60 s: 90 failures (heartbeat 30, pull 60); last error: "
         "connection refused",
     ]
+    assert {vars(record)["broker"] for record in caplog.records} == {BROKER}
 
 
 def test_the_end_of_an_outage_is_logged_once_and_the_next_one_warns_again(

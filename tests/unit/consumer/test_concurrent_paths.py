@@ -113,7 +113,7 @@ class Batches:
         settings = ConsumeConfig(consume_path=path, send_back_retry_ms=10, **config)
         with mock.patch.object(concurrent, "_MOST_MESSAGES_PER_RUN", per_run):
             self.service = ConcurrentDispatcher(
-                cast(Any, SimpleNamespace(clock=self.clock, runtime=None)),
+                cast(Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")),
                 "G",
                 settings,
                 lambda messages, context: None,

@@ -114,7 +114,7 @@ class Lanes:
         self.statistics = ConsumerStatistics(self.clock)
         self.statistics.follow(lambda: [self.assigned])
         self.service = KeyOrderedDispatcher(
-            cast(Any, SimpleNamespace(clock=self.clock, runtime=None)),
+            cast(Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")),
             "G",
             settings,
             lambda messages, context: None,

@@ -50,6 +50,7 @@ class Host:
         self.before = before
         self.after = after
         client = SimpleNamespace(
+            client_id="me",
             clock=self.clock,
             report_failure=lambda broker, action, error: self.failures.append(f"{action}: {error}"),
         )

@@ -90,6 +90,7 @@ class FakeApi:
 
 def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) -> OffsetCommitter:
     client = SimpleNamespace(
+        client_id="me",
         api=api,
         clock=clock or ManualClock(),
         config=SimpleNamespace(offset_timeout_ms=5_000),

@@ -32,6 +32,7 @@ from ordermq.consumer.queue.receiver import DirectResult
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import NoHistory
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
@@ -82,7 +83,7 @@ class Consumption:
             settings.consume_path == "native" and core.OrderlyRun is not None and is_plain
         )
         self.service = OrderlyDispatcher(
-            cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime)),
+            cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime, client_id="me")),
             "G",
             settings,
             lambda messages, context: None,
@@ -360,6 +361,8 @@ def test_the_log_says_what_follows_from_a_failed_call(
     (record,) = caplog.records
     assert record.message == f"{QUEUE}: listener raised ValueError; offsets 0-0 {said}"
     assert record.exc_info is not None
+    fields = log_fields(QUEUE, offset=0, group="G", member="me")
+    assert fields.items() <= vars(record).items()
     assert consumption.statistics["listener_errors"] == 1
 
 

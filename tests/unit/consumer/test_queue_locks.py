@@ -105,6 +105,7 @@ class Broker:
         lease = self.times.lease(1, self._start_ms)
         self.queue = AssignedQueue(QUEUE, "g", lease, 0, callbacks)
         client = self.client = SimpleNamespace(
+            client_id="me",
             clock=self.clock,
             api=SimpleNamespace(lock=self.lock, unlock=self.unlock),
             routes=SimpleNamespace(

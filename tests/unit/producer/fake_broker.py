@@ -68,6 +68,7 @@ class FakeBroker:
         self.routes = self.runtime = self.heartbeats = self
         self.version = 479
         self.clock = ManualClock()
+        self.client_id = "me"
         self.fate = fate
         self.is_writable = is_writable
         self.stored: list[str] = []

@@ -1,0 +1,34 @@
+"""Fields of log records: what a line's text names, as attributes for filters and JSON."""
+
+from __future__ import annotations
+
+from ordermq.model.message_queue import MessageQueue
+
+
+def log_fields(
+    queue: MessageQueue | None = None,
+    *,
+    offset: int | None = None,
+    topic: str | None = None,
+    group: str | None = None,
+    member: str | None = None,
+    broker: str | None = None,
+) -> dict[str, object]:
+    """Return the `extra` of a log record: the fields that are known, as strings and ints.
+
+    A queue gives `queue` ("topic@broker/id", as in the texts) and `topic`.
+
+    Args:
+        offset: of the message that the line is about, the first one of several.
+        member: client id.
+        broker: name or address of the server that the line is about.
+    """
+    fields: dict[str, object] = {
+        "topic": topic if queue is None else queue.topic,
+        "queue": None if queue is None else str(queue),
+        "offset": offset,
+        "group": group,
+        "member": member,
+        "broker": broker,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
