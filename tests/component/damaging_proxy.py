@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from ordermq.remoting.command import Command, Framer, encode
+from ordermq.remoting.dialer import Dialer
 
 Damage = Callable[[Command], None]
 Cut = Callable[[bytes], Sequence[bytes]]
@@ -96,3 +100,15 @@ class CuttingProxy(DamagingProxy):
                     await asyncio.sleep(0)
         finally:
             writer.close()
+
+
+def lead_through(proxy: CuttingProxy, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients connect to the proxy where routes name the broker at `target`."""
+    connect = Dialer.open
+
+    async def redirected(self: Dialer, host: str, port: int) -> socket.socket:
+        address = proxy.address if f"{host}:{port}" == target else f"{host}:{port}"
+        there, number = address.split(":")
+        return await connect(self, there, int(number))
+
+    monkeypatch.setattr(Dialer, "open", redirected)

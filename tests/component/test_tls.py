@@ -19,11 +19,10 @@ from ordermq.client.pull_connections import engine_obstacle
 from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.errors import ConfigError, OrderMQError
-from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.tls import client_context
 from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import Seen, assert_in_order, numbered
-from tests.component.damaging_proxy import CuttingProxy
+from tests.component.damaging_proxy import CuttingProxy, lead_through
 
 
 @pytest.fixture(scope="module")
@@ -157,18 +156,6 @@ def path_of(consumer: PushConsumer) -> object:
     return consumer._member._fetcher._path
 
 
-def through(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, proxy: CuttingProxy) -> None:
-    """Have clients connect to the proxy where routes name the broker."""
-    connect = Dialer.open
-
-    async def redirected(self: Dialer, host: str, port: int) -> socket.socket:
-        address = proxy.address if f"{host}:{port}" == broker.address else f"{host}:{port}"
-        there, number = address.split(":")
-        return await connect(self, there, int(number))
-
-    monkeypatch.setattr(Dialer, "open", redirected)
-
-
 @pytest.mark.parametrize("batch", [1, 32])
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_the_engine_pulls_in_order_through_records_in_pieces(
@@ -200,7 +187,7 @@ def test_the_engine_pulls_in_order_through_records_in_pieces(
     with Producer("p", name_servers=broker.name_servers, **tls) as producer:
         producer.send_many(numbered(1_000))
     with CuttingProxy(broker.address, cut) as proxy:
-        through(monkeypatch, broker, proxy)
+        lead_through(proxy, broker.address, monkeypatch)
         consumer = PushConsumer(
             "g",
             name_servers=broker.name_servers,
@@ -236,7 +223,7 @@ def test_records_that_were_damaged_on_the_way_end_the_connection_and_lose_nothin
     with Producer("p", name_servers=broker.name_servers, **tls) as producer:
         producer.send_many(numbered(2_000))
     with CuttingProxy(broker.address, flip) as proxy:
-        through(monkeypatch, broker, proxy)
+        lead_through(proxy, broker.address, monkeypatch)
         consumer = PushConsumer(
             "g",
             name_servers=broker.name_servers,
