@@ -1,6 +1,6 @@
 """PullConnections: the pull engine of one client and its connections, one per broker.
 
-The engine is a native thread that fills process queues without the interpreter
+The engine is a native thread that pulls messages without the interpreter
 (docs/internals/architecture.md#pulls). This side opens its connections, takes its events, and says
 in words why a connection ended.
 """

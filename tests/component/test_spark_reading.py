@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ordermq import Message, Producer
+from ordermq import Message, Producer, core
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
-from ordermq.errors import DataLoss, ProtocolError
+from ordermq.errors import DataLoss, ProtocolError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.command import Command
 from ordermq.spark.options import SourceOptions
@@ -185,3 +185,12 @@ def test_a_read_that_ends_early_leaves_no_pull_behind(producer, batches, session
     assert next(reading).num_rows
     reading.close()
     assert session.api  # the fixture's close waits for what is under way
+
+
+def test_a_core_without_the_engine_is_refused_before_anything_is_read(batches, monkeypatch):
+    monkeypatch.setattr(core, "PullEngine", None)
+    told = (
+        r"executors read with the pull engine, and the \w+ core has no engine: unset ORDERMQ_CORE"
+    )
+    with pytest.raises(StateError, match=told):
+        batches([(0, 0, 1)])

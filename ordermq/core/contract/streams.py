@@ -203,11 +203,11 @@ class SendRun(Protocol):
 
 
 class PullEngine(Protocol):
-    """A native thread that pulls messages into process queues without the interpreter.
+    """A native thread that pulls messages without the interpreter, for members and Spark's tasks.
 
-    It asks for more as long as each answer is messages, the queue has room and its permit is
-    valid; any other answer ends a stream. One thread calls all methods but those of streams and the
-    three for threads that consume.
+    A stream fills a `ProcessQueue` or an `AnswerQueue`. It asks for more as long as each answer is
+    messages, the queue has room and a process queue's permit is valid; any other answer ends it.
+    One thread calls all methods but those of streams and the three for threads that consume.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class PullEngine(Protocol):
         """End that wait, or the next one; any thread."""
 
     def rest(self) -> None:
-        """Keep the thread from holding any mutex, of process queues too, until `resume`."""
+        """Keep the thread from holding any mutex, of queues too, until `resume`."""
 
     def resume(self) -> None: ...
 
@@ -394,7 +394,9 @@ class PullStream(Protocol):
     ) -> None: ...
 
     def permit(self) -> None:
-        """Let it fill the process queue, until that is cleared, reset, or filled by another."""
+        """Let it fill its process queue, until that is cleared, reset, or filled by another.
+
+        An `AnswerQueue` is filled without it."""
 
     def forbid(self) -> None:
         """Take the permit back: when this returns, no further answer is buffered."""
