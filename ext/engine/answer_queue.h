@@ -17,7 +17,7 @@ typedef struct {
     size_t end_row;     /* rows from it on are behind the part */
 } omq_answer_rows;
 
-/* Make an empty queue for the offsets start .. end - 1. above most_bytes nothing more is pulled
+/* Make an empty queue for the offsets start .. end - 1. Above most_bytes nothing more is pulled
  * until half of them are left. is_whole: each of these offsets has a message, so what answers leave
  * out is lost. NULL without memory. */
 omq_answer_queue *omq_answer_queue_new(int64_t start, int64_t end, uint64_t most_bytes,

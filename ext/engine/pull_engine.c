@@ -249,7 +249,7 @@ static void ask_connection(omq_pull_connection *connection, unsigned what) {
     omq_mutex_unlock(&engine->lock);
 }
 
-/* Called by the thread that made room, under the mutex of the process queue. */
+/* Called by the thread that made room, under the mutex of its queue. */
 static void has_room(void *context) { ask_stream(context, ROOM); }
 
 /* ---- events ---- */
@@ -545,7 +545,7 @@ static omq_room_waiter waiter_of(omq_pull_stream *stream) {
     return (omq_room_waiter){has_room, stream};
 }
 
-/* Do what the process queue said. */
+/* Do what the queue said. */
 static void go_on(omq_pull_stream *stream, omq_fill_next next) {
     omq_pull_engine *engine = stream->connection->engine;
     engine->waiting -= stream->is_waiting;

@@ -1,4 +1,5 @@
-/* The pull engine: one thread that pulls messages into process queues, without an interpreter.
+/* The pull engine: one thread that pulls messages into process queues of members and answer queues of
+ * readers, without an interpreter.
  *
  * A connection is a socket to a broker that the engine alone reads and writes. A stream is the
  * pulls of one queue through a connection: as long as each answer is messages and the queue has
@@ -7,8 +8,9 @@
  *
  * Threads: one owner calls all functions, except that omq_pull_stream_* may be called by any
  * thread. The engine's thread calls nobody, except for TLS (omq_tls); it writes a byte to the
- * owner's socket when there are events. Memory: streams and connections belong to the owner, who frees a stream after its last
- * event and a connection after its end and the last events of its streams. */
+ * owner's socket when there are events. Memory: streams and connections belong to the owner, who
+ * frees a stream after its last event and a connection after its end and the last events of its
+ * streams. */
 #ifndef OMQ_PULL_ENGINE_H
 #define OMQ_PULL_ENGINE_H
 
