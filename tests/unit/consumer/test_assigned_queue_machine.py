@@ -200,7 +200,8 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             self.pending |= again
             if done > held:
                 kept = set(claim.messages.offsets()[done - held : done])
-                self.done = max(self.consuming - kept) + 1
+                # What a filter left out behind the last finished message is done as well.
+                self.done = min(self.pending | kept, default=self.next_pull)
                 self.consuming = kept
             self.request = Request.QUEUED if done == size else Request.SCHEDULED
 
@@ -216,7 +217,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
         if counts:  # its lease may be over; that is for the next batch to find out
             if before:
                 self.consuming = set(claim.messages.offsets()[before:])
-                self.done = claim.messages.offsets()[before - 1] + 1
+                self.done = claim.messages.offsets()[before]
             self.pending |= self.consuming
             self.consuming = set()
             self.request = Request.SCHEDULED

@@ -517,21 +517,6 @@ def test_a_list_may_change_while_it_is_put(core):
     assert taken[-1] == 40
 
 
-def test_a_field_is_read_while_another_thread_replaces_it(core):
-    fields = core.QueueFields()
-    fields.calling = None
-
-    def replace(step):
-        fields.calling = [f"run {step}", step]
-        fields.calling = None
-
-    def read(step):
-        run = fields.calling
-        assert run is None or len(run) == 2
-
-    hammer(repeatedly(replace), repeatedly(replace), repeatedly(read), repeatedly(read))
-
-
 def test_a_context_is_read_while_threads_of_its_listener_set_it(core):
     context = core.CallContext(None, None, None, 0)
 
