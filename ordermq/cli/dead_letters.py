@@ -73,8 +73,9 @@ def show_letters(
 ) -> None:
     """Print dead letters of GROUP, the oldest first.
 
-    "topic" is the one that each was sent to, and goes back to with `dlq redrive`. "why" is the
-    exception of the last of its attempts, as ordermq's consumers store it with the letter.
+    "topic" is the one that each was sent to, and goes back to with `dlq redrive`. "why" says how
+    often it failed, and with which exception in the end, as ordermq's consumers store it with the
+    letter.
 
     \b
     Example:

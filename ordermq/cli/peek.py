@@ -66,11 +66,11 @@ def show_messages(
         columns = ["queue", "key", "body", "offset", "stored"]
         rows = [list(row) for row in _rows(messages)]
         if with_origin:
-            columns[1:1] = ["topic", "why", "tries"]
+            columns[1:1] = ["topic", "why"]
             for row, message in zip(rows, messages, strict=True):
                 story = FailureStory.of(message)
-                why = ("", "") if story is None else (_line(story.error), story.attempts)
-                row[1:1] = [message.topic, *why]
+                why = "" if story is None else _line(f"{story.attempts} x {story.error}")
+                row[1:1] = [message.topic, why]
         print_table(title, columns, rows, right=len(columns) - 2, text="body")
 
 
