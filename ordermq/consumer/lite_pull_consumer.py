@@ -307,7 +307,8 @@ class LitePullConsumer(GroupConsumer):
         if not self._is_closing:
             member.require_may_close()
         # Before the queues are revoked: a batch handed out now would only delay them.
-        self.stop()
+        self._is_closing = True
+        self._buffer.stop()
         # The calling thread is not coming to end its batches, nor are its tasks.
         self._buffer.give_back_of_thread(threading.get_ident())
         try:
@@ -318,11 +319,13 @@ class LitePullConsumer(GroupConsumer):
     def stop(self) -> None:
         """Hand nothing out any more: each `batches()` ends as it asks for the next batch.
 
-        From any thread, while the consumer runs; `close` does it, too.
+        From any thread or signal handler, while the consumer runs; `close` does it, too.
         """
-        if self._member is not None:
+        if self._member is not None and not self._is_closed:
             self._is_closing = True
-            self._buffer.stop()
+            # Not here: a signal handler may have interrupted a poll that holds the buffer's lock.
+            with contextlib.suppress(RuntimeError):  # closed by another thread meanwhile
+                self._member.client.runtime.post(self._buffer.stop)
 
     def subscribe(
         self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None

@@ -357,6 +357,30 @@ def test_an_interrupted_call_of_a_lite_pull_consumer_loses_nothing(
     assert sweep.run(call, KeyboardInterrupt) > 10
 
 
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_signal_handler_may_stop_the_lite_pull_consumer_whose_poll_it_interrupts(
+    broker: EmbeddedBroker, other: Producer, is_ordered: bool
+) -> None:
+    for number in range(MESSAGES):
+        other.send(Message("polled", str(number).encode()), sharding_key="k")
+    polls = Polls(broker, is_ordered=is_ordered)
+    at, raised_at = 1, "begun"
+    while raised_at:
+
+        def loop() -> None:
+            nonlocal raised_at
+            consumer = polls.make()
+            with HandledCall(at, consumer.stop) as handled:  # noqa: B023
+                for batch in consumer.batches(500):
+                    assert batch
+            raised_at = handled.raised_at
+            assert consumer.close(CLOSE_S), f"stopped at {raised_at}: not handed over"
+
+        in_time(f"a loop that is stopped at place {at}", loop)  # a poller is a thread
+        at += STRIDE
+    assert at > 10
+
+
 PUSH_CALLS: dict[str, Callable[[PushConsumer], object]] = {
     "pause and resume": lambda consumer: (
         consumer.pause(consumer.assigned_queues()[0]),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from ordermq import Message, Producer, PullConsumer
 from ordermq.broker import EmbeddedBroker
@@ -37,8 +42,37 @@ def test_the_example_of_batches_in_order_polls_every_queue_under_its_lock(tmp_pa
     assert all(int(line.split()[-1]) > 0 for line in lines), "an epoch of each"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_loop_of_the_example_without_a_traceback(
+    broker: EmbeddedBroker, producer: Producer, tmp_path: Path, number: signal.Signals
+) -> None:
+    queue = producer.queues("orders")[0]
+    code = examples((DOCS / "pull.md").read_text())[2].replace(
+        "127.0.0.1:9876", broker.name_servers
+    )
+    producer.send(Message("orders", b"the topic is there"), queue=queue)
+    with PullConsumer("audit", name_servers=broker.name_servers) as other:
+        other.update_consume_offset(queue, 0)  # a new group would begin at the end
+        with subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as program:
+            try:
+                assert program.stdout is not None
+                assert program.stdout.readline() == f"{queue} from 0\n"
+                program.send_signal(number)
+                out, errors = program.communicate(timeout=60)
+            finally:
+                program.kill()
+        assert (program.returncode, out, errors) == (0, "stopped\n", "")
+        assert other.fetch_consume_offset(queue, from_store=True) == 1
+
+
 def test_the_example_of_single_pulls_reads_a_queue_to_its_end(tmp_path: Path) -> None:
-    lines = printed(2, tmp_path)
+    lines = printed(3, tmp_path)
     assert [line.split(" ", 1)[1] for line in lines] == [
         "32 from 0",
         "32 from 32",
