@@ -248,7 +248,13 @@ def main() -> None:
         if getattr(given, name) is None:
             setattr(given, name, size)
     given.lease_ms = given.lease_ms or (20_000 if given.rocketmq else 3_000)
-    print(f"ordermq: changes of a shop: {vars(given)}", flush=True)
+    broker = f"RocketMQ {given.rocketmq}" if given.rocketmq else "the embedded broker"
+    print(
+        f"ordermq: {given.changes:,} changes of a shop's {given.tables} tables, as {given.form} "
+        f"writes them, through {broker}: {given.kills} kills, {given.freezes} freezes, "
+        f"{given.restarts} restarts of broker and database each; --seed {given.seed}",
+        flush=True,
+    )
     given.out.mkdir(parents=True, exist_ok=True)
     for log in given.out.glob("*.log"):
         log.unlink()

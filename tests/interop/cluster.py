@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.bodies import TopicRoute
@@ -34,7 +32,7 @@ def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEAD
     pause = threading.Event()
     while not condition():
         if time.monotonic() > end:
-            pytest.fail(f"not within {deadline_s} s: {what}")
+            raise AssertionError(f"not within {deadline_s} s: {what}")
         pause.wait(0.02)
 
 
