@@ -25,7 +25,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.tls import client_context
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import queue_reader
-from ordermq.spark.source.batch import take_snapshot
+from ordermq.spark.source.offsets import resolve_snapshot
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from tests.component.certificates import Authority, Certificate
 from tests.component.damaging_proxy import CuttingProxy, lead_through
@@ -229,7 +229,9 @@ def test_a_query_reads_what_its_account_may_and_is_told_what_is_missing() -> Non
         with filled(config, access_key="shop", secret_key="another") as broker:
             if missing is None:
                 options = SourceOptions.of({"name_servers": broker.name_servers} | given)
-                snapshot = take_snapshot(options)
+                session = ClientSession(options.name_servers, options.remoting)
+                with contextlib.closing(session):
+                    snapshot = session.call(resolve_snapshot(session, options))
                 assert [snapshot[each.queue] for each in RANGES] == [(0, COUNT)] * 2
                 assert read(broker, **ACCOUNT) == ALL
                 continue
