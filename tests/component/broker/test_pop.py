@@ -161,6 +161,18 @@ def test_an_acknowledgement_of_a_batch_nobody_knows_moves_no_offset(one: Member)
     assert one.pop(0) == {0: (0, 1, 2)}
 
 
+def test_the_start_of_a_member_that_comes_late_takes_nothing_acknowledged_back(
+    one: Member, two: Member
+) -> None:
+    send(one, 3)
+    answer = one.client.wait(one.start(0))
+    # Two had asked before, when no offset was stored; its start arrives behind what one has done.
+    assert one.acknowledge(answer, 0, 0, 1, 2).code == 0
+    assert two.client.commit("group", "orders", 0).code == 0
+    assert one.client.committed("group", "orders") == 3
+    assert two.pop(0) == {}
+
+
 def test_renewing_one_message_keeps_its_queue_from_all_others(
     one: Member, two: Member, clock: ManualClock
 ) -> None:
