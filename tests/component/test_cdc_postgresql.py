@@ -397,7 +397,6 @@ def test_the_example_copies_a_table(server: PostgreSql, shop: psycopg.Connection
     ]
 
 
-@pytest.mark.skipif("ORDERMQ_CDC_DEMO" not in os.environ, reason="ORDERMQ_CDC_DEMO=1 runs it")
 @pytest.mark.timeout(400)  # a dozen processes start, one after the other
 def test_the_demo_ends_with_an_equal_copy(server: PostgreSql, tmp_path: Any) -> None:
     options = ["--changes", "1500", "--tables", "3", "--kills", "2", "--freezes", "0"]
