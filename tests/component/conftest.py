@@ -15,6 +15,7 @@ from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.events import History
+from tests.component.certificates import Authority, Certificate
 
 DEADLINE_S = 40.0
 
@@ -62,6 +63,17 @@ def eventually(condition: Callable[[], bool], what: str, deadline_s: float = DEA
         if time.monotonic() > end:
             pytest.fail(f"not within {deadline_s} s: {what}")
         pause.wait(0.005)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whom clients and brokers of the tests of TLS trust."""
+    return Authority(tmp_path_factory.mktemp("tls"), "authority")
+
+
+@pytest.fixture(scope="session")
+def server_certificate(authority: Authority) -> Certificate:
+    return authority.sign("server")
 
 
 @pytest.fixture

@@ -35,21 +35,6 @@ RANGES = [QueueRange("orders", "b", queue, 0, COUNT) for queue in (1, 2)]
 ACCOUNT = {"access_key": "spark", "secret_key": "the secret"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tls")
-
-
-@pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder, "authority")
-
-
-@pytest.fixture(scope="module")
-def server(authority: Authority) -> Certificate:
-    return authority.sign("server")
-
-
 @contextlib.contextmanager
 def filled(config: BrokerConfig, **settings: Any) -> Iterator[EmbeddedBroker]:
     """A broker with COUNT messages in queue 1 and in queue 2, every third with tag a.
@@ -99,7 +84,7 @@ ALL = [(queue, n, b"%d" % n) for queue in (1, 2) for n in range(COUNT)]
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_task_reads_its_queues_whole_through_records_in_pieces(
-    server: Certificate,
+    server_certificate: Certificate,
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
     newest: ssl.TLSVersion,
@@ -120,7 +105,7 @@ def test_a_task_reads_its_queues_whole_through_records_in_pieces(
         context.maximum_version = newest
         return context
 
-    with filled(of_server(server), tls=True, tls_ca_file=authority.file) as broker:
+    with filled(of_server(server_certificate), tls=True, tls_ca_file=authority.file) as broker:
         monkeypatch.setattr("ordermq.client.connections.client_context", old_context)
         with CuttingProxy(broker.address, cut) as proxy:
             lead_through(proxy, broker.address, monkeypatch)
@@ -128,7 +113,7 @@ def test_a_task_reads_its_queues_whole_through_records_in_pieces(
 
 
 def test_records_that_were_damaged_on_the_way_are_read_again(
-    server: Certificate, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    server_certificate: Certificate, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_reader, "_RETRY_MS", 1)
     draw = random.Random(3)
@@ -145,7 +130,7 @@ def test_records_that_were_damaged_on_the_way_are_read_again(
 
     trusted = {"tls": "true", "tls_ca_file": authority.file, "reconnect_delay_ms": "1"}
     with (
-        filled(of_server(server), tls=True, tls_ca_file=authority.file) as broker,
+        filled(of_server(server_certificate), tls=True, tls_ca_file=authority.file) as broker,
         CuttingProxy(broker.address, flip) as proxy,
     ):
         lead_through(proxy, broker.address, monkeypatch)
@@ -154,10 +139,10 @@ def test_records_that_were_damaged_on_the_way_are_read_again(
 
 
 def test_a_server_nobody_vouches_for_is_not_read(
-    server: Certificate, authority: Authority, folder: Path
+    server_certificate: Certificate, authority: Authority, tmp_path: Path
 ) -> None:
-    stranger = Authority(folder, "stranger")
-    with filled(of_server(server), tls=True, tls_ca_file=authority.file) as broker:
+    stranger = Authority(tmp_path, "stranger")
+    with filled(of_server(server_certificate), tls=True, tls_ca_file=authority.file) as broker:
         with pytest.raises(OrderMQError, match=r"certificate is not trusted.*give tls_ca_file="):
             read(broker, tls="true", tls_ca_file=stranger.file, read_timeout_ms="1")
         with pytest.raises(OrderMQError, match="TLS"):
@@ -165,13 +150,13 @@ def test_a_server_nobody_vouches_for_is_not_read(
 
 
 def test_a_task_shows_the_certificate_that_its_broker_asks_for(
-    server: Certificate, authority: Authority
+    server_certificate: Certificate, authority: Authority
 ) -> None:
     ours = authority.sign("executor")
     own: dict[str, Any] = {
         "tls_ca_file": authority.file, "tls_certificate": ours.certificate, "tls_key": ours.key,
     }  # fmt: skip
-    config = of_server(server, tls_client_ca_file=authority.file)
+    config = of_server(server_certificate, tls_client_ca_file=authority.file)
     with filled(config, tls=True, **own) as broker:
         assert read(broker, tls="true", **own) == ALL
         with pytest.raises(OrderMQError, match="a client certificate"):
@@ -193,9 +178,11 @@ def test_a_task_signs_each_of_its_pulls() -> None:
         assert read(broker, tags="a", **ACCOUNT) == wanted
 
 
-def test_a_task_signs_its_pulls_through_tls(server: Certificate, authority: Authority) -> None:
+def test_a_task_signs_its_pulls_through_tls(
+    server_certificate: Certificate, authority: Authority
+) -> None:
     trusted: dict[str, Any] = {"tls_ca_file": authority.file}
-    config = of_server(server, accounts={"spark": "the secret"})
+    config = of_server(server_certificate, accounts={"spark": "the secret"})
     with filled(config, tls=True, **trusted, **ACCOUNT) as broker:
         assert read(broker, tls="true", **trusted, **ACCOUNT) == ALL
 

@@ -25,21 +25,6 @@ from tests.component.conftest import Seen, assert_in_order, numbered
 from tests.component.damaging_proxy import CuttingProxy, lead_through
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tls")
-
-
-@pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder, "authority")
-
-
-@pytest.fixture(scope="module")
-def server(authority: Authority) -> Certificate:
-    return authority.sign("server")
-
-
 @pytest.fixture(params=["asyncio", "uvloop"], autouse=True)
 def event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORDERMQ_EVENT_LOOP", request.param)
@@ -51,8 +36,8 @@ def tls_broker(of: Certificate, **more: Any) -> EmbeddedBroker:
 
 
 @pytest.fixture
-def broker(server: Certificate) -> Iterator[EmbeddedBroker]:
-    with tls_broker(server) as running:
+def broker(server_certificate: Certificate) -> Iterator[EmbeddedBroker]:
+    with tls_broker(server_certificate) as running:
         yield running
 
 
@@ -81,8 +66,10 @@ def test_messages_pass_and_a_consumer_leaves_in_order(
     assert seen.bodies_of("k") == [b"%d" % n for n in range(500)] + [large]
 
 
-def test_a_server_nobody_vouches_for_is_not_talked_to(broker: EmbeddedBroker, folder: Path) -> None:
-    stranger = Authority(folder, "stranger")
+def test_a_server_nobody_vouches_for_is_not_talked_to(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "stranger")
     for settings in ({}, {"tls_ca_file": stranger.file}):
         with pytest.raises(OrderMQError, match=r"certificate is not trusted.*give tls_ca_file="):
             sent(broker, tls=True, **settings)
@@ -101,11 +88,11 @@ def test_a_certificate_of_another_host_is_refused_unless_that_check_is_off(
 
 
 def test_a_broker_may_ask_for_a_certificate_of_one_it_trusts(
-    authority: Authority, server: Certificate, folder: Path
+    authority: Authority, server_certificate: Certificate, tmp_path: Path
 ) -> None:
-    ours, foreign = authority.sign("client"), Authority(folder, "foreign").sign("foreigner")
+    ours, foreign = authority.sign("client"), Authority(tmp_path, "foreign").sign("foreigner")
     trusted = {"tls": True, "tls_ca_file": authority.file}
-    with tls_broker(server, tls_client_ca_file=authority.file) as broker:
+    with tls_broker(server_certificate, tls_client_ca_file=authority.file) as broker:
         with pytest.raises(
             OrderMQError, match=r"a client certificate \(tls_certificate=, tls_key=\)\?"
         ):
@@ -139,7 +126,7 @@ def test_nobody_listening_is_told_as_without_tls(authority: Authority) -> None:
 
 
 def test_files_that_are_no_certificates_are_refused_before_anything_is_sent(
-    tmp_path: Path, broker: EmbeddedBroker, server: Certificate, authority: Authority
+    tmp_path: Path, broker: EmbeddedBroker, server_certificate: Certificate, authority: Authority
 ) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("no certificate")
@@ -149,7 +136,7 @@ def test_files_that_are_no_certificates_are_refused_before_anything_is_sent(
         with pytest.raises(ConfigError, match=r"tls_certificate='.*' cannot be used"):
             tls_broker(Certificate(wrong, "")).start()
     with pytest.raises(ConfigError, match=r"tls_key='.*' cannot be used"):
-        tls_broker(Certificate(server.certificate, authority.sign("other").key)).start()
+        tls_broker(Certificate(server_certificate.certificate, authority.sign("other").key)).start()
 
 
 def path_of(consumer: PushConsumer) -> object:
