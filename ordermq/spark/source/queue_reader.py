@@ -85,7 +85,8 @@ def read_ranges(
             f"executors read with the pull engine, and {obstacle}: unset ORDERMQ_CORE, or install "
             "a wheel of ordermq for this Python"
         )
-    readers = [QueueReader(session, options, each, lease) for each in ranges]
+    # One by one: what a reader keeps for its columns goes with the last part of its queue.
+    readers = (QueueReader(session, options, each, lease) for each in ranges)
     return _joined(_one_by_one(readers, options), options.arrow_batch_rows)
 
 
@@ -110,7 +111,7 @@ def _one_of(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _one_by_one(readers: list[QueueReader], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def _one_by_one(readers: Iterator[QueueReader], options: SourceOptions) -> Iterator[pa.RecordBatch]:
     assert core.AnswerBlock is not None
     upcoming = (part for reader in readers for part in reader.parts())
     begun: deque[_Part] = deque()

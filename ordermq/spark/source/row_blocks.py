@@ -16,7 +16,6 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.schema import LEASE_COLUMN, source_schema
 
-_COMPRESSED: Final = 0x1  # of sysFlag (docs/internals/protocol.md#system-flags)
 _ENTRY: Final = (FIELDS["properties"].key_field, FIELDS["properties"].item_field)
 
 
@@ -35,7 +34,7 @@ class RowBlocks:
         for name in options.columns:
             if name in _BUFFERS:
                 self._wanted |= 1 << _BUFFERS[name]
-        # Columns with one value: made once, as long as the longest batch, and cut.
+        # Columns with one value: made as long as the longest batch so far, and cut.
         same = {
             "topic": queue.topic,
             "broker": queue.broker_name,
@@ -44,7 +43,6 @@ class RowBlocks:
         }
         self._same = {name: value for name, value in same.items() if name in self._schema.names}
         self._repeated: dict[str, pa.Array] = {}
-        self._most_rows = options.arrow_batch_rows
 
     def record_batch(self, block: contract.AnswerBlock) -> pa.RecordBatch:
         """Return the messages of a block as a record batch; it stays as it is.
@@ -70,7 +68,7 @@ class RowBlocks:
         repeated = self._repeated.get(name)
         if repeated is None or len(repeated) < rows:
             kind = self._schema.field(name).type
-            repeated = pa.repeat(pa.scalar(self._same[name], kind), max(rows, self._most_rows))
+            repeated = pa.repeat(pa.scalar(self._same[name], kind), rows)
             self._repeated[name] = repeated
         return repeated.slice(0, rows)
 
@@ -81,7 +79,7 @@ class RowBlocks:
         bodies = []
         for row, flag in enumerate(flags.tolist()):
             body = stored.slice(starts[row], starts[row + 1] - starts[row]).to_pybytes()
-            if flag & _COMPRESSED:
+            if flag & compression.COMPRESSED:
                 try:
                     body = compression.decompress(body, flag, self._most_bytes)
                 except ProtocolError as error:
