@@ -12,12 +12,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ordermq.core import compression
 from ordermq.errors import ConfigError, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.message import MessageBatch, MessageView
 
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
-_COMPRESSED: Final = 0x1  # of sysFlag (docs/internals/protocol.md#system-flags)
 
 # All columns, in this order. Strings are null where a message has none.
 FIELDS: Final[dict[str, pa.DataType]] = {
@@ -153,7 +153,7 @@ def _message_ids(rows: _Rows) -> pa.Array:
 
 def _bodies(rows: _Rows) -> pa.Array:
     positions, sizes, flags = rows.numbers("body_positions", "body_sizes", "sys_flags")
-    if (flags & _COMPRESSED).any():
+    if (flags & compression.COMPRESSED).any():
         return pa.array([bytes(view.body) for view in rows.views()], pa.binary())
     return _gathered(rows, pa.binary(), positions, sizes, has_nulls=False)
 
@@ -164,13 +164,21 @@ def _properties(rows: _Rows) -> pa.Array:
     names = _gathered(rows, text, positions, name_sizes, has_nulls=False)
     behind = positions + name_sizes + np.uint32(1)
     values = _gathered(rows, text, behind, value_sizes, has_nulls=False)
-    entries = pa.StructArray.from_arrays([names, values], fields=[*_ENTRY])
-    kind = FIELDS["properties"]
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(starts))]
-    return pa.Array.from_buffers(kind, len(rows), buffers, children=[entries])
+    return property_map(len(rows), pa.py_buffer(np.ascontiguousarray(starts)), names, values)
 
 
 _ENTRY: Final = (FIELDS["properties"].key_field, FIELDS["properties"].item_field)
+
+
+def property_map(rows: int, starts: pa.Buffer, names: pa.Array, values: pa.Array) -> pa.Array:
+    """Return the column of properties; none of its rows is null.
+
+    Args: starts: row i has the names and values starts[i] .. starts[i + 1] - 1, int32.
+    """
+    entries = pa.StructArray.from_arrays([names, values], fields=[*_ENTRY])
+    return pa.Array.from_buffers(
+        FIELDS["properties"], rows, [None, starts], null_count=0, children=[entries]
+    )
 
 
 def _instants(name: str) -> Callable[[_Rows], pa.Array]:

@@ -65,7 +65,7 @@ def is_split_source(fields: Iterable[StructField]) -> bool:
     return any(one.name == "offset" and one.metadata.get("comment") == _SPLIT for one in fields)
 
 
-# Cached: the reader asks for it once per record batch.
+# Cached: a task asks for it once per queue.
 @cache
 def source_schema(columns: tuple[str, ...] = COLUMNS, *, is_ordered: bool = False) -> pa.Schema:
     """Return the Arrow schema of the record batches; one object per choice of columns.

@@ -11,12 +11,10 @@ import pyarrow as pa
 from ordermq.core import compression, contract, status
 from ordermq.core.streams import ColumnBuffer
 from ordermq.errors import ProtocolError
-from ordermq.model.arrow import FIELDS
+from ordermq.model.arrow import FIELDS, property_map
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.schema import LEASE_COLUMN, source_schema
-
-_ENTRY: Final = (FIELDS["properties"].key_field, FIELDS["properties"].item_field)
 
 
 class RowBlocks:
@@ -148,10 +146,7 @@ class _Columns:
         """Return the properties."""
         names = self.pieces(number + 1, pa.string(), self.entries)
         values = self.pieces(number + 3, pa.string(), self.entries)
-        entries = pa.StructArray.from_arrays([names, values], fields=[*_ENTRY])
-        buffers = [None, self.buffer(number)]
-        kind = FIELDS["properties"]
-        return pa.Array.from_buffers(kind, self.rows, buffers, null_count=0, children=[entries])
+        return property_map(self.rows, self.buffer(number), names, values)
 
 
 _BUFFERS: Final = {
