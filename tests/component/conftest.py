@@ -67,7 +67,7 @@ def eventually(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Whom clients and brokers of the tests of TLS trust."""
+    """The authority that clients and brokers of the tests of TLS trust."""
     return Authority(tmp_path_factory.mktemp("tls"), "authority")
 
 
