@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ordermq.broker.store import Done, Statement, Store, Write
 from ordermq.errors import StoreError
@@ -53,10 +53,15 @@ class ConsumerOffsets:
 
         self._store.submit(Write(finish, statements=[self.statement(key, offset)]))
 
-    def reset(self, offsets: Mapping[OffsetKey, int], done: Done) -> None:
+    def reset(
+        self, offsets: Mapping[OffsetKey, int], done: Done, more: Sequence[Statement] = ()
+    ) -> None:
         """Store offsets that an administrator set; `done` is called once they are durable.
 
         No other reset of these keys may be under way: ask `is_resetting`.
+
+        Args:
+            more: done with the same write.
         """
 
         def finish(error: StoreError | None) -> None:
@@ -67,7 +72,7 @@ class ConsumerOffsets:
 
         # One write for all queues: after a crash either all of the group was moved, or none of it.
         statements = [self.statement(key, offset) for key, offset in offsets.items()]
-        self._store.submit(Write(finish, statements=statements))
+        self._store.submit(Write(finish, statements=[*statements, *more]))
         self._resetting.update(offsets)
 
     def is_resetting(self, key: OffsetKey) -> bool:

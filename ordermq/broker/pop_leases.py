@@ -207,8 +207,12 @@ class PopLeases:
         self._store.submit(Write(finish, statements=statements))
         self._changing.update(key for key, _, _ in changes)
 
+    def deletion_of(self, key: OffsetKey) -> Statement:
+        """Return the statement that deletes a queue's lease; call `forget` then."""
+        return Statement("DELETE FROM pop_leases WHERE grp = ? AND topic = ? AND queue_id = ?", key)
+
     def forget(self, key: OffsetKey) -> None:
-        """Drop a queue's lease from memory; the group was moved, or its topic is gone."""
+        """Drop the lease of a queue whose group was moved."""
         self._leases.pop(key, None)
 
     # Linear, as in ConsumerOffsets: topics and groups are deleted by hand.

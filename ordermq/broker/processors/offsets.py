@@ -237,7 +237,8 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
         body = b'{"offsetTable":' + queue_table_to_json(table) + b"}"
         connection.reply(request, ResponseCode.SUCCESS, body=body)
 
-    context.offsets.reset(targets, context.when_durable(connection, request, stored))
+    done = context.when_durable(connection, request, stored)
+    context.offsets.reset(targets, done, [context.pop_leases.deletion_of(key) for key in targets])
 
 
 def _reset_targets(

@@ -162,8 +162,7 @@ def _look_into(
     context: BrokerContext, held: HeldPop, key: OffsetKey, count: int, max_bytes: int
 ) -> _Found | None:
     """Return the next messages of a queue that nobody has leased; None if it has none now."""
-    if context.offsets.take_reset(key) is not None:
-        context.pop_leases.forget(key)
+    context.offsets.take_reset(key)
     log = context.store.readable_log(key[1], key[2])
     stored = context.offsets.get(key)
     start = _first_offset(context, held.header, log) if stored is None else stored

@@ -93,6 +93,14 @@ def two(connect: Connect, clock: ManualClock) -> Member:
     return Member(connect("two"), clock)
 
 
+def reset(member: Member, offset: int, **more: str) -> None:
+    ext = {
+        "topic": "orders", "group": "group", "timestamp": "-1", "offset": str(offset),
+        "isForce": "true",
+    }  # fmt: skip
+    assert member.client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext | more).code == 0
+
+
 def send(member: Member, count: int, queue_id: int = 0, **more: Any) -> None:
     for _ in range(count):
         assert member.client.send("orders", queue_id=queue_id, **more).code == 0
@@ -306,10 +314,28 @@ def test_a_batch_has_a_later_time_than_the_one_before_it_whatever_the_clock_says
 def test_a_reset_ends_the_lease_and_nothing_of_it_counts(one: Member, two: Member) -> None:
     send(one, 3)
     answer = one.client.wait(one.start(0))
-    ext = {"topic": "orders", "group": "group", "timestamp": "-1", "offset": "1", "isForce": "true"}
-    assert one.client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext).code == 0
+    reset(one, 1)
     assert one.acknowledge(answer, 0, 0, 1, 2).code == ResponseCode.OMQ_FENCED
     assert two.pop(0) == {0: (1, 2)}
+
+
+def test_a_lease_that_a_reset_ended_does_not_come_back_with_a_restart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "durable.db"
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        one = Member(client, clock)
+        client.create_topic("orders", 2)
+        send(one, 3, queue_id=0)
+        send(one, 2, queue_id=1)
+        answer = one.client.wait(one.start())
+        reset(one, 1, queueId="0")
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        one = Member(client, clock)
+        assert one.acknowledge(answer, 0, 0, 1, 2).code == ResponseCode.OMQ_FENCED
+        assert client.committed("group", "orders") == 1
+        # The other queue was not reset: its lease holds.
+        assert one.pop() == {0: (1, 2)}
 
 
 def test_a_deleted_topic_ends_its_leases_and_the_pops_that_wait(
