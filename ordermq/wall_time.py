@@ -66,18 +66,36 @@ def moment_ms(name: str, moment: Moment, now_ms: int) -> int:
         age_ms = _text_ms(moment)
         found = None if age_ms is None else now_ms - age_ms
     else:
-        from datetime import UTC, datetime, timedelta  # here, as few give one
+        from datetime import datetime  # here, as few give one
 
-        if isinstance(moment, datetime):
-            # Exactly: as a float, .033 of a second can be 32.99 ms, and a message would come twice.
-            epoch = datetime(1970, 1, 1, tzinfo=UTC)
-            found = (moment.astimezone(UTC) - epoch) // timedelta(milliseconds=1)
+        found = wall_ms_of(moment) if isinstance(moment, datetime) else None
     if found is None:
         raise ConfigError(
             f"{name}={moment!r}: expected ms since 1970 as an int, a datetime, or an age (15m, 2h, "
             "1d)"
         )
     return found
+
+
+def wall_ms_of(moment: datetime) -> int:
+    """Return a time as ms since 1970, rounded down; one without a zone is this machine's."""
+    from datetime import UTC, datetime, timedelta  # here, as few give one
+
+    # Exactly: as a float, .033 of a second can be 32.99 ms, and a message would come twice.
+    return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def time_of_age(text: str, now_ms: int) -> datetime | None:
+    """Return the time that was an age ago; None of any other text, and before the year 1."""
+    from datetime import UTC, datetime, timedelta  # here, as few give one
+
+    age_ms = _text_ms(text)
+    if age_ms is None:
+        return None
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=now_ms - age_ms)
+    except OverflowError:
+        return None
 
 
 def _text_ms(text: str) -> int | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
@@ -24,7 +23,7 @@ from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_sendable_topic, check_topic
 from ordermq.producer.producer import Producer
-from ordermq.wall_time import moment_ms
+from ordermq.wall_time import time_of_age
 
 if TYPE_CHECKING:
     from ordermq.config.settings import RemotingSettings
@@ -104,10 +103,9 @@ class Admin(Closing):
 
         Raises: ConfigError: it is no place.
         """
-        if isinstance(place, str) and place not in ("first", "last"):
-            with contextlib.suppress(ConfigError):  # told below, with all that a place may be
-                now_ms = self._client.clock.wall_ms()
-                return datetime.fromtimestamp(moment_ms(name, place, now_ms) / 1_000, UTC)
+        now_ms = self._client.clock.wall_ms()
+        if isinstance(place, str) and (moment := time_of_age(place, now_ms)):
+            return moment
         require_place(place, name)
         return place
 

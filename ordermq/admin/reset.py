@@ -23,7 +23,6 @@ from typing import NamedTuple
 from ordermq.admin.topics import Place, Topics
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import wall_ms_of
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
@@ -32,6 +31,7 @@ from ordermq.remoting.admin_bodies import QueueHolding
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import ResetOffsetHeader
 from ordermq.value import Value
+from ordermq.wall_time import wall_ms_of
 
 _log = logging.getLogger("ordermq.client")
 _END_MS = -1  # as a timestamp of a reset: after the newest message

@@ -12,7 +12,7 @@ from ordermq.client.admin_api import AdminApi
 from ordermq.client.queue_scan import scan
 from ordermq.client.routes import publish_queues, subscribe_queues
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import TOOLS_GROUP, offset_at_time, wall_ms_of
+from ordermq.client.store_times import TOOLS_GROUP, offset_at_time
 from ordermq.errors import BrokerError, ConfigError, RouteError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -29,6 +29,7 @@ from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, QueueData, TopicRoute
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import CreateTopicHeader
 from ordermq.value import Value
+from ordermq.wall_time import wall_ms_of
 
 MAX_QUEUES = 65_535  # of a topic at one broker, as RocketMQ's tools accept
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")  # of RocketMQ 5's topics

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import click
 
 from ordermq.admin.topics import Place
+from ordermq.wall_time import time_of_age
 
 TIME_HELP = "a time (2026-11-22T09:30) or an age (15m, 2h, 1d)"
 PLACE_HELP = f"first, last, an offset, {TIME_HELP}"
 _F = TypeVar("_F", bound=Callable[..., Any])
-_AGE = re.compile(r"(\d+)\s*([smhd])")
 _DASHED = re.compile(r"\d{4}-")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_place(text: str | Place) -> Place:
@@ -45,12 +45,12 @@ def parse_end_or_time(text: str | Place) -> Place:
 
 
 def _moment(text: str) -> datetime | None:
+    if moment := time_of_age(text, time.time_ns() // 1_000_000):
+        return moment
     try:
-        if age := _AGE.fullmatch(text):
-            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
         # With dashes: digits alone may be an offset, seconds or milliseconds as well.
         return datetime.fromisoformat(text) if _DASHED.match(text) else None
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError
@@ -13,14 +11,6 @@ from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # known to every broker
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-
-
-def wall_ms_of(moment: datetime) -> int:
-    """Return a time as ms since 1970, rounded down; one without a zone is this machine's."""
-    # Exactly: as a float, .033 of a second can be 32.99 ms, and a message would come twice.
-    return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
 
 
 async def offset_at_time(

@@ -133,6 +133,8 @@ def test_messages_are_peeked_from_either_end_an_offset_and_a_time(
     [
         ({"count": 0}, "expected 1..10000"),
         ({"start": "middle"}, "expected 'first', 'last', a datetime, an age as '2h', or an offset"),
+        ({"start": "99999999d"}, "expected 'first', 'last', a datetime, an age as '2h'"),
+        ({"start": "999999999999d"}, "expected 'first', 'last', a datetime, an age as '2h'"),
         ({"start": -1}, "expected 'first'"),
         ({"queues": [9]}, "there is no queue 9"),
     ],

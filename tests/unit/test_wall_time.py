@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ordermq.errors import ConfigError
-from ordermq.wall_time import moment_ms, span_ms
+from ordermq.wall_time import moment_ms, span_ms, time_of_age
 
 NOW_MS = 1_700_000_000_000
 
@@ -69,6 +69,17 @@ def test_what_is_no_time_is_refused_with_what_is_one(moment: Any) -> None:
         ConfigError, match="expected ms since 1970 as an int, a datetime, or an age"
     ):
         moment_ms("timestamp_ms", moment, NOW_MS)
+
+
+def test_the_time_of_an_age_is_exact() -> None:
+    for millisecond in range(1_000):
+        found = time_of_age("2 h", NOW_MS + millisecond)
+        assert found == datetime(2023, 11, 14, 20, 13, 20, millisecond * 1_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2", "first", "99999999d", "999999999999d"])
+def test_what_is_no_age_or_begins_before_the_year_1_has_no_time(text: str) -> None:
+    assert time_of_age(text, NOW_MS) is None
 
 
 def test_seconds_are_told_from_ms() -> None:
