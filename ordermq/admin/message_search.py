@@ -22,7 +22,6 @@ from ordermq.value import Value
 # Of a stored record: size, then, behind magic and checksum, the queue; and its queue offset
 # (docs/internals/protocol.md#stored-message).
 _PLACE = struct.Struct(">i8xi4xq")
-_MOST_TIME_MS = (1 << 62) - 1
 _NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST})
 WAITING, DONE, DEAD = "waiting", "done", "dead"
 
@@ -76,36 +75,57 @@ class MessageSearch:
     async def with_groups(self, topic: str, messages: Sequence[MessageView]) -> list[FoundMessage]:
         """Return messages with their states in the groups of their topic."""
         groups = (await self._topics.look(topic)).groups if messages else ()
+        states = {group: await self._states(group, messages) for group in groups}
         return [
             FoundMessage(
                 message,
                 {
                     group: state
-                    for group in groups
-                    if (state := await self._state(group, message)) is not None
+                    for group, of_messages in states.items()
+                    if (state := of_messages[number]) is not None
                 },
             )
-            for message in messages
+            for number, message in enumerate(messages)
         ]
 
-    async def _state(self, group: str, message: MessageView) -> str | None:
-        queue = message.message_queue
-        address = self._client.routes.master_of(queue.broker_name)
-        offset = await self._api.query_offset(address, group, queue)
+    async def _states(self, group: str, messages: Sequence[MessageView]) -> list[str | None]:
+        """Return the state of each message in a group; None: its queue has no offset."""
+        offsets: dict[MessageQueue, int | None] = {}
+        for queue in sorted({each.message_queue for each in messages}):
+            address = self._client.routes.master_of(queue.broker_name)
+            offsets[queue] = await self._api.query_offset(address, group, queue)
+        is_any_done = any(
+            (offsets[each.message_queue] or 0) > each.queue_offset for each in messages
+        )
+        letters, brokers = dead_letter_topic(group), list[str]()
+        if is_any_done and await self._client.name_servers.topic_route(letters) is not None:
+            brokers = await self._brokers_of(letters)
+        return [
+            await self._state(each, offsets[each.message_queue], letters, brokers)
+            for each in messages
+        ]
+
+    async def _state(
+        self, message: MessageView, offset: int | None, letters: str, brokers: Sequence[str]
+    ) -> str | None:
+        """Return the state of a message, by the group's offset and the brokers of its letters."""
         if offset is None:
             return None
         if offset <= message.queue_offset:
             return WAITING
-        letters = dead_letter_topic(group)
-        if await self._client.name_servers.topic_route(letters) is None:
-            return DONE
         unique = message.properties.get(props.UNIQ_KEY, "")
-        is_dead = unique and await self._query(letters, unique, 1, is_id=True)
+        is_dead = unique and await self._query_at(brokers, letters, unique, 1, is_id=True)
         return DEAD if is_dead else DONE
 
     async def _query(self, topic: str, key: str, count: int, *, is_id: bool) -> list[MessageView]:
-        queues = await self._topics.queues(topic)
-        brokers = sorted({queue.broker_name for queue in queues})
+        return await self._query_at(await self._brokers_of(topic), topic, key, count, is_id=is_id)
+
+    async def _brokers_of(self, topic: str) -> list[str]:
+        return sorted({queue.broker_name for queue in await self._topics.queues(topic)})
+
+    async def _query_at(
+        self, brokers: Sequence[str], topic: str, key: str, count: int, *, is_id: bool
+    ) -> list[MessageView]:
         answers = await asyncio.gather(
             *(self._ask(each, topic, key, count, is_id) for each in brokers)
         )

@@ -10,9 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
-from ordermq.broker import EmbeddedBroker
+from ordermq.broker import EmbeddedBroker, server
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.context import BrokerContext
 from ordermq.cli.main import main
 from ordermq.errors import ConfigError, RouteError
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
 from tests.component.conftest import Seen, eventually
 from tests.component.test_orderly_consumer import committed
 
@@ -84,6 +88,43 @@ def test_its_state_in_each_group_is_told(
         states = [admin.find_messages("orders", key=f"o-{n}")[0].groups for n in range(3)]
     assert [each["g"] for each in states] == ["done", "dead", "done"]
     assert {each["late"] for each in states} == {"waiting"}
+
+
+def test_offsets_and_routes_are_asked_once_for_all_messages(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for n in range(30):
+        producer.send(Message("orders", b"%d" % n), sharding_key=f"k{n}")
+
+    def listen(messages: Any, context: Any) -> None:
+        if bytes(messages[0].body) == b"1":
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    with make_consumer(listen, on_failure=DeadLetter(1)):
+        eventually(lambda: committed(broker) == 30, "all is committed")
+    asked: list[tuple[int, str]] = []
+    handlers = dict(server.HANDLERS)
+
+    def note(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        asked.append((request.code, request.ext["topic"]))
+        handlers[request.code](context, connection, request)
+
+    codes = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_ROUTEINFO_BY_TOPIC
+    for code in codes:
+        monkeypatch.setitem(server.HANDLERS, code, note)
+    with Admin(name_servers=broker.name_servers) as admin:
+        found = admin.find_messages("orders", at="1h")
+    states = [each.groups["g"] for each in found]
+    assert (states.count("done"), states.count("dead")) == (29, 1)
+    queues = {each.message.message_queue for each in found}
+    assert asked.count((codes[0], "orders")) == len(queues)
+    # Whether it is there; and then for its brokers, from name servers and in the routes.
+    assert asked.count((codes[1], "%DLQ%g")) == 3
 
 
 @pytest.mark.parametrize("given", [{}, {"key": "a", "offset": 1}])
