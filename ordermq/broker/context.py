@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ordermq.broker.connection import BrokerConnection, RequestRefused
-from ordermq.broker.consumer_offsets import ConsumerOffsets
+from ordermq.broker.consumer_offsets import ConsumerOffsets, OffsetKey
 from ordermq.broker.delayed_messages import DelayedMessages, TimedMessages
 from ordermq.broker.groups import GroupTable, ProducerTable, notify_rebalance
 from ordermq.broker.held_pops import HeldPop, HeldPops
@@ -124,6 +124,13 @@ class BrokerContext:
 
         connection.ask(request, done)
         self.spawn(give_up_later())
+
+    def is_moving(self, key: OffsetKey) -> bool:
+        """Return True while a reset or a change of a queue's lease is not durable.
+
+        A commit now would undo it.
+        """
+        return self.pop_leases.is_changing(key) or self.offsets.is_resetting(key)
 
     async def cancel_spawned(self) -> None:
         """Cancel everything that was spawned, and wait for its end."""

@@ -167,6 +167,14 @@ class PopLeases:
         """Return True while a change of the queue is not durable."""
         return key in self._changing
 
+    def is_behind(self, key: OffsetKey, offset: int) -> bool:
+        """Return True if a commit would move a group that pops back.
+
+        It came late: batches were popped and acknowledged since its member asked for the offset.
+        """
+        stored = self._offsets.get(key)
+        return key in self._leases and stored is not None and offset < stored
+
     def blocked_until_ms(self, key: OffsetKey, attempt_id: str | None) -> int:
         """Return when a queue may be popped; 0: now. While it is changing, nobody knows: -1."""
         if key in self._changing:

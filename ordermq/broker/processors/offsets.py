@@ -85,11 +85,10 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         connection.reply(request, ResponseCode.SUCCESS)
 
     key = header.group, header.topic, header.queue_id
-    if context.offsets.is_resetting(key) or context.pop_leases.is_changing(key):
+    if context.is_moving(key):
         _handle_later(context, connection, request, update)
         return
-    if header.epoch is None and not header.reset and _is_behind_pops(context, key, offset):
-        # The start of a member that came late: batches were popped and acknowledged since it asked.
+    if header.epoch is None and not header.reset and context.pop_leases.is_behind(key, offset):
         connection.reply(request, ResponseCode.SUCCESS)
         return
     if context.offsets.has_unseen_reset(key) and not header.reset:
@@ -99,13 +98,6 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         return
     done = context.when_durable(connection, request, answer)
     context.offsets.commit(key, offset, done)
-
-
-def _is_behind_pops(context: BrokerContext, key: OffsetKey, offset: int) -> bool:
-    if context.pop_leases.get(key) is None:
-        return False
-    stored = context.offsets.get(key)
-    return stored is not None and offset < stored
 
 
 def _handle_later(

@@ -284,7 +284,7 @@ def _acknowledge(
         _require_ordered(ack.handle)
         _log_of(context, ack.topic, ack.handle.queue_id)
         key = ack.group, ack.topic, ack.handle.queue_id
-        if _is_changing(context, key):
+        if context.is_moving(key):
             _handle_later(context, connection, request, again)
             return
         lease = changes.get(key) or _current(context, key, ack.handle, is_fenced)
@@ -346,7 +346,7 @@ def change_invisible(
     if not log.min_offset <= header.offset < log.max_offset:
         raise RequestRefused(ResponseCode.NO_MESSAGE, _not_stored(header.offset, log))
     key = header.group, header.topic, header.queue_id
-    if _is_changing(context, key):
+    if context.is_moving(key):
         again = partial(change_invisible, context, connection, request)
         _handle_later(context, connection, request, again)
         return
@@ -412,10 +412,6 @@ def _not_stored(offset: int, log: QueueLog) -> str:
         f"offset {offset} of queue {log.queue_id} of topic {log.topic!r}: the queue has "
         f"{log.min_offset}..{log.max_offset - 1}"
     )
-
-
-def _is_changing(context: BrokerContext, key: OffsetKey) -> bool:
-    return context.pop_leases.is_changing(key) or context.offsets.is_resetting(key)
 
 
 def _handle_later(

@@ -128,7 +128,11 @@ def _commit(context: BrokerContext, connection: BrokerConnection, header: PullHe
     # As in `offsets.update`, but a pull is answered all the same.
     if header.commit_offset > log.max_offset or connection.is_of_earlier_life(key, log):
         context.statistics.commits_refused += 1
-    elif not (context.offsets.has_unseen_reset(key) or context.offsets.is_resetting(key)):
+    elif not (
+        context.is_moving(key)
+        or context.offsets.has_unseen_reset(key)
+        or context.pop_leases.is_behind(key, header.commit_offset)
+    ):
         context.offsets.commit(key, header.commit_offset, finish)
 
 

@@ -12,7 +12,7 @@ import pytest
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
-from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
     ANY_QUEUE,
@@ -52,10 +52,13 @@ class Member:
         """The offsets popped from each queue."""
         return popped(self.client.wait(self.start(queue_id, **fields)))
 
-    def acknowledge(self, answer: Command, queue_id: int, *offsets: int) -> Command:
+    def start_acknowledge(self, answer: Command, queue_id: int, *offsets: int) -> Command:
         ack = BatchAck("group", "orders", handle(answer, queue_id), offsets)
         body = acks_to_body(BROKER, [ack])
-        return self.client.call(RequestCode.BATCH_ACK_MESSAGE, {"omqFenced": "true"}, body)
+        return self.client.start(RequestCode.BATCH_ACK_MESSAGE, {"omqFenced": "true"}, body)
+
+    def acknowledge(self, answer: Command, queue_id: int, *offsets: int) -> Command:
+        return self.client.wait(self.start_acknowledge(answer, queue_id, *offsets))
 
     def change(self, answer: Command, queue_id: int, offset: int, invisible_ms: int) -> Command:
         header = ChangeInvisibleHeader(
@@ -178,6 +181,23 @@ def test_the_start_of_a_member_that_comes_late_takes_nothing_acknowledged_back(
     assert one.acknowledge(answer, 0, 0, 1, 2).code == 0
     assert two.client.commit("group", "orders", 0).code == 0
     assert one.client.committed("group", "orders") == 3
+    assert two.pop(0) == {}
+
+
+def test_a_commit_that_a_pull_carries_takes_nothing_acknowledged_back(
+    one: Member, two: Member
+) -> None:
+    send(one, 4)
+    answer = one.client.wait(one.start(0))
+    one.acknowledge(answer, 0, 0, 1)
+    commit = int(PullFlag.COMMIT_OFFSET)
+    assert two.client.pull("orders", 0, flag=commit, commit_offset=1).code == 0
+    assert one.client.committed("group", "orders") == 2
+    # Nor while the acknowledgement is on its way to the disk.
+    acknowledged = one.start_acknowledge(answer, 0, 2, 3)
+    pulled = one.client.start_pull("orders", 0, flag=commit, commit_offset=3)
+    assert one.client.wait(pulled).code == one.client.wait(acknowledged).code == 0
+    assert one.client.committed("group", "orders") == 4
     assert two.pop(0) == {}
 
 
