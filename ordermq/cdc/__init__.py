@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING
 
-from ordermq.lazy_imports import lazy_names, needed_from
+from ordermq.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from ordermq.cdc.apply import ApplyChanges, TableStatistics
@@ -35,8 +35,4 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
-    _find, __dir__ = lazy_names("ordermq.cdc", _HOMES)
-
-    def __getattr__(name: str) -> object:
-        with needed_from("cdc"):
-            return _find(name)
+    __getattr__, __dir__ = lazy_names("ordermq.cdc", _HOMES)

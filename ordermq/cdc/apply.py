@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, Table
+from ordermq.lazy_imports import needed_from
+
+with needed_from("cdc"):
+    from sqlalchemy import Connection, Engine, Table
 
 from ordermq.cdc.change import Change, Operation, Order, Position, require_changes, require_order
 from ordermq.cdc.progress import Mark, Progress, QueueName

@@ -8,6 +8,8 @@ import sys
 PROGRAM = """
 import importlib, sys
 for module, library in (
+    ("ordermq.cdc.metrics", "prometheus_client"),
+    ("ordermq.cdc.postgresql", "psycopg"),
     ("ordermq.sql", "sqlalchemy"),
     ("ordermq.metrics.prometheus", "prometheus_client"),
     ("ordermq.metrics.opentelemetry", "opentelemetry"),
@@ -28,6 +30,8 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines() == [
+        "prometheus_client run pip install 'ordermq[metrics]'",
+        "psycopg run pip install 'ordermq[postgresql]'",
         "sqlalchemy run pip install 'ordermq[sql]'",
         "prometheus_client run pip install 'ordermq[metrics]'",
         "opentelemetry run pip install 'ordermq[otel]'",
