@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from psycopg import DataError
@@ -95,8 +96,8 @@ class Decoder:
     def _placed(self, change: Change) -> Change:
         place = (self._commit, self._index)
         self._index += 1
-        return Change(
-            **{name: getattr(change, name) for name in _KEPT},
+        return replace(
+            change,
             position=place,
             source=self._source,
             committed_ms=self._committed_ms,
@@ -225,4 +226,3 @@ _OPERATIONS: Mapping[bytes, Operation] = {
     b"U": Operation.UPDATE,
     b"D": Operation.DELETE,
 }
-_KEPT = ("operation", "table", "database", "key_columns", "before", "after", "unavailable")

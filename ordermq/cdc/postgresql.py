@@ -15,7 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from ordermq.cdc.change import (
@@ -28,9 +29,9 @@ from ordermq.cdc.change import (
 )
 from ordermq.errors import ConfigError, KeyFailed, OrderMQError
 from ordermq.lazy_imports import needed_from
-from ordermq.model.hashing import key_hash
 from ordermq.model.message import Message
 from ordermq.producer.producer import Producer
+from ordermq.producer.queue_selector import java_index
 
 with needed_from("postgresql"):
     import psycopg
@@ -114,6 +115,7 @@ class PostgreSqlReader:
         self.restarts = 0
         # Of one run over the log, from the last confirmed change.
         self._in_flight: deque[_InFlight] = deque()
+        self._open: list[tuple[str, Future[Any]]] = []  # of the transaction that has not ended
         self._waiting = 0
         self._previous: dict[int, Place] = {}
         self._confirmed = 0
@@ -145,6 +147,7 @@ class PostgreSqlReader:
     def _run_once(self) -> None:
         self._queues = self._producer.queues(self._topic)
         self._in_flight.clear()
+        self._open = []
         self._waiting = 0
         self._previous.clear()
         with self._connect() as connection:
@@ -155,13 +158,11 @@ class PostgreSqlReader:
             with self._connect(for_log=True) as stream:
                 self._follow(stream, Decoder(self._slots.key_of(connection), source))
 
-    @contextmanager
-    def _connect(self, *, for_log: bool = False) -> Iterator[psycopg.Connection[Any]]:
+    def _connect(self, *, for_log: bool = False) -> closing[psycopg.Connection[Any]]:
         parameters: dict[str, Any] = {"options": _TEXTS}
         if for_log:
             parameters["replication"] = "database"
-        with closing(psycopg.connect(self._conninfo, autocommit=True, **parameters)) as connection:
-            yield connection
+        return closing(psycopg.connect(self._conninfo, autocommit=True, **parameters))
 
     # The rows before the changes.
 
@@ -175,16 +176,11 @@ class PostgreSqlReader:
             is_repeated = self._slots.has_attempted(connection)
             point, snapshot = self._slots.create(exporting, connection)
             _log.info("sending the rows of %s as of %X", self._slots.name, point)
-            index = 0
-            changes = self._slots.deletes(connection, point, source) if is_repeated else iter(())
-            for change in changes:
+            gone = self._slots.deletes(connection, point, source) if is_repeated else ()
+            for index, change in enumerate(chain(gone, self._slots.rows(snapshot, self._connect))):
                 # A commit at the point itself is beyond it, and so must its place be.
                 self._send(change, Position(source, (point - 1, index), ()))
-                index += 1
-            for change in self._slots.rows(snapshot, self._connect):
-                self._send(change, Position(source, (point - 1, index), ()))
-                index += 1
-        self._in_flight.append(_InFlight(point, self._taken()))
+        self._end_transaction(point)
         self._settle(most=0)
         self._slots.begin(connection)
 
@@ -209,7 +205,7 @@ class PostgreSqlReader:
                 raise psycopg.OperationalError("the server ended the log")
             else:
                 self._settle(most=self._max_in_flight)
-                wait_s = _WAIT_S if self._in_flight else _FEEDBACK_S
+                wait_s = _WAIT_S if self._waiting else _FEEDBACK_S
                 select.select([connection.socket], [], [], wait_s)
                 connection.consume_input()
             if time.monotonic() - told_s >= _FEEDBACK_S:
@@ -228,7 +224,7 @@ class PostgreSqlReader:
             return
         for each in decoder.decode(data[25:]):  # behind two places and a time
             if isinstance(each, Commit):
-                self._in_flight.append(_InFlight(each.end, self._taken()))
+                self._end_transaction(each.end)
                 self._settle(most=self._max_in_flight)
             else:
                 self._send(each, Position(each.source, each.position or (), ()))
@@ -245,7 +241,7 @@ class PostgreSqlReader:
 
     def _send(self, change: Change, position: Position) -> None:
         key = change.sharding_key(self._order)
-        number = abs(key_hash(key)) % len(self._queues)
+        number = java_index(key, len(self._queues))
         position = position._replace(previous=self._previous.get(number, ()))
         self._previous[number] = position.place
         message = Message(
@@ -258,24 +254,16 @@ class PostgreSqlReader:
         self._waiting += 1
         self.sent += 1
 
-    @property
-    def _open(self) -> list[tuple[str, Future[Any]]]:
-        """Messages of the transaction that has not ended yet."""
-        if not self._in_flight or self._in_flight[-1].end:
-            self._in_flight.append(_InFlight(0, []))
-        return self._in_flight[-1].receipts
-
-    def _taken(self) -> list[tuple[str, Future[Any]]]:
-        if self._in_flight and not self._in_flight[-1].end:
-            return self._in_flight.pop().receipts
-        return []
+    def _end_transaction(self, end: int) -> None:
+        self._in_flight.append(_InFlight(end, self._open))
+        self._open = []
 
     def _settle(self, most: int) -> None:
         """Confirm what is stored; wait while more messages than that are on their way.
 
         Raises: _SendFailed: one of them is not stored.
         """
-        while self._in_flight and self._in_flight[0].end:
+        while self._in_flight:
             end, receipts = self._in_flight[0]
             if self._waiting <= most and not all(receipt.done() for _, receipt in receipts):
                 return
@@ -292,15 +280,14 @@ class PostgreSqlReader:
 
         Raises: OrderMQError: what failed will fail again.
         """
-        for _, receipts in self._in_flight:
-            for key, receipt in receipts:
-                error = receipt.exception()
-                self._producer.resolve(self._topic, key)
-                if isinstance(error, OrderMQError) and not (
-                    error.retriable or isinstance(error, KeyFailed)
-                ):
-                    raise error
-        self._in_flight.clear()
+        ended = chain.from_iterable(each.receipts for each in self._in_flight)
+        for key, receipt in chain(ended, self._open):
+            error = receipt.exception()
+            self._producer.resolve(self._topic, key)
+            if isinstance(error, OrderMQError) and not (
+                error.retriable or isinstance(error, KeyFailed)
+            ):
+                raise error
 
 
 class _Slots:
