@@ -22,13 +22,12 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from ordermq.cdc.change import Place, Position
+from ordermq.cdc.tables import INSERTS
 from ordermq.errors import StoreError
 
-_INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 _MOST_NAMES = 100  # in one statement; SQLite takes 32,766 parameters
 
 
@@ -66,7 +65,7 @@ class Progress:
             Column("position", Text, nullable=False),
         )
         self._names = [table.c[name] for name in QueueName._fields]
-        self._reserve = _INSERTS[engine.dialect.name](table).on_conflict_do_nothing()
+        self._reserve = INSERTS[engine.dialect.name](table).on_conflict_do_nothing()
         self._save = (
             update(table)
             .where(*(column == bindparam(f"of_{column.name}") for column in self._names))

@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ordermq.cdc.change import Change
 from ordermq.errors import ChangeRefused, ConfigError
 
-_INSERTS: dict[str, Callable[[Table], Any]] = {
+INSERTS: dict[str, Callable[[Table], Any]] = {
     "postgresql": postgresql.insert,
     "sqlite": sqlite.insert,
 }
@@ -38,7 +38,7 @@ def require_databases(engine: Engine) -> None:
 
     Raises: ConfigError: there is none.
     """
-    if engine.dialect.name not in _INSERTS:
+    if engine.dialect.name not in INSERTS:
         raise ConfigError(f"{engine.dialect.name}: expected an engine of SQLite or PostgreSQL")
 
 
@@ -58,7 +58,7 @@ class CopiedTable:
         self._adapt = {
             name: _adapter(column, engine.dialect.name) for name, column in self._columns.items()
         }
-        self._insert = _INSERTS[engine.dialect.name]
+        self._insert = INSERTS[engine.dialect.name]
         self._upserts: dict[tuple[str, ...], Executable] = {}
         self._updates: dict[tuple[str, ...], Executable] = {}
         self._delete = delete(table).where(*self._is_key())
