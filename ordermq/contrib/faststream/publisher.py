@@ -175,27 +175,20 @@ class OrderMQProducer(ProducerProto[OrderMQPublishCommand]):
 
         Raises: as `AsyncProducer.send`.
         """
-        body, content_type = await self.codec.encode(cmd.body, self.serializer)
-        properties = cmd.properties(content_type)
         if cmd.request is not None:
-            return await self._reply(cmd.request, body, properties, cmd.options)
-        message, key = message_of(cmd.destination, body, properties, cmd.options)
+            return await self._reply(cmd.request, cmd)
+        message, key = await self._message(cmd)
         return await self._connected.send(message, sharding_key=key)
 
-    async def _reply(
-        self,
-        request: MessageView,
-        body: bytes,
-        properties: dict[str, str],
-        options: SendOptions,
-    ) -> SendReceipt | None:
-        body, properties = stored_body(body, properties)
+    async def _reply(self, request: MessageView, cmd: OrderMQPublishCommand) -> SendReceipt | None:
+        body, content_type = await self.codec.encode(cmd.body, self.serializer)
+        body, properties = stored_body(body, cmd.properties(content_type))
         try:
             return await self._connected.reply(
                 request,
                 body,
-                tags=options.get("tags"),
-                keys=options.get("keys", ()),
+                tags=cmd.options.get("tags"),
+                keys=cmd.options.get("keys", ()),
                 properties=properties,
             )
         except OrderMQError as error:
@@ -213,10 +206,13 @@ class OrderMQProducer(ProducerProto[OrderMQPublishCommand]):
 
         Raises: as `AsyncProducer.request`; RequestTimeout, a TimeoutError: none came in time.
         """
-        body, content_type = await self.codec.encode(cmd.body, self.serializer)
-        message, key = message_of(cmd.destination, body, cmd.properties(content_type), cmd.options)
+        message, key = await self._message(cmd)
         timeout_ms = max(int(cmd.timeout_s * 1_000), 1)
         return await self._connected.request(message, timeout_ms, sharding_key=key)
+
+    async def _message(self, cmd: OrderMQPublishCommand) -> tuple[Message, ShardingKey | None]:
+        body, content_type = await self.codec.encode(cmd.body, self.serializer)
+        return message_of(cmd.destination, body, cmd.properties(content_type), cmd.options)
 
     async def publish_batch(self, cmd: OrderMQPublishCommand) -> Sequence[SendReceipt]:
         """Send messages to one queue, all of them or none, and return their receipts.

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 from unittest.mock import AsyncMock, patch
 
-from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
@@ -17,12 +16,10 @@ from faststream.response.response import Response
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.runtime import in_thread
 from ordermq.contrib.faststream.broker import OrderMQBroker
-from ordermq.contrib.faststream.message import MessageParser
 from ordermq.contrib.faststream.publisher import (
     OrderMQProducer,
     OrderMQPublishCommand,
     TopicPublisher,
-    message_of,
 )
 from ordermq.contrib.faststream.subscriber import TopicSubscriber
 from ordermq.model.message import Message, MessageRun, MessageView
@@ -143,9 +140,6 @@ class FakeProducer(OrderMQProducer):
 
     def __init__(self, broker: OrderMQBroker, brokers: Sequence[OrderMQBroker]) -> None:
         super().__init__(broker._parser, broker._decoder)
-        default = MessageParser()
-        self._parser = ParserComposition(broker._parser, default.parse_message)
-        self._decoder = ParserComposition(broker._decoder, default.decode_message)
         self.codec = broker.config.broker_codec or DefaultCodec()
         self.serializer = broker.config.fd_config._serializer
         self._broker = broker
@@ -180,10 +174,6 @@ class FakeProducer(OrderMQProducer):
                 result = await self._handle(subscriber, [(message, key)])
             return await self._view(cmd.destination, result)
         raise SubscriberNotFound(f"no subscriber of topic {cmd.destination}")
-
-    async def _message(self, cmd: OrderMQPublishCommand) -> tuple[Message, ShardingKey | None]:
-        body, content_type = await self.codec.encode(cmd.body, self.serializer)
-        return message_of(cmd.destination, body, cmd.properties(content_type), cmd.options)
 
     async def _view(self, topic: str, result: Response) -> MessageView:
         reply = OrderMQPublishCommand.from_cmd(result.as_publish_command())
