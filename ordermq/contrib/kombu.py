@@ -17,8 +17,8 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from queue import Empty
 from typing import Any, Final, cast
@@ -537,8 +537,9 @@ class Transport(virtual.Transport):
             **self.options["client"],
         }
         self._arrived = threading.Event()
-        self._lock = threading.Lock()  # of the two below: channels are used by several threads
+        self._lock = threading.Lock()  # of the three below: channels are used by several threads
         self._producer: Producer | None = None
+        self._admin: Admin | None = None
         self._topics: set[str] = set()
 
     def driver_version(self) -> str:
@@ -550,7 +551,8 @@ class Transport(virtual.Transport):
 
         Raises: RemotingError, RouteError: no name server or no broker answers.
         """
-        with self._admin() as admin:
+        # By one of its own: of a connection that is not made, nobody closes what it has.
+        with Admin(self.name_servers, **self.client_settings) as admin:
             known = {found.name for found in admin.topics()}
         with self._lock:
             self._topics |= known
@@ -561,8 +563,11 @@ class Transport(virtual.Transport):
         super().close_connection(connection)
         with self._lock:
             producer, self._producer = self._producer, None
+            admin, self._admin = self._admin, None
         if producer is not None:
             producer.close(_CLOSE_S)
+        if admin is not None:
+            admin.close()
 
     def drain_events(  # type: ignore[override]
         self, connection: Any, timeout: float | None = None
@@ -606,15 +611,15 @@ class Transport(virtual.Transport):
         """Return the topic that transient queues of an exchange read."""
         return f"{_EXCHANGE_PREFIX}{self.topic_of(exchange)}"
 
-    @contextmanager
-    def _admin(self) -> Iterator[Admin]:
-        with Admin(self.name_servers, **self.client_settings) as admin:
-            yield admin
+    def _asking(self) -> Admin:
+        with self._lock:
+            if self._admin is None:
+                self._admin = Admin(self.name_servers, **self.client_settings)
+            return self._admin
 
     def has_topic(self, topic: str) -> bool:
         """Return True if a broker has the topic."""
-        with self._admin() as admin:
-            return any(found.name == topic for found in admin.topics())
+        return any(found.name == topic for found in self._asking().topics())
 
     def knows(self, queue: str) -> bool:
         """Return True if a durable queue is there, or only an administrator could tell."""
@@ -633,25 +638,23 @@ class Transport(virtual.Transport):
         with self._lock:
             if topic in self._topics or not self.options["create_topics"]:
                 return
-        with self._admin() as admin, suppress(StateError):  # another process was faster
-            if all(found.name != topic for found in admin.topics()):
-                admin.create_topic(topic, queues or self.options["queues"])
+        with suppress(StateError):  # another process was faster
+            if not self.has_topic(topic):
+                self._asking().create_topic(topic, queues or self.options["queues"])
         with self._lock:
             self._topics.add(topic)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages."""
-        with self._admin() as admin:
-            admin.delete_topic(topic)
+        self._asking().delete_topic(topic)
         with self._lock:
             self._topics.discard(topic)
 
     def size_of(self, queue: str) -> int:
         """Return the number of messages of a durable queue that are not acknowledged."""
-        topic = self.topic_of(queue)
-        with self._admin() as admin:
-            ends = admin.topic(topic).queues
-            group = admin.group(f"{self.options['group']}-{topic}", [topic], ask_members=False)
+        topic, admin = self.topic_of(queue), self._asking()
+        ends = admin.topic(topic).queues
+        group = admin.group(f"{self.options['group']}-{topic}", [topic], ask_members=False)
         return sum(
             max(
                 found.end - (group.progress[each].done if each in group.progress else found.first),
@@ -663,8 +666,8 @@ class Transport(virtual.Transport):
     def pass_over(self, queue: str) -> None:
         """Move the queue's group to the end of its topic; messages that run are not stopped."""
         topic = self.topic_of(queue)
-        with self._admin() as admin:
-            admin.reset(f"{self.options['group']}-{topic}", topic, "last", wait_s=_RESET_S)
+        group = f"{self.options['group']}-{topic}"
+        self._asking().reset(group, topic, "last", wait_s=_RESET_S)
 
     # Sending.
 
