@@ -28,9 +28,6 @@ from ordermq.remoting.codes import ResponseCode
 
 log = logging.getLogger("ordermq.broker")
 
-# In the order of precedence that RocketMQ's broker has.
-_TIMER_PROPERTIES = (props.TIMER_DELAY_S, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
-
 
 class RoutedMessage(NamedTuple):
     """The log to append a message to, and the fields of its record that depend on it."""
@@ -78,10 +75,10 @@ class MessageRouting:
             level = delay_level(parsed.get(props.DELAY))
             if level:
                 # As in Java: a level wins over a time.
-                for name in _TIMER_PROPERTIES:
+                for name in props.TIMERS:
                     parsed.pop(name, None)
                 return self._route_delayed(topic, queue_id, parsed, level)
-            timer = next((each for each in _TIMER_PROPERTIES if each in parsed), None)
+            timer = next((each for each in props.TIMERS if each in parsed), None)
             # Set when it was stored as timed: a retry of a timed message keeps the property.
             if timer is not None and props.TIMER_OUT_MS not in parsed:
                 is_delay = timer != props.TIMER_DELIVER_MS
@@ -98,7 +95,7 @@ class MessageRouting:
         Raises: RequestRefused: it is delayed, or its properties are too long.
         """
         # Java's producer removes the delay silently; a refusal tells the caller.
-        for name in (props.DELAY, *_TIMER_PROPERTIES):
+        for name in props.DELAYS:
             if name in properties:
                 raise RequestRefused(
                     ResponseCode.MESSAGE_ILLEGAL,

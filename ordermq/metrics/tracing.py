@@ -188,14 +188,11 @@ def _of_received(message: MessageView) -> _Attributes:
         _BODY_SIZE: len(message.body),
         **_type_and_group(
             is_half=property_of(props.TRANSACTION_PREPARED) is not None,
-            is_delayed=any(property_of(name) for name in _DELAYS),
+            is_delayed=any(property_of(name) for name in props.DELAYS),
             group=property_of(props.SHARDING_KEY) or "",
         ),
         **_labels(message.tags, message.keys, property_of(props.CORRELATION_ID)),
     }
-
-
-_DELAYS: Final = (props.DELAY, props.TIMER_DELIVER_MS, props.TIMER_DELAY_MS, props.TIMER_DELAY_S)
 
 
 def _type_and_group(*, is_half: bool, is_delayed: bool, group: str) -> _Attributes:

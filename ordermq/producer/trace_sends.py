@@ -19,8 +19,6 @@ from ordermq.remoting.trace import (
     PublishedBatch,
 )
 
-_DELAYS = (props.DELAY, props.TIMER_DELAY_S, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
-
 
 class TraceSends:
     """Records a trace of each message that a broker stored, a request at a time.
@@ -82,4 +80,4 @@ class TraceSends:
 def _kind(properties: dict[str, str]) -> int:
     if props.TRANSACTION_PREPARED in properties:
         return HALF
-    return DELAYED if any(name in properties for name in _DELAYS) else NORMAL
+    return DELAYED if any(name in properties for name in props.DELAYS) else NORMAL
