@@ -91,7 +91,8 @@ class Resets:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
-        is_online, pops = bool(await self._members(group)), await self._pops(group)
+        members, pops = await self._members(group)
+        is_online = bool(members)
         heard = await self._heard(group) if is_online else {}
         after: dict[MessageQueue, int] = {}
         wanted: dict[MessageQueue, _Wanted] = {}
@@ -110,7 +111,7 @@ class Resets:
                 self._require_askable(group, topic, place, whole)
                 wall_ms = await self._early_enough(chosen, place)
                 after |= await self._ask_rocketmq(address, group, topic, wall_ms)
-        if not is_online and (joined := await self._members(group)):
+        if not is_online and (joined := (await self._members(group))[0]):
             _log.warning(
                 "group %s: %s joined during the reset of %s; ordered members waited for it, others "
                 "may undo it with their next commit", group, ", ".join(sorted(joined)), topic,
@@ -298,18 +299,12 @@ class Resets:
     async def _queues_of(self, topic: str, broker: str) -> list[MessageQueue]:
         return [each for each in await self._topics.queues(topic) if each.broker_name == broker]
 
-    async def _members(self, group: str) -> set[str]:
-        masters = await self._client.name_servers.masters()
-        found: set[str] = set()
-        for address in masters.values():
-            members = (await self._api.group_connections(address, group)).members
-            found |= {member.client_id for member in members}
-        return found
-
-    async def _pops(self, group: str) -> bool:
+    async def _members(self, group: str) -> tuple[set[str], bool]:
+        """Return the ids of the members that are online, and whether they pop."""
         masters = await self._client.name_servers.masters()
         found = [await self._api.group_connections(at, group) for at in masters.values()]
-        return any(each.pops for each in found)
+        names = {member.client_id for each in found for member in each.members}
+        return names, any(each.pops for each in found)
 
     async def _committed(
         self, group: str, queues: Sequence[MessageQueue]
