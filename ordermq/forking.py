@@ -31,8 +31,11 @@ class ProcessBound:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if isinstance(method := vars(cls).get("close"), FunctionType):
-            cls.close = _unless_inherited(method)  # type: ignore[attr-defined]
+        closes = [vars(each)["close"] for each in cls.__mro__ if "close" in vars(each)]
+        if "close" in vars(cls) and isinstance(closes[0], FunctionType):
+            # One that overrides an `async def` returns a coroutine, too.
+            is_awaited = any(inspect.iscoroutinefunction(inspect.unwrap(each)) for each in closes)
+            cls.close = _unless_inherited(closes[0], is_awaited)  # type: ignore[attr-defined]
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         require_real_threads(cls.__name__)
@@ -66,22 +69,20 @@ _fork_turn = threading.Lock()  # two forks at once would wait for each other's r
 _resting: list[ProcessBound] = []
 
 
-def _unless_inherited(close: FunctionType) -> Any:
+def _unless_inherited(close: FunctionType, is_awaited: bool) -> Any:
     # In the class and not, as the other methods, in the object: `atexit.register(consumer.close)`
     # has the method already. What it calls raises, if it is not a `close`.
-    if inspect.iscoroutinefunction(close):
-
-        @functools.wraps(close)
-        async def aclose_own(self: ProcessBound, *arguments: Any, **settings: Any) -> Any:
-            return None if self._is_inherited else await close(self, *arguments, **settings)
-
-        return aclose_own
-
     @functools.wraps(close)
     def close_own(self: ProcessBound, *arguments: Any, **settings: Any) -> Any:
-        return None if self._is_inherited else close(self, *arguments, **settings)
+        if self._is_inherited:
+            return _nothing() if is_awaited else None
+        return close(self, *arguments, **settings)
 
     return close_own
+
+
+async def _nothing() -> None:
+    """Do nothing."""
 
 
 def keep_from_children(descriptor: int) -> None:

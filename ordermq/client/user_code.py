@@ -165,6 +165,14 @@ class CallersLoop:
             task.cancel()
 
 
+def running_task() -> asyncio.Task[Any] | None:
+    """Return the task that runs on this thread; None where no loop runs, or none of its tasks."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 async def _called(callback: Callable[..., object], *arguments: object) -> None:
     returned = callback(*arguments)
     if inspect.isawaitable(returned):

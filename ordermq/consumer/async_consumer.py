@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 from ordermq.client.runtime import in_thread, shielded
-from ordermq.client.user_code import CallersLoop
+from ordermq.client.user_code import CallersLoop, running_task
 from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
@@ -108,8 +108,8 @@ class _Use(Protocol):
     def iterated(self) -> LitePullConsumer:
         """Return the consumer of an iteration, or raise StateError."""
 
-    def leave(self) -> None:
-        """Give up what only the calling task could finish; it is about to close the consumer."""
+    def leave(self, task: asyncio.Task[Any] | None) -> None:
+        """Give up what only this task could finish, which is about to close the consumer."""
 
     def assigned_queues(self) -> list[MessageQueue]: ...
 
@@ -117,7 +117,7 @@ class _Use(Protocol):
 
     async def resume(self, queue: MessageQueue | None) -> None: ...
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None: ...
+    def seek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]: ...
 
 
 class _Listening:
@@ -133,7 +133,7 @@ class _Listening:
             group=self.consumer.group,
         )
 
-    def leave(self) -> None:
+    def leave(self, task: asyncio.Task[Any] | None) -> None:
         """Leave nothing: close waits for the calls of listeners."""
 
     def assigned_queues(self) -> list[MessageQueue]:
@@ -169,8 +169,8 @@ class _Iteration:
     def iterated(self) -> LitePullConsumer:
         return self.consumer
 
-    def leave(self) -> None:
-        self.consumer.give_back()
+    def leave(self, task: asyncio.Task[Any] | None) -> None:
+        self.consumer.give_back_of(task)
 
     def assigned_queues(self) -> list[MessageQueue]:
         return self.consumer.assignment()
@@ -181,8 +181,8 @@ class _Iteration:
     async def resume(self, queue: MessageQueue | None) -> None:
         await in_thread(self.consumer.resume, None if queue is None else [queue])
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
-        await self.consumer.aseek(queue, offset)
+    def seek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]:
+        return self.consumer.aseek(queue, offset)
 
 
 class AsyncConsumer(AsyncStarting):
@@ -342,7 +342,7 @@ class AsyncConsumer(AsyncStarting):
             raise
         return self
 
-    async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
+    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> Coroutine[Any, Any, bool]:
         """Leave the group: hand every queue over, then disconnect.
 
         Waits for listener calls in progress, and for the batches of other tasks: each ends when
@@ -358,13 +358,18 @@ class AsyncConsumer(AsyncStarting):
         Raises: StateError: called by a listener or callback of this consumer, which it would wait
             for; call `stop` there.
         """
+        # No `async def`: the batch to give up, or the listener that must not wait, is of the task
+        # that calls it, not of one that asyncio.gather or a wait_for makes of it.
+        return self._close(timeout_s, running_task())
+
+    async def _close(self, timeout_s: float, caller: asyncio.Task[Any] | None) -> bool:
         loop, consumer = self._loop, self._use.consumer
         if loop is None:
             return True
-        if loop.has(asyncio.current_task()):
+        if loop.has(caller):
             raise StateError(CLOSED_BY_ITSELF, group=self.group)
         self._stopped.set()
-        self._use.leave()
+        self._use.leave(caller)
         is_in_order = await shielded(in_thread(consumer.close, timeout_s), consumer.hurry_close)
         if loop.loop is asyncio.get_running_loop():
             await loop.ended(_CLEAN_UP_S)
@@ -468,13 +473,15 @@ class AsyncConsumer(AsyncStarting):
         """
         await self._use.resume(queue)
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
+    def seek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]:
         """Continue from `offset`, forwards or backwards, as `PushConsumer.seek` or, iterating,
         `LitePullConsumer.seek`; not in a listener of this queue.
 
         Raises: as these.
         """
-        await self._use.seek(queue, offset)
+        # No `async def`: an iteration forgets the batch of the task that calls it, as in
+        # `LitePullConsumer.apoll`.
+        return self._use.seek(queue, offset)
 
     async def lag(self) -> dict[MessageQueue, Lag]:
         """Return how far each held queue is behind, as `PushConsumer.lag`."""

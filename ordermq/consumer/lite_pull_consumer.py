@@ -17,12 +17,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import new_client_id
 from ordermq.client.store_times import offset_at_time
-from ordermq.client.user_code import OwnThreads, UserCode
+from ordermq.client.user_code import OwnThreads, UserCode, running_task
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeConfig, LitePullConsumerConfig, MessageModel
@@ -497,20 +498,21 @@ class LitePullConsumer(GroupConsumer):
                     buffer.give_up(waiter)
 
     def _poller(self) -> Hashable:
-        if self._is_ordered:
-            with contextlib.suppress(RuntimeError):  # no loop runs here
-                if (task := asyncio.current_task()) is not None:
-                    return task
-        return threading.current_thread()
+        task = running_task() if self._is_ordered else None
+        return task if task is not None else threading.current_thread()
 
     def give_back(self) -> None:
         """End the caller's batch as not done: its messages are redelivered, in order.
 
         Raises: StateError: without `ordered=True`, where they may be in several hands.
         """
+        self.give_back_of(self._poller())
+
+    def give_back_of(self, poller: Hashable) -> None:
+        """`give_back` for the caller's own poller, a task or a thread."""
         if not self._is_ordered:
             raise StateError("give_back needs ordered=True", group=self.group)
-        self._buffer.give_back(self._poller())
+        self._buffer.give_back(poller)
 
     def fail(self, error: BaseException | None = None) -> None:
         """End the caller's batch as failed, as an exception in `with batch:` does.
@@ -553,9 +555,11 @@ class LitePullConsumer(GroupConsumer):
         """
         self._run(self._commit(offsets, self._poller()))
 
-    async def acommit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+    def acommit(
+        self, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> Coroutine[Any, Any, None]:
         """`commit` for asyncio code, on any loop."""
-        await self._arun(self._commit(offsets, self._poller()))
+        return self._arun(partial(self._commit, offsets, self._poller()))  # as in `apoll`
 
     async def acommit_batch(self, batch: PolledBatch) -> None:
         """Commit everything up to the end of a batch that its poller still has.
@@ -642,9 +646,10 @@ class LitePullConsumer(GroupConsumer):
         """
         self._run(self._seek(queue, self._poller(), lambda lowest, highest: offset))
 
-    async def aseek(self, queue: MessageQueue, offset: int) -> None:
+    def aseek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]:
         """`seek` for asyncio code, on any loop."""
-        await self._arun(self._seek(queue, self._poller(), lambda lowest, highest: offset))
+        poller = self._poller()  # as in `apoll`
+        return self._arun(partial(self._seek, queue, poller, lambda lowest, highest: offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue from the oldest message the broker has; as `seek`."""
@@ -729,17 +734,17 @@ class LitePullConsumer(GroupConsumer):
         return False
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self._live_or_close(work).client.call(work)
-
-    async def _arun(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return await self._live_or_close(work).client.acall(work)
-
-    def _live_or_close(self, work: Coroutine[Any, Any, Any]) -> GroupMember:
         try:
-            return self._live()
+            member = self._live()
         except StateError:
             work.close()  # else Python warns that it was never awaited
             raise
+        return member.client.call(work)
+
+    async def _arun(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        # The coroutine is made here, as a caller may be cancelled before this begins: Python would
+        # warn that it was never awaited.
+        return await self._live().client.acall(work())
 
 
 class Batches:

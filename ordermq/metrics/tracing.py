@@ -9,6 +9,7 @@ from contextvars import Token
 from typing import Any, Final
 
 import ordermq
+from ordermq.client.user_code import running_task
 from ordermq.consumer.hooks import ConsumeCall, ConsumeHook
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.lazy_imports import needed_from
@@ -303,10 +304,7 @@ def _noted(call: ConsumeCall) -> tuple[Span, Token[Context], object]:
 
 def _where() -> tuple[int, asyncio.Task[Any] | None]:
     """Return the thread and the task that run."""
-    try:
-        return threading.get_ident(), asyncio.current_task()
-    except RuntimeError:  # no loop runs here
-        return threading.get_ident(), None
+    return threading.get_ident(), running_task()
 
 
 def _fail(span: Span, kind: str, error: BaseException | None) -> None:

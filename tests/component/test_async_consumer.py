@@ -288,10 +288,12 @@ def test_a_listener_may_stop_its_consumer_and_not_close_it(
 
         @consumer.orderly
         async def listen(messages: Any, context: Any) -> None:
-            try:
-                await consumer.close()
-            except StateError as error:
-                refused.append(str(error))
+            # By itself, or in a task that is made of it.
+            for closing in (consumer.close(), asyncio.gather(consumer.close())):
+                try:
+                    await closing
+                except StateError as error:
+                    refused.append(str(error))
             consumer.stop()
 
         assert await consumer.run() is True
@@ -300,7 +302,8 @@ def test_a_listener_may_stop_its_consumer_and_not_close_it(
             await consumer.start()
 
     run(main())
-    assert "call stop() there" in refused[0]
+    assert len(refused) == 2
+    assert all("call stop() there" in each for each in refused)
     assert committed(broker) == 1
 
 
@@ -494,6 +497,28 @@ def test_each_task_has_batches_of_its_own_and_close_waits_for_them(
     run(main())
     assert committed(broker) == len(seen.deliveries)
     assert seen.duplicates() == 0
+
+
+def test_a_close_and_a_seek_in_a_wrapper_task_give_up_the_batch_of_their_caller(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(6, keys=1))
+
+    async def main() -> list[list[int]]:
+        found = []
+        consumer = await made(broker, poll_batch_size=2).start()
+        batches = aiter(consumer)
+        found.append((await anext(batches)).offsets())
+        batch = await anext(batches)
+        found.append(batch.offsets())
+        # Each would wait for the batch of another task, so for the one of its caller for ever.
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(consumer.seek(batch.message_queue, 1))
+        found.append((await anext(batches)).offsets())
+        assert await asyncio.gather(consumer.close(DEADLINE_S / 2)) == [True]
+        return found
+
+    assert run(main()) == [[0, 1], [2, 3], [1, 2]]
 
 
 class CancelledAt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
@@ -290,6 +291,48 @@ def test_a_poll_in_a_wrapper_task_is_its_callers(
 
     assert asyncio.run(run()) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert committed(broker) == 9
+
+
+def test_a_commit_and_a_seek_in_a_wrapper_task_are_their_callers(
+    producer: Producer, broker: EmbeddedBroker, make: Make
+) -> None:
+    send_all(producer, numbered(9, keys=1))
+    consumer = make(poll_batch_size=3, auto_commit=False)
+
+    async def run() -> list[list[int]]:
+        first = await consumer.apoll("20s")
+        # gather makes a task of each coroutine, as wait_for does before Python 3.12.
+        await asyncio.gather(consumer.acommit())
+        assert committed(broker) == 3, "what the caller has is committed"
+        second = await consumer.apoll("20s")
+        # It would wait for the batch of another poller, so for the one of its caller for ever.
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(consumer.aseek(second.message_queue, 1))
+        third = await consumer.apoll("20s")
+        return [first.offsets(), second.offsets(), third.offsets()]
+
+    assert asyncio.run(run()) == [[0, 1, 2], [3, 4, 5], [1, 2, 3]]
+
+
+def test_a_call_that_is_cancelled_before_it_begins_leaves_nothing_to_warn_of(
+    producer: Producer, make: Make
+) -> None:
+    send_all(producer, numbered(3, keys=1))
+    consumer = make(poll_batch_size=3, auto_commit=False)
+
+    async def run() -> None:
+        batch = await consumer.apoll("20s")
+        queue = batch.message_queue
+        for call in (consumer.acommit(), consumer.acommit({queue: 3}), consumer.aseek(queue, 0)):
+            task = asyncio.create_task(call)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert await asyncio.to_thread(consumer.committed, queue) in (None, 0)
+        assert not await consumer.apoll(0), "it was not moved"
+
+    asyncio.run(run())
+    gc.collect()  # pytest makes an error of a coroutine that nobody awaited
 
 
 def test_a_batch_of_a_thread_that_ended_is_redelivered(
