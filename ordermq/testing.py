@@ -16,14 +16,13 @@ from ordermq.admin.topics import TopicState
 from ordermq.clock import SystemClock
 from ordermq.consumer.listener import ConcurrentContext, ConsumeContext
 from ordermq.consumer.queue.assigned_queue import (
-    UNLOCKED,
     AssignedQueue,
     BatchClaim,
-    Lease,
     QueueCallbacks,
 )
 from ordermq.core import RecordWriter
 from ordermq.errors import ConfigError, RouteError
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.codec import Codec, require_codec
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message, MessageBatch, MessageRun, MessageView

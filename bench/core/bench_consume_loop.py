@@ -30,11 +30,12 @@ from ordermq.consumer.dispatch.failure_policy import DeadLetter, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import NoHistory
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message import MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult

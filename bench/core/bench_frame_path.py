@@ -19,7 +19,8 @@ from bench.core.figures import Work, ours
 from bench.core.pull_bodies import TOPIC, case, pull_body
 from ordermq.client.broker_api import BrokerApi
 from ordermq.config import RemotingConfig
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
+from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command, Framer, encode

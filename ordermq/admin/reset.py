@@ -24,8 +24,8 @@ from ordermq.admin.topics import Place, Topics
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.session import ClientSession
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
-from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
+from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.admin_bodies import QueueHolding
 from ordermq.remoting.codes import ResponseCode

@@ -35,6 +35,7 @@ RANKS = (
     {"model"},
     {"remoting"},
     {"client"},
+    {"leases"},
     {"consumer", "producer"},
     {"rocketmq", "admin"},
     {

@@ -21,8 +21,8 @@ import pytest
 
 from ordermq import PushConsumer
 from ordermq.admin.admin import Admin
-from ordermq.consumer.offsets.lock_epochs import queue_of_epoch
 from ordermq.errors import StateError
+from ordermq.leases.lock_epochs import queue_of_epoch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from tests.interop.cluster import DEADLINE_S, ROOT, Cluster, eventually

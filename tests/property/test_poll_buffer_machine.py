@@ -11,9 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ordermq import MessageQueue
 from ordermq.clock import ManualClock
 from ordermq.config import PullConfig
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import QueueCallbacks
 from ordermq.consumer.queue.poll_buffer import PollBuffer, PolledQueue
 from ordermq.consumer.queue.receiver import Flow
+from ordermq.leases.lease import UNLOCKED, Lease
 from tests.unit.consumer.batches import batch
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]

@@ -47,10 +47,8 @@ from ordermq.consumer.listener import (
     verdict_of,
 )
 from ordermq.consumer.queue.assigned_queue import (
-    UNLOCKED,
     AssignedQueue,
     BatchClaim,
-    Lease,
     NotClaimed,
     QueueCallbacks,
     RunningCall,
@@ -66,6 +64,7 @@ from ordermq.consumer.queue.receiver import (
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue

@@ -41,7 +41,6 @@ from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
 from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
-    Lease,
     QueueCallbacks,
     RunningCall,
 )
@@ -56,6 +55,7 @@ from ordermq.consumer.queue.receiver import (
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.events import EventType
+from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue

@@ -37,7 +37,6 @@ from ordermq.consumer.listener import ConsumeContext, Listener
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
     BatchClaim,
-    Lease,
     NotClaimed,
     QueueCallbacks,
 )
@@ -46,6 +45,7 @@ from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.receiver import FillLimits, limits_by_fill
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType
+from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue

@@ -41,7 +41,6 @@ from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    Lease,
     NotClaimed,
     Pause,
     QueueCallbacks,
@@ -60,6 +59,7 @@ from ordermq.consumer.queue.receiver import (
 from ordermq.consumer.queue.statistics import GATHER_MS, ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import EventType
+from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue

@@ -35,7 +35,6 @@ from ordermq.consumer.group.queue_locks import Locks, NoLocks, QueueLocks
 from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
-from ordermq.consumer.offsets.lock_epochs import LocalEpochs, StoredEpochs
 from ordermq.consumer.offsets.offset_committer import (
     STORE_ERRORS,
     BrokerOffsets,
@@ -43,7 +42,7 @@ from ordermq.consumer.offsets.offset_committer import (
     OffsetStorage,
 )
 from ordermq.consumer.offsets.start_rule import StartRule
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks, QueueState
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import (
@@ -56,6 +55,8 @@ from ordermq.consumer.queue.statistics import (
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
+from ordermq.leases.lease import Lease
+from ordermq.leases.lock_epochs import LocalEpochs, StoredEpochs
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic, wrapped

@@ -10,78 +10,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from ordermq.client.broker_api import LockGrant
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
 from ordermq.config import LeaseConfig
-from ordermq.consumer.offsets.lock_epochs import LockEpochs
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
+from ordermq.leases.lease import UNLOCKED, Lease
+from ordermq.leases.lock_epochs import LockEpochs
+from ordermq.leases.lock_requests import Granted, LockRequests
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
-from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _NOT_RENEWED = "it could not be renewed in time"
-
-
-class LeaseTimes(Value):
-    """Times of a lease: its life, the margin before its end, and the renewal interval."""
-
-    duration_ms: int
-    margin_ms: int
-    renew_ms: int
-
-    @classmethod
-    def of(cls, config: LeaseConfig, broker_lease_ms: int | None) -> LeaseTimes:
-        """Half of the broker's own time, renewed at a third of that; at most the configured ones.
-
-        Java's 60:30 s is the first of these ratios: a client stops long before another may start.
-        """
-        # The embedded broker says how long its locks live; RocketMQ's do not, and keep theirs for
-        # 60 s unless configured otherwise.
-        duration_ms = config.lock_max_live_ms
-        if broker_lease_ms:
-            duration_ms = min(duration_ms, broker_lease_ms // 2)
-        # A third of the lease, where Java takes two thirds: the margin leaves at least four
-        # fifths of it, so a second renewal is due before the end even if the first is late by
-        # the whole interval. Two thirds left 0.2 s for a renewal of a 3 s lock, and a machine
-        # with two busy cores lost leases by that.
-        renew_ms = max(min(config.lock_interval_ms, duration_ms // 3), 1)
-        return cls(duration_ms, min(config.lease_margin_ms, duration_ms // 5), renew_ms)
-
-    @property
-    def retry_ms(self) -> int:
-        """Longest pause after a failed renewal; with the interval, it bounds the requests."""
-        return max(self.renew_ms // 10, 1)
-
-    def pause_ms(self, deadlines_ms: Iterable[int], now_ms: int, retry_ms: int) -> int:
-        """Return the time until the next renewal.
-
-        Args:
-            deadlines_ms: of the leases that must be renewed.
-            retry_ms: the pause after a failed renewal, at most `self.retry_ms`.
-        """
-        oldest_ms = min(deadlines_ms, default=None)
-        if oldest_ms is None:
-            return self.renew_ms
-        # Counted from the send of the request that was granted, so a late answer shortens the
-        # pause. A lease that is due although it was just to be renewed tells that this failed.
-        due_ms = oldest_ms - (self.duration_ms - self.margin_ms) + self.renew_ms
-        if due_ms <= now_ms:
-            return min(retry_ms, self.retry_ms)
-        return min(due_ms - now_ms, self.renew_ms)
-
-    def lease(self, epoch: int, sent_ms: int) -> Lease:
-        """The lease a grant gives, counted from the send of its request.
-
-        Args:
-            epoch: the broker's; 0 from one without epochs.
-        """
-        return Lease(epoch, sent_ms + self.duration_ms - self.margin_ms, is_fenced=epoch > 0)
 
 
 class Locks(Protocol):
@@ -240,15 +184,9 @@ class QueueLocks:
         self._held = held
         self._on_regained = on_regained
         self._unread: dict[MessageQueue, str] = {}  # why a regained queue could not start
-        self._times = LeaseTimes.of(config, None)
         self._wake = asyncio.Event()
-        # One lock or unlock request per broker at a time. A renewal that overtakes an unlock,
-        # or is sent at the same time, takes the lock again for a queue that was given up,
-        # and the next owner waits until it expires.
-        self._request_lock_of: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        # How many connections were lost, and how many had been when a queue's last grant was asked
-        # for. Of any broker: one grant asked for again costs less than to tell them apart.
-        self._losses = 0
+        # The loop may be asleep for the interval of a broker with longer locks.
+        self._requests = LockRequests(client, group, config, on_times=self._wake.set)
         self._losses_at_grant: dict[MessageQueue, int] = {}
         self._left_to_expire: set[MessageQueue] = set()  # an epoch of theirs may still arrive
         self._drained: dict[str, list[AssignedQueue]] = defaultdict(list)  # to unlock, by broker
@@ -265,10 +203,11 @@ class QueueLocks:
 
     def is_doubtful(self, queue: MessageQueue) -> bool:
         # None: it was released while its lock was regained.
-        return self._losses_at_grant.get(queue) != self._losses
+        losses = self._losses_at_grant.get(queue)
+        return losses is None or self._requests.is_doubtful(losses)
 
     def connection_lost(self, address: str) -> None:
-        self._losses += 1  # for queues between their grant and their first batch
+        self._requests.losses += 1  # for queues between their grant and their first batch
         names = self._client.routes.brokers_at(address)
         for assigned in self._held():
             lease = assigned.lease
@@ -283,7 +222,7 @@ class QueueLocks:
     def master_moved(self, broker_name: str) -> None:
         # Another process, or a slave that became the master: neither has the locks of the old
         # one. With epochs, too: they may be those of another store.
-        self._losses += 1
+        self._requests.losses += 1
         for assigned in self._held():
             if assigned.lease is not None and assigned.queue.broker_name == broker_name:
                 assigned.lose_lease("the master of its broker has another address now")
@@ -317,7 +256,7 @@ class QueueLocks:
     async def is_over(self, assigned: AssignedQueue) -> bool:
         # Behind the renewal that may be under way: its answer counts from its send, and comes
         # after the deadline where a broker restarts.
-        async with self._request_lock_of[assigned.queue.broker_name]:
+        async with self._requests.turn(assigned.queue.broker_name):
             lease = assigned.lease
             if lease is not None and lease.is_valid(self._client.clock.now_ms()):
                 return False
@@ -339,30 +278,34 @@ class QueueLocks:
         """
         broker = assigned.queue.broker_name
         self._drained[broker].append(assigned)
-        async with self._request_lock_of[broker]:
-            # A thousand queues drain together when a consumer closes: those that came while a
-            # request was on its way leave with the next one, whoever sends it.
-            leases: dict[MessageQueue, Lease] = {}
-            for each in self._drained.pop(broker, ()):
-                if each.lease is not None and each.queue not in self._left_to_expire:
-                    leases[each.queue] = each.lease
-                each.discard()  # the next renewal leaves it out
-            if leases:
-                await self._unlock(broker, leases)
+        # A thousand queues drain together when a consumer closes: those that came while a request
+        # was on its way leave with the next one, whoever sends it.
+        await self._unlock(broker, lambda: self._discard_drained(broker))
         self._losses_at_grant.pop(assigned.queue, None)
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         # In line with the renewals, as in `release`: one of them may name this queue.
-        async with self._request_lock_of[queue.broker_name]:
-            await self._unlock(queue.broker_name, {queue: lease})
+        await self._unlock(queue.broker_name, lambda: {queue: lease})
 
-    async def _unlock(self, broker: str, leases: Mapping[MessageQueue, Lease]) -> None:
-        for queue, lease in leases.items():
-            self._recorder.record(EventType.UNLOCK, queue, lease.epoch)
+    def _discard_drained(self, broker: str) -> dict[MessageQueue, Lease]:
+        leases: dict[MessageQueue, Lease] = {}
+        for each in self._drained.pop(broker, ()):
+            if each.lease is not None and each.queue not in self._left_to_expire:
+                leases[each.queue] = each.lease
+            each.discard()  # the next renewal leaves it out
+        return leases
+
+    async def _unlock(
+        self, broker: str, leases: Callable[[], Mapping[MessageQueue, Lease]]
+    ) -> None:
+        def given_up() -> Mapping[MessageQueue, Lease]:
+            now = leases()
+            for queue, lease in now.items():
+                self._recorder.record(EventType.UNLOCK, queue, lease.epoch)
+            return now
+
         try:
-            address = self._client.routes.master_of(broker)
-            epochs = [lease.wire_epoch for lease in leases.values()]
-            await self._client.api.unlock(address, self._group, list(leases), epochs)
+            await self._requests.unlock(broker, given_up)
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
             # Not retried: the broker lets the locks expire.
@@ -375,26 +318,25 @@ class QueueLocks:
         await asyncio.gather(*(self._renew_of(name, items) for name, items in by_broker.items()))
 
     async def _renew_of(self, broker: str, assigned: Sequence[AssignedQueue]) -> None:
-        async with self._request_lock_of[broker]:
-            # Read only now, with the lock held: an unlock may have been sent before.
-            held = [(item, item.generation, item.lease) for item in assigned]
-            asked = [(item, at, lease) for item, at, lease in held if lease is not None]
-            if not asked:
-                return
-            sent_ms = self._client.clock.now_ms()
-            answer = await self._lock(broker, [item.queue for item, _, _ in asked])
-        if answer is None:
+        asked: list[tuple[AssignedQueue, int, Lease]] = []
+
+        def still_held() -> list[MessageQueue]:
+            held = ((item, item.generation, item.lease) for item in assigned)
+            asked.extend((item, at, lease) for item, at, lease in held if lease is not None)
+            return [item.queue for item, _, _ in asked]
+
+        granted = await self._lock(broker, assigned[0].queue.topic, still_held)
+        if granted is None:
             return  # not refused, only unanswered: the leases age until a request gets through
         for item, generation, lease in asked:
-            epoch = answer.granted.get(item.queue)
-            if epoch is None:
+            renewed = granted.leases.get(item.queue)
+            if renewed is None:
                 item.lose_lease("the broker gave its lock to another member", generation)
                 continue
-            renewed = self._times.lease(epoch, sent_ms)
-            if not epoch:
-                # RocketMQ's brokers send none: their grant while the lease is valid renews it.
+            if not renewed.is_fenced:
+                # RocketMQ's brokers have no epochs: their grant while the lease is valid renews it.
                 renewed = lease._replace(deadline_ms=renewed.deadline_ms)
-            record = partial(self._record_grant, item.queue, renewed.epoch, sent_ms)
+            record = partial(self._record_grant, item.queue, renewed.epoch, granted.sent_ms)
             if not item.renew(generation, renewed, record):
                 item.lose_lease("its lock was granted anew, with another epoch", generation)
 
@@ -440,50 +382,39 @@ class QueueLocks:
     async def _acquire_of(
         self, broker: str, queues: Sequence[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
-        async with self._request_lock_of[broker]:
-            sent_ms = self._client.clock.now_ms()
-            losses = self._losses
-            answer = await self._lock(broker, queues)
-        if answer is None:
+        granted = await self._lock(broker, queues[0].topic, lambda: queues)
+        if granted is None:
             return {}
-        granted = {
-            queue: self._times.lease(epoch, sent_ms) for queue, epoch in answer.granted.items()
-        }
-        self._losses_at_grant |= dict.fromkeys(granted, losses)
-        leases = await self._epochs.begin(granted)
-        if len(leases) < len(granted):
-            self._statistics.add("lock_errors", len(granted) - len(leases))
+        self._losses_at_grant |= dict.fromkeys(granted.leases, granted.losses)
+        leases = await self._epochs.begin(granted.leases)
+        if len(leases) < len(granted.leases):
+            self._statistics.add("lock_errors", len(granted.leases) - len(leases))
         for queue, lease in leases.items():
-            self._record_grant(queue, lease.epoch, sent_ms)
+            self._record_grant(queue, lease.epoch, granted.sent_ms)
         return leases
 
-    async def _lock(self, broker: str, queues: Sequence[MessageQueue]) -> LockGrant | None:
-        address = broker
+    async def _lock(
+        self, broker: str, topic: str, queues: Callable[[], Sequence[MessageQueue]]
+    ) -> Granted | None:
         try:
-            address = self._client.routes.master_of(broker)
-            # An attempt without an answer must leave time for another one before the lease ends.
-            answer = await self._client.api.lock(address, self._group, queues, self._times.renew_ms)
+            granted = await self._requests.lock(broker, queues)
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
             if isinstance(error, BrokerError):
                 self.refusals[broker] = str(error)
             else:
                 self.refusals.pop(broker, None)
-            self._client.outages.failed(address, "lock request", error)
+            self._client.report_failure(broker, "lock request", error)
             # Not awaited: an unlock may wait behind this request.
-            self._client.doubt_route(queues[0].topic)
+            self._client.doubt_route(topic)
             return None
-        self.refusals.pop(broker, None)
-        times = LeaseTimes.of(self._config, answer.lease_ms)
-        if times != self._times:
-            # The loop may be asleep for the interval of a broker with longer locks.
-            self._times = times
-            self._wake.set()
-        return answer
+        if granted is not None:
+            self.refusals.pop(broker, None)
+        return granted
 
     def _record_grant(self, queue: MessageQueue, epoch: int, sent_ms: int) -> None:
         # The full lease, without the client's safety margin before its end.
-        duration_ms = self._times.duration_ms
+        duration_ms = self._requests.times.duration_ms
         sent_ns = sent_ms * 1_000_000
         self._recorder.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=duration_ms)
 
@@ -491,7 +422,8 @@ class QueueLocks:
         held = [item for item in self._held() if item.state is not QueueState.GONE]
         deadlines_ms = [lease.deadline_ms for item in held if (lease := item.lease)]
         retry_ms = self._config.lock_retry_ms
-        pause_ms = self._times.pause_ms(deadlines_ms, self._client.clock.now_ms(), retry_ms)
+        now_ms = self._client.clock.now_ms()
+        pause_ms = self._requests.times.pause_ms(deadlines_ms, now_ms, retry_ms)
         if any(item.lease is None and item.state is QueueState.ACTIVE for item in held):
             # Both: locks shorter than a few retries must not end while another one is regained.
             return min(pause_ms, retry_ms)

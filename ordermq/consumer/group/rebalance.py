@@ -18,8 +18,9 @@ from ordermq.consumer.group.membership import LOOK_MS, Membership
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.errors import ConfigError, OrderMQError, RouteError
+from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX

@@ -14,9 +14,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
 from ordermq.errors import ProtocolError, StateError, StoreError
 from ordermq.forking import ProcessBound
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.private_files import open_existing, open_private
 from ordermq.remoting.bodies import queue_from_json, queue_table_to_json

@@ -11,10 +11,11 @@ from typing import Protocol
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
 from ordermq.consumer.offsets.start_rule import StartRule
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, LockLost, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import ConsumerData, Heartbeat

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from ordermq.consumer.offsets.offset_committer import OffsetStorage
 from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
 from ordermq.consumer.queue.statistics import EventRecorder
 from ordermq.errors import BrokerError, ConfigError, StoreError
 from ordermq.events import EventType
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue, require_offset
 
 _T = TypeVar("_T")

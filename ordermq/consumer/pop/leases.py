@@ -12,10 +12,11 @@ from ordermq.clock import wait_until_set
 from ordermq.config import LeaseConfig, PopConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.pop.transport import PoppedBatch, PopTransport
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
 from ordermq.events import BY_COMMIT, EventType
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")

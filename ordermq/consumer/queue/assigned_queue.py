@@ -31,7 +31,8 @@ from typing import NamedTuple, Protocol
 
 from ordermq import core
 from ordermq.core import Claim, status
-from ordermq.errors import ConfigError, StateError
+from ordermq.errors import ConfigError
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.value import Value
@@ -53,62 +54,6 @@ class Pause(IntFlag):
     USER = 1  # pause(), or a failure policy, until resume()
     SEEK = 2  # until the running batch has ended and the offset is set
     DIRECT = 4  # until a message consumed directly has ended
-
-
-class Lease(NamedTuple):
-    """The right to consume a queue: an epoch, and a deadline on the monotonic clock.
-
-    Args:
-        epoch: grows with each change of owner; the first half of the fence token. 0 until it is
-            known.
-        deadline_ms: counted from the *send* of the request that was granted: the broker counts
-            from its receipt, which is later (docs/internals/semantics.md#leases-and-renewal).
-        is_fenced: the broker knows epochs and refuses commits of older ones.
-        token_problem: why the epoch must not fence the user's writes, and what to do; empty where
-            it may.
-    """
-
-    epoch: int
-    deadline_ms: int
-    is_fenced: bool
-    token_problem: str = ""
-
-    def is_valid(self, now_ms: int) -> bool:
-        return now_ms < self.deadline_ms
-
-    @property
-    def wire_epoch(self) -> int:
-        """The epoch to put into requests: 0 for a broker that knows none."""
-        return self.epoch if self.is_fenced else 0
-
-    @property
-    def is_lock(self) -> bool:
-        """True if a broker granted it; False for a queue that is held without a lock."""
-        return self.epoch > 0
-
-    def fence_epoch(self, queue: MessageQueue) -> int:
-        """Return the epoch for conditional writes of the user's own.
-
-        Raises: StateError: it would fence nobody; says why, and what to do.
-        """
-        if self.token_problem:
-            raise StateError(
-                f"there is no fence token: {self.token_problem}",
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue_id=queue.queue_id,
-            )
-        return self.epoch
-
-
-UNLOCKED = Lease(
-    epoch=0,  # brokers start at epoch 1
-    deadline_ms=1 << 62,
-    is_fenced=False,
-    token_problem="this consumer holds no queue locks, so nothing fences its members; use an "
-    "orderly listener of a clustering group, or LitePullConsumer(ordered=True), where a late "
-    "writer must be refused",
-)
 
 
 class NotClaimed(Enum):

@@ -16,12 +16,12 @@ from ordermq.config import ConsumeConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    Lease,
     QueueCallbacks,
     RunningCall,
 )
 from ordermq.core import LaneMap, status
 from ordermq.errors import ConfigError
+from ordermq.leases.lease import Lease
 from ordermq.model import properties as props
 from ordermq.model.message import MessageRun
 from ordermq.model.message_queue import MessageQueue

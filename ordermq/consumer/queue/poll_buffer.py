@@ -18,7 +18,6 @@ from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    Lease,
     NotClaimed,
     Pause,
     QueueCallbacks,
@@ -28,6 +27,7 @@ from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, ReadyQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.core import status
 from ordermq.errors import ConfigError, StateError
+from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue

@@ -13,7 +13,8 @@ from enum import Enum, auto
 from typing import Protocol, TypeVar
 
 from ordermq.config import PullConfig
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import Round

@@ -14,20 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import groupby
 
-from ordermq.client.broker_api import BrokerApi, LockGrant
+from ordermq.client.broker_api import BrokerApi
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
-from ordermq.consumer.group.queue_locks import LeaseTimes
-from ordermq.consumer.offsets.lock_epochs import StoredEpochs
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
-from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
 from ordermq.forking import ProcessBound
+from ordermq.leases.lease import Lease
+from ordermq.leases.lock_epochs import StoredEpochs
+from ordermq.leases.lock_requests import Granted, LockRequests
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.spark.options import ReleaseInFlight, SourceOptions, queue_text
@@ -67,7 +66,11 @@ class DriverLocks(ProcessBound):
         self._config = options.lease
         self._stored = BrokerOffsets(self.session, self._group)
         self._epochs = StoredEpochs(self.session, self._stored)
-        self._times = LeaseTimes.of(self._config, None)
+        self._wake = asyncio.Event()
+        # The loop may sleep for the interval of a broker with longer locks.
+        self._requests = LockRequests(
+            self.session, self._group, self._config, on_times=self._wake.set
+        )
         self._held: dict[MessageQueue, Lease] = {}
         self._lost: dict[MessageQueue, str] = {}
         # Queues whose broker went away and may have forgotten its locks; see _on_connection_lost.
@@ -75,16 +78,11 @@ class DriverLocks(ProcessBound):
         self._committed: Offsets = {}
         # The group's offsets at brokers without epochs, read when this run became the holder.
         self._offsets_at_start: Offsets = {}
-        self._losses = 0  # of connections
-        self._wake = asyncio.Event()
         self._renewal: asyncio.Task[None] | None = None
         self._acquisition: asyncio.Task[None] | None = None
         # Locks that were requested and are neither held nor unlocked yet: `release` unlocks them.
         self._requested: set[MessageQueue] = set()
-        self._requests: set[asyncio.Task[LockGrant]] = set()
-        # One lock or unlock request per broker at a time. A renewal that overtakes an unlock would
-        # take the lock again for a run that has ended.
-        self._request_lock_of: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._under_way: set[asyncio.Task[Granted | None]] = set()
         self._commit_turn = asyncio.Lock()
 
     # From the driver's thread.
@@ -194,12 +192,12 @@ class DriverLocks(ProcessBound):
         """Lock all of these queues, or none and return the error that tells why."""
         await self._learn(queues)
         self._requested |= set(queues)
-        losses = self._losses
+        losses = self._requests.losses
         granted: dict[MessageQueue, Lease] = {}
         reason, unreachable = "another member of the group holds it", ""
         for broker, wanted in _by_broker(queues):
             try:
-                granted |= await self._lock(self.session.api, broker, wanted)
+                granted |= await self._lock(self._requests, broker, wanted)
             except (RemotingError, RouteError) as error:
                 unreachable = str(error)
         refused = [queue for queue in queues if queue not in granted]
@@ -207,15 +205,14 @@ class DriverLocks(ProcessBound):
             granted = await self._epochs.begin(granted)
             refused = [queue for queue in queues if queue not in granted]
             reason = "its epoch could not be stored"
-        if not refused and losses != self._losses:
+        if not refused and self._requests.is_doubtful(losses):
             # A broker without epochs may have restarted, and forgotten what it had just granted.
             refused, reason = queues, "the connection to a broker broke"
         if not refused:
             self._held |= granted
             self._requested.clear()
-            self._wake.set()  # the loop may sleep for the interval of a broker with longer leases
             return None
-        await self._unlock(self.session.api, granted)
+        await self._unlock(self._requests, granted)
         self._requested.clear()
         queue = refused[0]
         waited = f"lock_wait_ms={self._options.lock_wait_ms}"
@@ -241,8 +238,13 @@ class DriverLocks(ProcessBound):
         which are still alive ask under its id, and are refused from then on.
         """
         client_id = lease_client_id(self._group, previous_run_id)
-        api = BrokerApi(self.session.connections, self._options.remoting, client_id)
-        kept = await self._lock_each(api, queues)
+        requests = LockRequests(
+            self.session,
+            self._group,
+            self._config,
+            api=BrokerApi(self.session.connections, self._options.remoting, client_id),
+        )
+        kept = await self._lock_each(requests, queues)
         if not kept:
             return False  # another member's
         clock, pause_ms = self.session.clock, self._options.release_pause_ms
@@ -252,41 +254,35 @@ class DriverLocks(ProcessBound):
         # while its tasks may still run.
         while (left_ms := end_ms - clock.now_ms()) > 0:
             await clock.sleep_ms(min(left_ms, self._pause_ms()))
-            await self._lock_each(api, sorted(kept))
-        await self._unlock(api, kept)
+            await self._lock_each(requests, sorted(kept))
+        await self._unlock(requests, kept)
         return True
 
     async def _lock_each(
-        self, api: BrokerApi, queues: list[MessageQueue]
+        self, requests: LockRequests, queues: list[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
         granted: dict[MessageQueue, Lease] = {}
         for broker, wanted in _by_broker(queues):
             try:
-                granted |= await self._lock(api, broker, wanted)
+                granted |= await self._lock(requests, broker, wanted)
             except (RemotingError, RouteError) as error:
                 self.session.report_failure(broker, "lock request", error)
         return granted
 
     async def _lock(
-        self, api: BrokerApi, broker: str, queues: list[MessageQueue]
+        self, requests: LockRequests, broker: str, queues: list[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
-        async with self._request_lock_of[broker]:
-            try:
-                address = self.session.routes.master_of(broker)
-            except RouteError:
-                address = await self.session.address_of(queues[0])  # says whether there is a topic
-            # Before the send: the broker counts from the arrival, so this side stops first.
-            sent_ms = self.session.clock.now_ms()
-            request = asyncio.get_running_loop().create_task(
-                api.lock(address, self._group, queues, self._times.renew_ms)
-            )
-            self._requests.add(request)
-            request.add_done_callback(self._requests.discard)
+        try:
             # Shielded: a cancelled wait must not cancel the request. The broker may have granted
-            # the lock, and `release` must know of it.
-            answer = await asyncio.shield(request)
-        self._times = LeaseTimes.of(self._config, answer.lease_ms)
-        return {queue: self._times.lease(epoch, sent_ms) for queue, epoch in answer.granted.items()}
+            # the lock, and an unlock must come behind it.
+            request = asyncio.get_running_loop().create_task(requests.lock(broker, lambda: queues))
+            self._under_way.add(request)
+            request.add_done_callback(self._under_way.discard)
+            granted = await asyncio.shield(request)
+        except RouteError:
+            await self.session.address_of(queues[0])  # says whether there is a topic
+            raise
+        return {} if granted is None else granted.leases
 
     # Renewing the locks.
 
@@ -298,7 +294,7 @@ class DriverLocks(ProcessBound):
     def _pause_ms(self) -> int:
         deadlines_ms = [lease.deadline_ms for q, lease in self._held.items() if q not in self._lost]
         now_ms, retry_ms = self.session.clock.now_ms(), self._config.lock_retry_ms
-        return self._times.pause_ms(deadlines_ms, now_ms, retry_ms)
+        return self._requests.times.pause_ms(deadlines_ms, now_ms, retry_ms)
 
     async def renew(self) -> None:
         """Renew the leases; after a failed request they keep their old deadline."""
@@ -313,7 +309,7 @@ class DriverLocks(ProcessBound):
 
     async def _renew_at(self, broker: str, queues: list[MessageQueue]) -> None:
         try:
-            granted = await self._lock(self.session.api, broker, queues)
+            granted = await self._lock(self._requests, broker, queues)
         except (RemotingError, RouteError) as error:
             # Retried several times a second while a broker is away: one log line per outage.
             self.session.report_failure(broker, "lock renewal", error)
@@ -333,7 +329,7 @@ class DriverLocks(ProcessBound):
                 self._held[queue] = before._replace(deadline_ms=now.deadline_ms)
 
     def _not_renewed(self) -> str:
-        return f"it could not be renewed for {self._times.duration_ms} ms"
+        return f"it could not be renewed for {self._requests.times.duration_ms} ms"
 
     def _lose(self, queue: MessageQueue, reason: str) -> None:
         if queue not in self._lost:
@@ -345,7 +341,7 @@ class DriverLocks(ProcessBound):
         # got the lock, worked, and given it back, and no answer would tell
         # (docs/internals/semantics.md#leases-and-renewal). The stored epoch does, and of a member
         # of Java's, which stores none, the group's offset: only a holder moves them.
-        self._losses += 1
+        self._requests.losses += 1
         for queue, lease in self._held.items():
             if not lease.is_fenced and self._known_address_of(queue) == address:
                 self._unconfirmed.add(queue)
@@ -425,7 +421,7 @@ class DriverLocks(ProcessBound):
         """
         pauses = self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
         await cancelled(self._acquisition)
-        await asyncio.gather(*self._requests, return_exceptions=True)
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         if is_in_flight:
             await self.renew()  # the executors get the broker's whole lock time from now on
         if is_in_flight and pauses:
@@ -439,7 +435,7 @@ class DriverLocks(ProcessBound):
             own = dict.fromkeys(self._requested, without_epoch) | self._held
             own = {queue: lease for queue, lease in own.items() if queue not in self._lost}
             if await self._epochs.keep({q: lease for q, lease in own.items() if lease.is_lock}):
-                await self._unlock(self.session.api, own)
+                await self._unlock(self._requests, own)
         await self.session.leave(consumer_group=self._group)
         self._held.clear()
 
@@ -447,13 +443,11 @@ class DriverLocks(ProcessBound):
         """Stop renewing, and leave the locks to expire."""
         await cancelled(self._acquisition, self._renewal)
 
-    async def _unlock(self, api: BrokerApi, leases: dict[MessageQueue, Lease]) -> None:
+    async def _unlock(self, requests: LockRequests, leases: dict[MessageQueue, Lease]) -> None:
         for broker, queues in _by_broker(sorted(leases)):
-            epochs = [leases[queue].wire_epoch for queue in queues]
+            given_up = {queue: leases[queue] for queue in queues}
             try:
-                async with self._request_lock_of[broker]:
-                    address = self.session.routes.master_of(broker)
-                    await api.unlock(address, self._group, queues, epochs)
+                await requests.unlock(broker, given_up.copy)
             except (RemotingError, RouteError) as error:
                 _log.warning("%s: unlock failed, the locks will expire: %s", broker, error)
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from ordermq.client.connections import is_busy
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
 from ordermq.errors import BrokerError, Fenced
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import queue_text
 from ordermq.spark.source.offsets import Offsets

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from ordermq.clock import SystemClock
 from ordermq.config import LeaseConfig
-from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.errors import ConfigError, LockLost, RemotingError, RouteError
+from ordermq.leases.lease import LeaseTimes
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import client_options
 from ordermq.spark.schema import LEASE_COLUMN

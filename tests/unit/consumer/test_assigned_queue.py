@@ -9,12 +9,12 @@ import pytest
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    Lease,
     NotClaimed,
     Pause,
     QueueCallbacks,
     QueueState,
 )
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageRun
 
 from .batches import QUEUE, batch

@@ -20,11 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    Lease,
     NotClaimed,
     QueueCallbacks,
     QueueState,
 )
+from ordermq.leases.lease import Lease
 
 from .batches import QUEUE, batch
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ordermq.consumer.listener import CONCURRENT, ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import (
-    UNLOCKED,
     AssignedQueue,
     BatchClaim,
     NotClaimed,
@@ -19,6 +18,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
 )
 from ordermq.errors import ConfigError, StateError
+from ordermq.leases.lease import UNLOCKED
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch

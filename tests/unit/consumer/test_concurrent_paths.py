@@ -29,7 +29,6 @@ from ordermq.consumer.dispatch.worker_pool import WorkerPool
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
-    Lease,
     Pause,
     QueueCallbacks,
     RunningCall,
@@ -37,6 +36,7 @@ from ordermq.consumer.queue.assigned_queue import (
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import NoHistory, Recorder
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX

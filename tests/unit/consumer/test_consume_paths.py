@@ -18,8 +18,9 @@ from ordermq.config.consumer import CONSUME_PATH_VARIABLE
 from ordermq.consumer.dispatch.consume_loop import call_plan
 from ordermq.consumer.dispatch.orderly import RunEnd, native_runs
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.queue.assigned_queue import Lease, Pause
+from ordermq.consumer.queue.assigned_queue import Pause
 from ordermq.errors import ConfigError
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 

@@ -11,10 +11,11 @@ import pytest
 from ordermq.client.broker_api import BrokerApi
 from ordermq.config import PullConfig, RemotingConfig
 from ordermq.consumer.fetch.copy_filter import NoCopyFilter, WindowFilter, copy_filter
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.events import NoHistory
+from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import OFFSET_RESET, PullFlag, ResponseCode
 from ordermq.remoting.command import Command

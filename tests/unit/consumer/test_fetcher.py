@@ -11,8 +11,9 @@ import pytest
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
 from ordermq.config import RemotingConfig
 from ordermq.consumer.fetch.fetcher import PullLoop
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks, QueueState
 from ordermq.errors import ProtocolError, RequestTimeout
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageBatch
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.command import Command

@@ -15,11 +15,11 @@ from ordermq.config import ConsumeConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    Lease,
     NotClaimed,
     QueueCallbacks,
 )
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageBatch
 
 from .batches import QUEUE, batch

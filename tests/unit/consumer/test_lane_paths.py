@@ -28,11 +28,12 @@ from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher, native_l
 from ordermq.consumer.dispatch.worker_pool import stacks_of_tasks
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
-from ordermq.consumer.queue.assigned_queue import BatchClaim, Lease, Pause, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import BatchClaim, Pause, QueueCallbacks
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType, Member, NoHistory, Recorder
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 

@@ -12,8 +12,9 @@ from ordermq.consumer.listener import (
     Verdict,
     judge,
 )
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, QueueCallbacks
 from ordermq.errors import ConfigError
+from ordermq.leases.lease import Lease
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch

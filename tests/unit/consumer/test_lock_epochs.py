@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordermq.clock import ManualClock
-from ordermq.consumer.offsets.lock_epochs import LocalEpochs, StoredEpochs, queue_of_epoch
-from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
 from ordermq.errors import BrokerError, RequestTimeout, StateError
+from ordermq.leases.lease import UNLOCKED, Lease
+from ordermq.leases.lock_epochs import LocalEpochs, StoredEpochs, queue_of_epoch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
 

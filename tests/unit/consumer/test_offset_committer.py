@@ -13,15 +13,14 @@ from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
 from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import (
-    UNLOCKED,
     AssignedQueue,
     BatchClaim,
-    Lease,
     QueueCallbacks,
 )
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, LockLost, RequestTimeout
 from ordermq.events import NoHistory
+from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader

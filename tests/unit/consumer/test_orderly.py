@@ -23,7 +23,6 @@ from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    Lease,
     QueueCallbacks,
     QueueState,
 )
@@ -32,6 +31,7 @@ from ordermq.consumer.queue.receiver import DirectResult
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import NoHistory
+from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult

@@ -12,16 +12,15 @@ from ordermq import MessageQueue
 from ordermq.clock import ManualClock
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
-    UNLOCKED,
     AssignedQueue,
     BatchClaim,
-    Lease,
     QueueCallbacks,
 )
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
 from ordermq.consumer.queue.receiver import Flow
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import StateError
+from ordermq.leases.lease import UNLOCKED, Lease
 from tests.unit.consumer.batches import batch
 
 A, B, C = (MessageQueue("T", "broker-a", number) for number in range(3))

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from ordermq.client.broker_api import LockGrant
 from ordermq.clock import ManualClock
 from ordermq.config import LeaseConfig
-from ordermq.consumer.group.queue_locks import LeaseTimes, QueueLocks
+from ordermq.consumer.group.queue_locks import QueueLocks
 from ordermq.consumer.group.revocation import Revocation
-from ordermq.consumer.offsets.lock_epochs import LocalEpochs
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import RemotingError
 from ordermq.events import NoHistory
+from ordermq.leases.lease import Lease, LeaseTimes
+from ordermq.leases.lock_epochs import LocalEpochs
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import Supervisor
 
@@ -114,7 +115,7 @@ class Broker:
                 is_away=lambda name: False,
                 refresh_soon=lambda topic: asyncio.sleep(0),
             ),
-            outages=SimpleNamespace(failed=lambda *_: None),
+            report_failure=lambda *_: None,
             doubt_route=lambda topic: None,
         )
         self.locks = QueueLocks(
@@ -128,7 +129,7 @@ class Broker:
             held=lambda: [self.queue],
             on_regained=lambda _: None,
         )
-        self.locks._times = self.times
+        self.locks._requests.times = self.times
 
     async def lock(
         self, address: str, group: str, queues: Sequence[MessageQueue], most_ms: int

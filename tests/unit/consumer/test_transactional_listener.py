@@ -10,8 +10,8 @@ import pytest
 from ordermq.consumer.dispatch.transactional_listener import transactional
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_store import TransactionalStore
-from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
+from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageRun
 from ordermq.model.status import ConsumeResult
 

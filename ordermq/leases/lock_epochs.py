@@ -11,9 +11,8 @@ from typing import Protocol
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
-from ordermq.consumer.offsets.offset_committer import BrokerOffsets
-from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockLost, RemotingError, RouteError
+from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 
@@ -28,6 +27,19 @@ _MAX_EPOCH = 1 << 62  # a broker's offset has 63 bits: room for every clock's fu
 def queue_of_epoch(queue: MessageQueue) -> MessageQueue:
     """Return the queue, which no topic has, whose offset is the epoch of this one."""
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id + _ID_OF_EPOCH)
+
+
+class EpochStorage(Protocol):
+    """Storage of a group's offsets, each at the broker of its queue; on the I/O thread.
+
+    Raises: RemotingError, RouteError: the broker could not be asked, or refused.
+    """
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset, None if there is none."""
+
+    async def write(self, queue: MessageQueue, offset: int) -> None:
+        """Store an offset; returns once it is safe."""
 
 
 class LockEpochs(Protocol):
@@ -105,7 +117,7 @@ class StoredEpochs:
     last one stored. Members of Java's client store nothing; the number before theirs stays.
     """
 
-    def __init__(self, client: ClientSession, storage: BrokerOffsets) -> None:
+    def __init__(self, client: ClientSession, storage: EpochStorage) -> None:
         self._client = client
         self._storage = storage
         self._numbers = _Numbers(client.clock)
