@@ -344,7 +344,7 @@ def test_a_run_that_lost_a_lock_fails_and_commits_no_more(broker, producer, run,
     assert locks is not None
 
     async def give_away() -> None:
-        await locks._unlock(locks.session.api, dict(locks._held))
+        await locks._unlock(locks._requests, dict(locks._held))
 
     locks.session.call(give_away())
     thief = run()
@@ -444,7 +444,7 @@ def test_an_idle_stream_tries_to_lock_a_new_queue_until_it_is_free(broker, produ
     assert locks is not None
 
     async def give_one_away() -> None:
-        await locks._unlock(locks.session.api, {QUEUES[3]: locks._held.pop(QUEUES[3])})
+        await locks._unlock(locks._requests, {QUEUES[3]: locks._held.pop(QUEUES[3])})
 
     driver.next_end(end, None)
     locks.session.call(give_one_away())
