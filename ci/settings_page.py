@@ -1,6 +1,6 @@
 """Writes docs/settings.md: every setting with its default, unit, range and Java's name.
 
-Also the table of Kafka's names in docs/from-kafka.md.
+Also the tables of other clients' names in the pages for their readers.
 
 .venv/bin/python ci/settings_page.py
 """
@@ -25,8 +25,13 @@ from ordermq.config.foreign_names import FOREIGN_NAMES
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "settings.md"
 BEGIN, END = "<!-- settings -->\n", "<!-- end -->"
-KAFKA_PAGE: Final = ROOT / "docs" / "from-kafka.md"
-KAFKA_BEGIN: Final = "<!-- names -->\n"
+NAMES_BEGIN: Final = "<!-- names -->\n"
+# The pages with a table of other clients' names, and the clients of each.
+NAME_PAGES: Final = (
+    (ROOT / "docs" / "from-kafka.md", ("Kafka's clients",)),
+    (ROOT / "docs" / "from-java.md", ("RocketMQ's Java client",)),
+    (ROOT / "docs" / "celery.md", ("Celery", "pika")),
+)
 
 # Each group of settings, and the classes that take it.
 GROUPS: Final = (
@@ -292,19 +297,20 @@ def filled(page: str) -> str:
     return f"{before}{begin}\n" + "\n".join(parts) + f"\n{end}{after}"
 
 
-def filled_from_kafka(page: str) -> str:
-    """Return the page for readers of Kafka's clients with its table of names."""
-    before, begin, rest = page.partition(KAFKA_BEGIN)
+def filled_with_names(page: str, clients: tuple[str, ...]) -> str:
+    """Return a page for readers of other clients with its table of their names."""
+    before, begin, rest = page.partition(NAMES_BEGIN)
     _, end, after = rest.partition(END)
-    head = "\n| Kafka's name | here | remark |\n|---|---|---|\n"
+    head = f"\n| {' or '.join(clients)} | here | remark |\n|---|---|---|\n"
     rows = "".join(
         f"| `{name}` | {', '.join(map(code, each.instead))} | {each.remark} |\n"
         for name, each in FOREIGN_NAMES.items()
-        if "Kafka" in each.client
+        if each.client in clients
     )
     return f"{before}{begin}{head}{rows}\n{end}{after}"
 
 
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text()))
-    KAFKA_PAGE.write_text(filled_from_kafka(KAFKA_PAGE.read_text()))
+    for each, clients in NAME_PAGES:
+        each.write_text(filled_with_names(each.read_text(), clients))

@@ -121,7 +121,10 @@ def _refuse(
     if len(given) > len(plan.positional):
         wrong = f"takes {len(plan.positional)} positional arguments but {len(given)} were given"
     elif unknown := [name for name in named if name not in plan.names]:
-        wrong = f"got an unexpected keyword argument {unknown[0]!r}"
+        from ordermq.config.checks import meaning_of  # only for a mistake
+
+        meant = meaning_of(unknown[0], plan.names)
+        wrong = f"got an unexpected keyword argument {unknown[0]!r}{meant}"
     elif twice := [name for name in by_place if name in named]:
         wrong = f"got multiple values for argument {twice[0]!r}"
     else:

@@ -21,7 +21,7 @@ from ordermq.config import ClientConfig, ProducerConfig, RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import check_group, check_sendable_topic, check_topic
+from ordermq.model.names import check_group, check_sendable_topic, check_topic, group_named
 from ordermq.producer.producer import Producer
 from ordermq.wall_time import time_of_age
 
@@ -199,10 +199,11 @@ class Admin(Closing):
         """Return the state of a group: progress, members, holders of queues, locks.
 
         Args:
+            name: the group, or its retry or dead-letter topic.
             topics: default all that its members subscribe to or that it has offsets for.
             ask_members: also ask each member for its queues, through its broker.
         """
-        return self._client.call(self._groups.look(name, topics, ask_members))
+        return self._client.call(self._groups.look(group_named(name), topics, ask_members))
 
     def find_messages(
         self,
@@ -281,7 +282,7 @@ class Admin(Closing):
         to = self._place("to", to)
         return self._client.call(
             self._resets.reset(
-                check_group(group), check_topic(topic), to, queues, int(wait_s * 1000)
+                check_group(group_named(group)), check_topic(topic), to, queues, int(wait_s * 1000)
             )
         )
 
@@ -297,11 +298,12 @@ class Admin(Closing):
     def redrive_offsets(self, group: str) -> dict[MessageQueue, int]:
         """Return how far the dead letters of a group were sent again.
 
+        Args: group: or its dead-letter topic, `%DLQ%billing`.
         Returns: per queue of the dead-letter topic the offset of the first letter that `redrive`
             sends next; its end if none is left.
         Raises: RouteError: the group has no dead letters.
         """
-        return self._client.call(self._dead_letters.next_offsets(group))
+        return self._client.call(self._dead_letters.next_offsets(group_named(group)))
 
     def redrive(
         self, group: str, *, count: int | None = None, to_topic: str | None = None
@@ -317,6 +319,7 @@ class Admin(Closing):
         `overtaken_by` of the result counts those that were stored behind the letters.
 
         Args:
+            group: or its dead-letter topic, `%DLQ%billing`.
             count: at most so many; default all that wait now.
             to_topic: another topic for all of them.
         Raises:
@@ -328,7 +331,7 @@ class Admin(Closing):
             raise ConfigError(f"count={count!r}: expected 1 or more")
         if to_topic is not None:
             check_sendable_topic(to_topic)
-        return self._dead_letters.redrive(check_group(group), count, to_topic)
+        return self._dead_letters.redrive(check_group(group_named(group)), count, to_topic)
 
     # Parked keys.
 

@@ -20,6 +20,7 @@ from ordermq.model.names import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     check_sendable_topic,
+    group_named,
     is_system_name,
     reply_topic,
     unwrapped,
@@ -302,9 +303,15 @@ def require_place(place: object, name: str) -> None:
 
 
 def _no_such_topic(name: str) -> RouteError:
-    return RouteError(
-        "topic not found on any broker: check its name and the name servers", topic=name
-    )
+    reason = "check its name and the name servers"
+    group = group_named(name)
+    if name.startswith(DEAD_LETTER_PREFIX):
+        reason = (
+            f"brokers create it with the first dead letter of group {group!r}, so there is none"
+        )
+    elif name.startswith(RETRY_PREFIX):
+        reason = f"brokers create it when the first member of group {group!r} registers"
+    return RouteError(f"topic not found on any broker: {reason}", topic=name)
 
 
 def _summary(name: str, rows: Sequence[QueueData]) -> TopicSummary:

@@ -20,6 +20,7 @@ from ordermq.errors import (
     RequestTimeout,
     RouteError,
 )
+from ordermq.model.names import group_named
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -34,6 +35,9 @@ class Servers:
     def settings(self) -> dict[str, Any]:
         return {"name_servers": self.name_servers, **self.given}
 
+
+# The group of a command that looks for it: also by the name of its retry or dead-letter topic.
+group_argument = click.argument("group", callback=lambda context, argument, name: group_named(name))
 
 _OPTIONS = (
     click.option(

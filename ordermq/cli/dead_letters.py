@@ -8,7 +8,7 @@ import click
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.topics import Place
-from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
 from ordermq.cli.output import (
     EXIT_CODES,
     confirm,
@@ -62,7 +62,7 @@ def list_letters(servers: Servers, as_json: bool) -> None:
 
 
 @dlq.command("show", epilog=EXIT_CODES)
-@click.argument("group")
+@group_argument
 @from_option
 @count_option("Number of messages.")
 @click.option("--waiting", "is_waiting", is_flag=True, help="Only those that were not sent again.")
@@ -104,7 +104,7 @@ def show_letters(
 
 
 @dlq.command("redrive", epilog=EXIT_CODES)
-@click.argument("group")
+@group_argument
 @click.option("--count", type=click.IntRange(1), help="Send at most this many; default all.")
 @click.option("--to-topic", help="Send them to this topic; default the topic each came from.")
 @yes_option

@@ -7,7 +7,7 @@ import time
 import click
 
 from ordermq.admin.admin import Admin
-from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
 from ordermq.cli.lag import lag_document, lag_rows, note_absent, require_known
 from ordermq.cli.output import (
     EXIT_CODES,
@@ -82,7 +82,7 @@ def create_group(group: str, orderly: bool, servers: Servers, as_json: bool) -> 
 
 
 @groups.command("describe", epilog=EXIT_CODES)
-@click.argument("group")
+@group_argument
 @client_options
 @json_option
 def describe_group(group: str, servers: Servers, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.groups import GroupState
-from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
 from ordermq.cli.output import (
     EXIT_CODES,
     counted,
@@ -27,7 +27,7 @@ from ordermq.remoting.admin_bodies import QueueProgress
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("group")
+@group_argument
 @click.argument("topics", nargs=-1)
 @client_options
 @click.option("--at-most", type=click.IntRange(0), help="Exit with 1 if the total lag is greater.")

@@ -8,7 +8,7 @@ import click
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.groups import GroupState
-from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
 from ordermq.cli.lag import require_known
 from ordermq.cli.output import (
     EXIT_CODES,
@@ -38,7 +38,7 @@ _BY_BROKER = {
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("group")
+@group_argument
 @click.argument("topics", nargs=-1)
 @client_options
 @json_option

@@ -9,7 +9,7 @@ import click
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.parked import ParkedKey
-from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
 from ordermq.cli.output import (
     EXIT_CODES,
     confirm,
@@ -67,7 +67,7 @@ def list_keys(topic: str, group: str | None, servers: Servers, as_json: bool) ->
 
 @parked.command("show", epilog=EXIT_CODES)
 @click.argument("topic")
-@click.argument("group")
+@group_argument
 @click.argument("key")
 @client_options
 @json_option
@@ -85,7 +85,7 @@ def show_key(topic: str, group: str, key: str, servers: Servers, as_json: bool) 
 
 @parked.command("redrive", epilog=EXIT_CODES)
 @click.argument("topic")
-@click.argument("group")
+@group_argument
 @click.argument("keys", nargs=-1)
 @click.option("--wait", type=click.FloatRange(0), default=10.0, show_default=True,
               help="Wait so many seconds for the members to do it.")  # fmt: skip

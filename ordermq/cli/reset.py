@@ -9,7 +9,7 @@ import click
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.topics import Place
-from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
 from ordermq.cli.output import (
     EXIT_CODES,
     confirm,
@@ -32,7 +32,7 @@ def _only(places: Sequence[Place | None]) -> Place:
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("group")
+@group_argument
 @click.argument("topic")
 @click.option(
     "--to",

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.groups import GroupState
-from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
 from ordermq.cli.lag import behind, require_known
 from ordermq.cli.output import (
     EXIT_CODES,
@@ -26,7 +26,7 @@ from ordermq.model.message_queue import MessageQueue
 
 
 @click.command(epilog=EXIT_CODES)
-@click.argument("group")
+@group_argument
 @click.argument("topics", nargs=-1)
 @client_options
 @click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from ordermq.errors import ConfigError
 from ordermq.value import Value
@@ -34,11 +34,10 @@ def require_range(config: object, **ranges: tuple[int, int]) -> None:
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(
-                f"{type(config).__name__}.{name}={value!r}: expected an int, {low}..{high}, "
-                f"not a {type(value).__name__}"
+                f"{name}={value!r}: expected an int, {low}..{high}, not a {type(value).__name__}"
             )
         if not low <= value <= high:
-            raise ConfigError(f"{type(config).__name__}.{name}={value!r}: expected {low}..{high}")
+            raise ConfigError(f"{name}={value!r}: expected {low}..{high}")
 
 
 def require_dead_letter_window(config: object) -> None:
@@ -46,7 +45,7 @@ def require_dead_letter_window(config: object) -> None:
     most, window = getattr(config, _MOST_LETTERS), getattr(config, _LETTER_WINDOW)
     if 0 < window < most:
         raise ConfigError(
-            f"{type(config).__name__}.{_LETTER_WINDOW}={window}: expected at least "
+            f"{_LETTER_WINDOW}={window}: expected at least "
             f"{_MOST_LETTERS}={most}, or it never pauses"
         )
 
@@ -58,8 +57,7 @@ def require_flags(config: object) -> None:
         value = getattr(config, each.name)
         if each.type == "bool" and not isinstance(value, bool):
             raise ConfigError(
-                f"{type(config).__name__}.{each.name}={value!r}: expected True or False, not a "
-                f"{type(value).__name__}"
+                f"{each.name}={value!r}: expected True or False, not a {type(value).__name__}"
             )
 
 
@@ -72,8 +70,7 @@ def require_choice(config: object, **choices: type[StrEnum]) -> None:
         except ValueError:
             allowed = ", ".join(repr(member.value) for member in choice)
             raise ConfigError(
-                f"{type(config).__name__}.{name}={value!r}: expected one of {allowed}"
-                f"{_meant_value(value, choice)}"
+                f"{name}={value!r}: expected one of {allowed}{_meant_value(value, choice)}"
             ) from None
 
 
@@ -90,9 +87,7 @@ def require_names(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, str) or not re.fullmatch(r"[|a-zA-Z0-9_-]*", value):
-            raise ConfigError(
-                f"{type(config).__name__}.{name}={value!r}: expected letters, digits, | _ -"
-            )
+            raise ConfigError(f"{name}={value!r}: expected letters, digits, | _ -")
 
 
 def require_server_name(config: object, name: str, characters: str) -> None:
@@ -103,8 +98,7 @@ def require_server_name(config: object, name: str, characters: str) -> None:
         rf"[a-zA-Z0-9{re.escape(characters)}]{{1,100}}", value
     ):
         raise ConfigError(
-            f"{type(config).__name__}.{name}={value!r}: expected 1..100 letters, digits and any of "
-            f"{' '.join(characters)}"
+            f"{name}={value!r}: expected 1..100 letters, digits and any of {' '.join(characters)}"
         )
 
 
@@ -133,11 +127,24 @@ def meaning_of(name: str, known: Iterable[str]) -> str:
     return foreign.explained(names)
 
 
-def arguments_of(client: type | None) -> list[str]:
-    """Return the names of a constructor's own arguments, which are no settings."""
+def arguments_of(call: Callable[..., object] | None) -> list[str]:
+    """Return the names of the arguments of a method, or of a constructor, which are no settings."""
     import inspect  # only for a mistake, as above
 
-    return [] if client is None else list(inspect.signature(client).parameters)
+    return [] if call is None else list(inspect.signature(call).parameters)
+
+
+def refuse_unknown(call: Callable[..., object], unknown: Mapping[str, object]) -> NoReturn:
+    """Raise TypeError, as Python does for a misspelt keyword, with the one that was meant.
+
+    For a call that takes `**unknown: Never`: type checkers report such a keyword all the same.
+    """
+    name = next(iter(unknown))
+    known = [each for each in arguments_of(call) if each != "unknown"]
+    raise TypeError(
+        f"{call.__qualname__}() got an unexpected keyword argument {name!r}"
+        f"{meaning_of(name, known)}"
+    )
 
 
 def require_bare_addresses(text: object) -> None:
@@ -237,9 +244,8 @@ class Flat(Value):
                 parts[home[name]][name] = value
             else:
                 known = [*own, *home, *arguments_of(client)]
-                raise ConfigError(
-                    f"{cls.__name__} has no setting {name!r}{meaning_of(name, known)}"
-                )
+                given = cls.__name__ if client is None else client.__name__
+                raise ConfigError(f"{given} has no setting {name!r}{meaning_of(name, known)}")
         for name, values in parts.items():
             factory = own[name].default_factory
             if name in direct and values:

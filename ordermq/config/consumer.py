@@ -150,7 +150,7 @@ class PullConfig(Value, kw_only=True):
         )
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(
-                f"PullConfig.pull_timeout_ms={self.pull_timeout_ms}: expected more than "
+                f"pull_timeout_ms={self.pull_timeout_ms}: expected more than "
                 f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
             )
         for name in ("pull_threshold_for_topic", "pull_threshold_size_for_topic_mib"):
@@ -210,7 +210,7 @@ class LeaseConfig(Value, kw_only=True):
         )
         if self.lock_interval_ms >= self.lock_max_live_ms:
             raise ConfigError(
-                f"LeaseConfig.lock_interval_ms={self.lock_interval_ms}: expected less than "
+                f"lock_interval_ms={self.lock_interval_ms}: expected less than "
                 f"lock_max_live_ms={self.lock_max_live_ms}, or leases end between renewals"
             )
 
@@ -271,7 +271,7 @@ class ConsumeConfig(Value, kw_only=True):
         require_choice(self, keyless=Keyless, consume_path=ConsumePathKind)
         if self.order_by_key and not self.auto_commit:
             raise ConfigError(
-                "ConsumeConfig.order_by_key=True needs auto_commit=True: a COMMIT of one message "
+                "order_by_key=True needs auto_commit=True: a COMMIT of one message "
                 "would also commit those of other keys that are not finished"
             )
         require_range(
@@ -344,7 +344,7 @@ class PopConfig(Value, kw_only=True):
         )
         if self.pop_poll_ms > self.pop_invisible_ms // 2:
             raise ConfigError(
-                f"PopConfig.pop_poll_ms={self.pop_poll_ms}: expected at most half of "
+                f"pop_poll_ms={self.pop_poll_ms}: expected at most half of "
                 f"pop_invisible_ms={self.pop_invisible_ms}, or a lease may be over when it arrives"
             )
 

@@ -1,4 +1,8 @@
-"""Names that other clients have for settings, and what to give here instead."""
+"""Names that other clients have for settings and arguments, and what to write here instead.
+
+The only table of them: errors read it, and the pages for readers of those clients, which
+ci/settings_page.py writes.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from typing import Final, NamedTuple
 
 
 class ForeignName(NamedTuple):
-    """A setting of another client.
+    """A setting or an argument of another client.
 
     Args:
         client: the client whose documentation has the name.
-        instead: settings or arguments here that do the same, the best first; empty: none does.
-        remark: the difference, or why there is no such setting.
+        instead: what does the same here, the best first; empty: nothing does.
+        remark: the difference, or why there is nothing like it.
     """
 
     client: str
@@ -107,6 +111,19 @@ FOREIGN_NAMES: Final = {
     "ssl_certfile": _kafka("tls_certificate"),
     "ssl_keyfile": _kafka("tls_key"),
     "rebalance_listener": _kafka("on_assigned", "on_revoked"),
+    "key": _kafka(
+        "sharding_key",
+        remark="of send: it chooses the queue; keys= of Message are for finding it",
+    ),
+    "value": _kafka("body", remark="bytes; producer.message() makes them of a value"),
+    "headers": _kafka("properties", remark="str to str"),
+    "partition": _kafka("queue", remark="of send, a MessageQueue"),
+    "timestamp_ms": _kafka(remark="the broker stamps a message when it stores it"),
+    "on_delivery": _kafka(remark="producer.send_nowait() returns a future"),
+    "topics": _kafka("topic", remark="one call of subscribe per topic"),
+    "pattern": _kafka("topic", remark="one call of subscribe per topic; no patterns of names"),
+    "timeout": _kafka("timeout_ms", remark="ms, or a text such as '3s'"),
+    "max_records": _kafka("poll_batch_size", remark="a setting of the consumer"),
     "namesrvAddr": _java("name_servers"),
     "nameServer": _java("name_servers"),
     "consumerGroup": _java("group", remark="the first argument"),
@@ -126,6 +143,14 @@ FOREIGN_NAMES: Final = {
     "useTLS": _java("tls"),
     "enableTrace": _java("enable_msg_trace"),
     "traceTopic": _java("customized_trace_topic"),
+    "tag": _java("tags", remark="one tag"),
+    "subExpression": _java("expression"),
+    "messageQueue": _java("queue"),
+    "shardingKey": _java("sharding_key", remark="of send"),
+    "messageGroup": _java("sharding_key", remark="of send"),
+    "delayTimeLevel": _java("delay_level"),
+    "deliverTimeMs": _java("deliver_at_ms"),
+    "deliveryTimestamp": _java("deliver_at_ms"),
     "vipChannelEnabled": _java(remark="one port serves all requests"),
     "host": _pika("name_servers", remark="host:port"),
     "parameters": _pika("name_servers", remark="host:port"),
@@ -142,6 +167,16 @@ FOREIGN_NAMES: Final = {
     "retry_backoff": _celery("suspend_current_queue_time_ms"),
     "visibility_timeout": _celery("lock_max_live_ms"),
     "task_serializer": _celery("codec"),
+    "autoretry_for": _celery("retry_on", remark="of DeadLetter, Stop and ParkKey"),
+    "dont_autoretry_for": _celery("dead_letter_on"),
+    "retry_backoff_max": _celery("max_ms", remark="of Retry"),
+    "retry_jitter": _celery("jitter", remark="of Retry, 0..1"),
+    "routing_key": _pika("sharding_key", remark="of send; tags= of Message are for filters"),
+    "exchange": _pika("topic"),
+    "queue_name": _pika("topic"),
+    "expiration": _pika(remark="brokers keep messages for their retention"),
+    "countdown": _celery("delay_ms", remark="of Message, in ms"),
+    "eta": _celery("deliver_at_ms", remark="of Message, ms since 1970"),
 }
 
 # Values that other clients have for a choice; no choice here has one of them for another meaning.
@@ -170,5 +205,5 @@ _BY_LETTERS: Final = {_without_separators(name): each for name, each in FOREIGN_
 
 
 def find_foreign_name(name: str) -> ForeignName | None:
-    """Return the other client's setting of this name, in any of its spellings."""
+    """Return the other client's setting or argument of this name, in any of its spellings."""
     return _BY_LETTERS.get(_without_separators(name))

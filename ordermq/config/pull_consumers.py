@@ -46,7 +46,7 @@ class DirectPullConfig(Value, kw_only=True):
         )
         if self.suspended_pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(
-                f"DirectPullConfig.suspended_pull_timeout_ms={self.suspended_pull_timeout_ms}: "
+                f"suspended_pull_timeout_ms={self.suspended_pull_timeout_ms}: "
                 f"expected more than broker_suspend_ms={self.broker_suspend_ms}, or every idle "
                 "pull times out"
             )
@@ -125,7 +125,7 @@ class LitePullConfig(Value, kw_only=True):
         require_dead_letter_window(self)
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(
-                f"LitePullConfig.pull_timeout_ms={self.pull_timeout_ms}: expected more than "
+                f"pull_timeout_ms={self.pull_timeout_ms}: expected more than "
                 f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
             )
 
@@ -161,6 +161,6 @@ class LitePullConsumerConfig(ClientConfig, kw_only=True):
         require_choice(self, message_model=MessageModel)
         if self.lite.ordered and self.message_model is MessageModel.BROADCASTING:
             raise ConfigError(
-                "LitePullConfig.ordered=True is not for broadcasting: every member holds every "
+                "ordered=True is not for broadcasting: every member holds every "
                 "queue, so there is no lock to take; poll with one thread"
             )

@@ -131,7 +131,7 @@ class RemotingConfig(Flat, kw_only=True):
         if not isinstance(self.client_ip, str) or not re.fullmatch(
             r"[a-zA-Z0-9_.:%-]*", self.client_ip
         ):
-            raise ConfigError(f"RemotingConfig.client_ip={self.client_ip!r}: expected an address")
+            raise ConfigError(f"client_ip={self.client_ip!r}: expected an address")
         require_choice(self, tls_verify=TlsVerify, serialize_type=SerializeType)
         # A file that has no effect is a mistake: its owner believes to be connected by TLS.
         for name in ("tls_ca_file", "tls_certificate", "tls_key"):

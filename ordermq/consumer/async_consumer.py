@@ -9,14 +9,14 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from ordermq.client.runtime import in_thread, shielded
 from ordermq.client.user_code import CallersLoop, running_task
 from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
-from ordermq.config.checks import arguments_of, meaning_of
+from ordermq.config.checks import arguments_of, meaning_of, refuse_unknown
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
@@ -281,9 +281,16 @@ class AsyncConsumer(AsyncStarting):
     # Before the start.
 
     def subscribe(
-        self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
+        self,
+        topic: str,
+        expression: str = EVERYTHING,
+        *,
+        sql: str | None = None,
+        **unknown: Never,
     ) -> None:
         """Consume `topic`, or the part of it that `PushConsumer.subscribe` describes."""
+        if unknown:
+            refuse_unknown(AsyncConsumer.subscribe, unknown)
         self._require_not_started("subscribe")
         self._use.consumer.subscribe(topic, expression, sql=sql)
         self._subscribed.append((topic, expression, sql))
@@ -441,7 +448,7 @@ class AsyncConsumer(AsyncStarting):
     def __aiter__(self) -> AsyncBatches:
         return self.batches().__aiter__()
 
-    def batches(self, timeout_ms: Span | None = None) -> AsyncBatches:
+    def batches(self, timeout_ms: Span | None = None, **unknown: Never) -> AsyncBatches:
         """Iterate with `async for batch in consumer.batches(...)`.
 
         Args:
@@ -449,6 +456,8 @@ class AsyncConsumer(AsyncStarting):
                 goes on until `stop` or `close`.
         Raises: StateError: the consumer has a listener.
         """
+        if unknown:
+            refuse_unknown(AsyncConsumer.batches, unknown)
         consumer = self._use.iterated()
         return AsyncBatches(consumer, consumer.batches(timeout_ms))
 

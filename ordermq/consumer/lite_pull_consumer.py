@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, cast
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import new_client_id
@@ -27,6 +27,7 @@ from ordermq.client.user_code import OwnThreads, UserCode, running_task
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeConfig, LitePullConsumerConfig, MessageModel
+from ordermq.config.checks import refuse_unknown
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
@@ -329,7 +330,12 @@ class LitePullConsumer(GroupConsumer):
                 self._member.client.runtime.post(self._buffer.stop)
 
     def subscribe(
-        self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
+        self,
+        topic: str,
+        expression: str = EVERYTHING,
+        *,
+        sql: str | None = None,
+        **unknown: Never,
     ) -> None:
         """Share `topic` with the group; before the start or, joining at once, after it.
 
@@ -342,6 +348,8 @@ class LitePullConsumer(GroupConsumer):
         Raises: ConfigError: an illegal topic or expression, or two of them. StateError: after
             `assign`. RouteError, BrokerError: as `start`, or a broker does not filter by `sql`.
         """
+        if unknown:
+            refuse_unknown(LitePullConsumer.subscribe, unknown)
         if self._assigned is not None:
             raise StateError("subscribe or assign, not both", topic=topic, group=self.group)
         version = self._clock.wall_ms()
@@ -395,7 +403,7 @@ class LitePullConsumer(GroupConsumer):
 
     # Messages.
 
-    def poll(self, timeout_ms: Span | None = None) -> PolledBatch:
+    def poll(self, timeout_ms: Span | None = None, **unknown: Never) -> PolledBatch:
         """Return the next messages of one queue, as soon as there are some.
 
         To poll is to say that the batch polled before, by the same thread, is done.
@@ -406,6 +414,8 @@ class LitePullConsumer(GroupConsumer):
         Returns: at most `poll_batch_size` messages; an empty batch after the time-out, or when
             the consumer is closed meanwhile.
         """
+        if unknown:
+            refuse_unknown(LitePullConsumer.poll, unknown)
         poller = self._poller()
         if self._ends(poller):
             raise not_running("consumer", self.group, was_closed=True)
@@ -413,11 +423,15 @@ class LitePullConsumer(GroupConsumer):
             raise StateError("a blocking call on the I/O thread: use apoll there")
         return self._poll(poller, self._deadline(timeout_ms))
 
-    def apoll(self, timeout_ms: Span | None = None) -> Coroutine[Any, Any, PolledBatch]:
+    def apoll(
+        self, timeout_ms: Span | None = None, **unknown: Never
+    ) -> Coroutine[Any, Any, PolledBatch]:
         """`poll` for asyncio code, on any loop: `batch = await consumer.apoll()`.
 
         The tasks of a loop count as one poller; with `ordered=True` each task is one.
         """
+        if unknown:
+            refuse_unknown(LitePullConsumer.apoll, unknown)
         # No `async def`: the poller is the task that calls it, not one that a wrapper such as
         # asyncio.wait_for makes of it.
         poller = self._poller()
@@ -425,12 +439,14 @@ class LitePullConsumer(GroupConsumer):
             raise not_running("consumer", self.group, was_closed=True)
         return self._apoll(poller, self._deadline(timeout_ms))
 
-    def batches(self, timeout_ms: Span | None = None) -> Batches:
+    def batches(self, timeout_ms: Span | None = None, **unknown: Never) -> Batches:
         """Poll again and again: `for batch in consumer.batches()`, or `async for`.
 
         Args:
             timeout_ms: end when nothing came for so long, as of `poll`; None goes on until `close`.
         """
+        if unknown:
+            refuse_unknown(LitePullConsumer.batches, unknown)
         if timeout_ms is not None:
             self._deadline(timeout_ms)
         return Batches(self, timeout_ms)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
@@ -22,6 +22,7 @@ from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeMode, ConsumerConfig, MessageModel
+from ordermq.config.checks import refuse_unknown
 from ordermq.consumer.dispatch.failure_policy import (
     MAX_RECONSUME_TIMES,
     DeadLetter,
@@ -251,7 +252,12 @@ class PushConsumer(GroupConsumer):
             )
 
     def subscribe(
-        self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
+        self,
+        topic: str,
+        expression: str = EVERYTHING,
+        *,
+        sql: str | None = None,
+        **unknown: Never,
     ) -> None:
         """Consume `topic`, or change what is consumed of it; before `start` or while running.
 
@@ -268,6 +274,8 @@ class PushConsumer(GroupConsumer):
             BrokerError: while running, else at `start`: a broker does not filter by `sql`.
             RouteError: while running: no name server answers.
         """
+        if unknown:
+            refuse_unknown(PushConsumer.subscribe, unknown)
         if self._is_closing:
             raise StateError("the consumer is closed", topic=topic, group=self.group)
         before = self._subscriptions.get(check_topic(topic))

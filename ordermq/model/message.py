@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Never, Self, overload
 
 import orjson
 
@@ -42,7 +42,7 @@ _SURELY_SHORT = props.MAX_BYTES // 4
 _BODIES = (bytes, bytearray, memoryview)  # a tuple, because `a | b` would be created on each call
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Message:
     """A message to send.
 
@@ -71,19 +71,47 @@ class Message:
     # Set by TransactionProducer, for the listener that executes the local transaction.
     transaction_id: str | None = field(default=None, init=False, compare=False)
 
-    def __post_init__(self) -> None:
-        check_sendable_topic(self.topic)
-        if not isinstance(self.body, _BODIES):
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        deliver_at_ms: int = 0,
+        delay_ms: int = 0,
+        **unknown: Never,
+    ) -> None:
+        # By hand: names of other clients are explained, at no cost beside the constructor and the
+        # `__post_init__` that a dataclass has.
+        if unknown:
+            from ordermq.config.checks import refuse_unknown  # only for a mistake
+
+            refuse_unknown(Message, unknown)
+        self.topic = topic
+        self.body = body
+        self.tags = tags
+        self.keys = keys
+        self.properties = {} if properties is None else properties
+        self.flag = flag
+        self.delay_level = delay_level
+        self.deliver_at_ms = deliver_at_ms
+        self.delay_ms = delay_ms
+        self.transaction_id = None
+        check_sendable_topic(topic)
+        if not isinstance(body, _BODIES):
             raise ConfigError(
-                f"message body is a {type(self.body).__name__}: expected bytes; encode text first",
-                topic=self.topic,
+                f"message body is a {type(body).__name__}: expected bytes; encode text first",
+                topic=topic,
             )
-        if len(self.body) == 0:
-            raise ConfigError("message body is empty: brokers refuse it", topic=self.topic)
-        if self.keys:
+        if len(body) == 0:
+            raise ConfigError("message body is empty: brokers refuse it", topic=topic)
+        if keys:
             self._check_keys()
         # One test for the common case, in which none is set: this runs for every message sent.
-        if self.flag or self.delay_level or self.deliver_at_ms or self.delay_ms:
+        if flag or delay_level or deliver_at_ms or delay_ms:
             self._check_numbers()
 
     def __repr__(self) -> str:

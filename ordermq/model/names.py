@@ -107,6 +107,11 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
 
 
+def group_named(name: str) -> str:
+    """Return the group of a name, which may be that of its retry or dead-letter topic, too."""
+    return name.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+
+
 def reply_topic(cluster: str) -> str:
     """Return the topic of replies to requests, which each broker of the cluster has."""
     return cluster + _REPLY_SUFFIX

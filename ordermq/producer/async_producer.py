@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from ordermq.client.runtime import in_thread, shielded
 from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ProducerConfig
+from ordermq.config.checks import refuse_unknown
 from ordermq.errors import ConfigError
 from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageView
@@ -112,12 +113,15 @@ class AsyncProducer(AsyncStarting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> SendReceipt:
         """Send, and return when the broker has stored the message; raises as `Producer.send`.
 
         A caller that gives up, as by `asyncio.timeout`, does not know the outcome: the message is
         sent all the same. `send_nowait` keeps the receipt for later.
         """
+        if unknown:
+            refuse_unknown(AsyncProducer.send, unknown)
         return await self._producer.asend(message, sharding_key=sharding_key, queue=queue)
 
     async def send_batch(
@@ -126,8 +130,11 @@ class AsyncProducer(AsyncStarting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> Sequence[SendReceipt]:
         """Send messages to one queue, all of them or none; as `Producer.send_batch`."""
+        if unknown:
+            refuse_unknown(AsyncProducer.send_batch, unknown)
         return await self._producer.asend_batch(messages, sharding_key=sharding_key, queue=queue)
 
     def send_nowait(
@@ -136,6 +143,7 @@ class AsyncProducer(AsyncStarting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> asyncio.Future[SendReceipt]:
         """Hand a message over, and return a future of its receipt on the running loop.
 
@@ -145,6 +153,8 @@ class AsyncProducer(AsyncStarting):
 
         Raises: ConfigError, StateError: as `send`, if that is known at once.
         """
+        if unknown:
+            refuse_unknown(AsyncProducer.send_nowait, unknown)
         return self._producer.asend_nowait(message, sharding_key=sharding_key, queue=queue)
 
     async def send_many(
@@ -184,8 +194,11 @@ class AsyncProducer(AsyncStarting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> None:
         """Send without waiting for the outcome, as `Producer.send_oneway`."""
+        if unknown:
+            refuse_unknown(AsyncProducer.send_oneway, unknown)
         self._producer.send_oneway(message, sharding_key=sharding_key, queue=queue)
 
     async def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> None:
@@ -201,8 +214,11 @@ class AsyncProducer(AsyncStarting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> MessageView:
         """Send, and wait for the reply of a consumer of the topic; as `Producer.request`."""
+        if unknown:
+            refuse_unknown(AsyncProducer.request, unknown)
         return await self._producer.arequest(
             message, timeout_ms, sharding_key=sharding_key, queue=queue
         )

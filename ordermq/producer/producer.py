@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
@@ -18,6 +18,7 @@ from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running, note_closed, note_open
 from ordermq.config import ProducerConfig
+from ordermq.config.checks import refuse_unknown
 from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
@@ -291,6 +292,7 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> SendReceipt:
         """Send and wait until the broker has stored the message.
 
@@ -305,6 +307,8 @@ class Producer(Starting):
             ConnectFailed: its broker is away, after all retries; it is not stored.
             RouteError: no broker has the topic.
         """
+        if unknown:
+            refuse_unknown(Producer.send, unknown)
         self._live_for_blocking()
         waiter = ThreadWaiter()
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
@@ -317,11 +321,14 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> SendReceipt:
         """`send` for asyncio code, on any loop; keep the order by awaiting in order.
 
         The message of a caller that is cancelled is sent all the same; a failure is logged then.
         """
+        if unknown:
+            refuse_unknown(Producer.asend, unknown)
         waiter = AsyncWaiter(self._arrivals_of_loop())
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending])
@@ -337,11 +344,14 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> asyncio.Future[SendReceipt]:
         """`send_nowait` for asyncio code: a future of the running loop.
 
         Cancelling it recalls no message.
         """
+        if unknown:
+            refuse_unknown(Producer.asend_nowait, unknown)
         waiter = AsyncWaiter(self._arrivals_of_loop())
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
@@ -353,6 +363,7 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> Sequence[SendReceipt]:
         """Send messages of one topic to one queue, back to back, and all of them or none.
 
@@ -362,6 +373,8 @@ class Producer(Starting):
         Returns: one receipt per message, created when it is read.
         Raises: ConfigError: no messages, or of several topics; else as `send`.
         """
+        if unknown:
+            refuse_unknown(Producer.send_batch, unknown)
         _require_one_topic(messages)
         return self._send_and_wait(messages, sharding_key, queue)
 
@@ -371,8 +384,11 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> Sequence[SendReceipt]:
         """`send_batch` for asyncio code, on any loop; cancelled as `asend`."""
+        if unknown:
+            refuse_unknown(Producer.asend_batch, unknown)
         _require_one_topic(messages)
         waiter = AsyncBatchWaiter(len(messages))
         made = self._preparation.batch(messages, sharding_key, waiter.on_done)
@@ -462,6 +478,7 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> Future[SendReceipt]:
         """Send without waiting, and return a future of the receipt.
 
@@ -472,6 +489,8 @@ class Producer(Starting):
             Its callbacks run on the I/O thread: they must be quick, and `send` raises there.
         Raises: ConfigError, StateError: as `send`, if that is known at once.
         """
+        if unknown:
+            refuse_unknown(Producer.send_nowait, unknown)
         waiter = FutureWaiter()
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
@@ -511,6 +530,7 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> None:
         """Send without waiting for the outcome; the message may be lost.
 
@@ -523,6 +543,8 @@ class Producer(Starting):
         Raises: KeyFailed, ConfigError, StateError: as `send`, if that is known at once. A later
             failure is logged and counted (`oneway_failures`).
         """
+        if unknown:
+            refuse_unknown(Producer.send_oneway, unknown)
         self._live()
         if (failed := self._failed_keys.error_of(message.topic, sharding_key)) is not None:
             raise failed
@@ -621,6 +643,7 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> MessageView:
         """Send, and wait for the reply of a consumer of the topic.
 
@@ -633,6 +656,8 @@ class Producer(Starting):
             ConfigError: a property of the message is reserved for requests and replies.
             StateError: the producer was closed meanwhile. Else as `send`.
         """
+        if unknown:
+            refuse_unknown(Producer.request, unknown)
         client = self._live_for_blocking()
         requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
         return self._decoding(client.runtime.call(requests.reply_to(request)))
@@ -644,8 +669,11 @@ class Producer(Starting):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> MessageView:
         """`request` for asyncio code, on any loop; keep the order by awaiting in order."""
+        if unknown:
+            refuse_unknown(Producer.arequest, unknown)
         client = self._live()
         requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
         try:

@@ -12,13 +12,14 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from ordermq.callables import is_async
 from ordermq.client.runtime import result_of
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import ProducerConfig
+from ordermq.config.checks import refuse_unknown
 from ordermq.errors import (
     BrokerError,
     ConfigError,
@@ -197,6 +198,7 @@ class TransactionProducer(Producer):
         execute: Execute | None = None,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> TransactionReceipt:
         """Send a half message, run the local transaction, tell the broker its state.
 
@@ -215,6 +217,8 @@ class TransactionProducer(Producer):
             ConfigError: the message is delayed, or there is no `execute`; else as `send`:
             nothing was executed.
         """
+        if unknown:
+            refuse_unknown(TransactionProducer.send_in_transaction, unknown)
         client = self._live_for_blocking()
         execute = _executable(message, execute or self._execute)
         waiter = ThreadWaiter()
@@ -241,6 +245,7 @@ class TransactionProducer(Producer):
         execute: Execute | AsyncExecute | None = None,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
+        **unknown: Never,
     ) -> TransactionReceipt:
         """`send_in_transaction` for asyncio code, on any loop; keep the order by awaiting in order.
 
@@ -253,6 +258,8 @@ class TransactionProducer(Producer):
             others: as of `send_in_transaction`.
         Returns, raises: as `send_in_transaction`.
         """
+        if unknown:
+            refuse_unknown(TransactionProducer.asend_in_transaction, unknown)
         client = self._live()
         executor = _executable(message, execute or self._execute)
         waiter = AsyncWaiter(self._arrivals_of_loop())

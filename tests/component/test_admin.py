@@ -336,7 +336,7 @@ def test_dead_letters_are_sent_again_once_in_the_order_of_their_keys(
     with make_consumer(seen.take):
         first = admin.redrive("g", count=7)
         assert (first.sent, first.left) == (7, 13)
-        rest = admin.redrive("g")
+        rest = admin.redrive("%DLQ%g")
         assert (rest.sent, rest.left) == (13, 0)
         seen.wait_for_count(100)
         assert admin.redrive("g").sent == 0
@@ -370,6 +370,23 @@ def test_two_tools_do_not_send_the_same_letters(admin: Admin, broker: EmbeddedBr
         with pytest.raises(LockRefused, match="another tool sends these dead letters"):
             admin.redrive("g")
     assert admin.dead_letters()[0].waiting == 20
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("%DLQ%fresh", "with the first dead letter of group 'fresh'"),
+        ("%RETRY%fresh", "when the first member of group 'fresh' registers"),
+        ("fresh", "check its name"),
+    ],
+)
+def test_a_topic_of_a_group_that_is_not_there_says_who_creates_it(
+    admin: Admin, topic: str, reason: str
+) -> None:
+    with pytest.raises(RouteError, match=reason):
+        admin.topic(topic)
+    with pytest.raises(RouteError, match=reason):
+        admin.peek(topic)
 
 
 def test_a_cluster_without_dead_letters_has_none(admin: Admin) -> None:

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from ordermq import AsyncConsumer, AsyncProducer, LitePullConsumer, Producer, PushConsumer
+from ordermq import (
+    AsyncConsumer,
+    AsyncProducer,
+    DeadLetter,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    Retry,
+    TransactionProducer,
+)
 from ordermq.config import (
     DAY_MS,
     Allocation,
@@ -195,7 +205,7 @@ def test_a_bound_is_legal_and_one_beyond_is_named_with_its_range(kind: type, nam
     for value in (low + name.endswith("pull_timeout_ms"), at_high):
         assert getattr(make(kind, name, value), name) == value
     for value in (low - 1, high + 1, True, 1.0, "1", None):
-        with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{name}=.*{low}\.\.{high}"):
+        with pytest.raises(ConfigError, match=rf"^{name}=.*{low}\.\.{high}"):
             make(kind, name, value)
 
 
@@ -316,6 +326,55 @@ def test_a_setting_of_another_client_is_explained(
 
 
 @pytest.mark.parametrize(
+    ("call", "given", "meant"),
+    [
+        (Message, {"topic": "t", "body": b"x", "key": "k"}, "Message.* 'key': .*sharding_key= .of"),
+        (Message, {"topic": "t", "body": b"x", "headers": {}}, "here properties="),
+        (Message, {"topic": "t", "body": b"x", "tag": "a"}, "here tags="),
+        (Message, {"topic": "t", "body": b"x", "propertys": {}}, "did you mean 'properties'"),
+        (Retry, {"retry_jitter": 1}, "Celery; here jitter="),
+        (DeadLetter, {"max_retries": 1}, "Celery; here max_attempts="),
+        (DeadLetter, {"max_atempts": 1}, "did you mean 'max_attempts'"),
+    ],
+)
+def test_an_argument_of_another_client_is_explained(
+    call: Callable[..., object], given: dict[str, object], meant: str
+) -> None:
+    with pytest.raises(TypeError, match=meant):
+        call(**given)
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "meant"),
+    [
+        (Producer.send, "key", r"Producer.send\(\) got .* 'key': .*; here sharding_key="),
+        (Producer.send_oneway, "partition", "here queue="),
+        (TransactionProducer.send_in_transaction, "messageGroup", "here sharding_key="),
+        (LitePullConsumer.poll, "timeout", "here timeout_ms="),
+        (LitePullConsumer.batches, "max_records", "here poll_batch_size="),
+        (PushConsumer.subscribe, "subExpression", "here expression="),
+        (AsyncConsumer.subscribe, "topics", "one call of subscribe per topic"),
+    ],
+)
+def test_an_argument_of_another_clients_method_is_explained(
+    call: Callable[..., object], wrong: str, meant: str
+) -> None:
+    # Refused before the client is looked at, so none is needed.
+    takes = [*inspect.signature(call).parameters.values()][1:]
+    needed = {each.name: None for each in takes if each.default is each.empty}
+    needed.pop("unknown", None)
+    with pytest.raises(TypeError, match=meant):
+        call(None, **needed, **{wrong: 1})
+
+
+def test_errors_name_the_argument_that_was_given_and_no_class_behind_it() -> None:
+    with pytest.raises(ConfigError, match=r"^pull_batch_size=0: expected 1\.\.1024"):
+        PushConsumer("g", name_servers="b:1", pull_batch_size=0)
+    with pytest.raises(ConfigError, match=r"^PushConsumer has no setting 'qwerty'"):
+        PushConsumer("g", name_servers="b:1", qwerty=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("setting", "wrong", "meant"),
     [
         ("consume_from_where", "earliest", "first_offset"),
@@ -333,6 +392,15 @@ def test_every_name_of_another_client_leads_to_something_that_is_there() -> None
     known = {name for client in clients for name in inspect.signature(client).parameters}
     for config in (ProducerConfig, ConsumerConfig, LitePullConsumerConfig):
         known |= set(config.kinds())
+    for call in (
+        Message,
+        Producer.send,
+        LitePullConsumer.poll,
+        PushConsumer.subscribe,
+        Retry,
+        DeadLetter,
+    ):
+        known |= set(inspect.signature(call).parameters)
     for name, foreign in FOREIGN_NAMES.items():
         assert find_foreign_name(name) is foreign
         assert foreign.instead or foreign.remark, name
@@ -351,7 +419,7 @@ def test_no_two_groups_of_a_config_share_a_setting() -> None:
 
 
 def test_a_flat_setting_out_of_its_range_is_named_with_its_group() -> None:
-    with pytest.raises(ConfigError, match=r"PullConfig\.pull_batch_size=0: expected 1\.\.1024"):
+    with pytest.raises(ConfigError, match=r"^pull_batch_size=0: expected 1\.\.1024"):
         ConsumerConfig.of(pull_batch_size=0)
 
 

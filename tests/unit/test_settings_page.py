@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ordermq.config.foreign_names import FOREIGN_NAMES
+
 SCRIPT: dict[str, Any] = runpy.run_path(
     str(Path(__file__).resolve().parents[2] / "ci" / "settings_page.py")
 )
@@ -24,10 +26,15 @@ def test_the_page_is_up_to_date() -> None:
     assert "| `pull_batch_size` | `32` |  | 1..1_024 |" in page
 
 
-def test_the_page_for_readers_of_kafka_has_each_name_that_an_error_explains() -> None:
-    page = SCRIPT["KAFKA_PAGE"].read_text()
-    assert page == SCRIPT["filled_from_kafka"](page), "run ci/settings_page.py"
-    assert "| `auto_offset_reset` | `consume_from_where` |" in page
+def test_the_pages_for_readers_of_other_clients_have_each_name_that_an_error_explains() -> None:
+    pages = {page.name: (page.read_text(), clients) for page, clients in SCRIPT["NAME_PAGES"]}
+    for page, clients in pages.values():
+        assert page == SCRIPT["filled_with_names"](page, clients), "run ci/settings_page.py"
+    assert "| `auto_offset_reset` | `consume_from_where` |" in pages["from-kafka.md"][0]
+    assert "| `namesrvAddr` | `name_servers` |" in pages["from-java.md"][0]
+    assert "| `prefetch_count` | `pull_threshold_for_queue` |" in pages["celery.md"][0]
+    told = {client for _, clients in pages.values() for client in clients}
+    assert told == {each.client for each in FOREIGN_NAMES.values()}
 
 
 def test_every_setting_says_what_it_does() -> None:

@@ -81,10 +81,10 @@ class Retry(Value):
         for name, low, high in (("factor", 1, 1_000), ("jitter", 0, 1)):
             value = getattr(self, name)
             if type(value) not in (int, float) or not low <= value <= high:
-                raise ConfigError(f"Retry.{name}={value!r}: expected a number, {low}..{high}")
+                raise ConfigError(f"{name}={value!r}: expected a number, {low}..{high}")
         if self.backoff_ms > self.max_ms:
             raise ConfigError(
-                f"Retry.backoff_ms={self.backoff_ms}: expected at most max_ms={self.max_ms}"
+                f"backoff_ms={self.backoff_ms}: expected at most max_ms={self.max_ms}"
             )
         _check_filters(self, "dead_letter_on")
 
