@@ -247,7 +247,9 @@ def main() -> None:
         prog="ci/demo.sh cdc", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--full", action="store_true", help="1,000,000 changes, 20 tables, 10 kills, 5 freezes"
+        "--full",
+        action="store_true",
+        help="1,000,000 changes, 20 tables, 1,000 rows, 10 kills, 5 freezes",
     )
     parser.add_argument(
         "--rocketmq", nargs="?", const="5.3.3", help="through RocketMQ, 5.3.3 by default"
@@ -255,6 +257,7 @@ def main() -> None:
     parser.add_argument("--form", choices=("debezium", "canal"), default="debezium")
     parser.add_argument("--changes", type=int, help="20,000 by default")
     parser.add_argument("--tables", type=int, help="5 by default, 20 at most")
+    parser.add_argument("--rows", type=int, help="of a statement; below 10 by default")
     parser.add_argument("--kills", type=int, help="of reader and appliers; 3 by default")
     parser.add_argument("--freezes", type=int, help="beyond the lease; 1 by default")
     parser.add_argument("--restarts", type=int, default=1, help="of broker and database, each")
@@ -263,11 +266,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     parser.add_argument("--out", type=Path, default=Path("demo-output/cdc"))
     given = parser.parse_args()
-    sizes = (1_000_000, 20, 10, 5, 10_000.0) if given.full else (20_000, 5, 3, 1, 1_500.0)
-    for name, size in zip(("changes", "tables", "kills", "freezes", "rate"), sizes, strict=True):
+    names = ("changes", "tables", "rows", "kills", "freezes", "rate")
+    full, small = (1_000_000, 20, 1_000, 10, 5, 10_000.0), (20_000, 5, 10, 3, 1, 1_500.0)
+    for name, size in zip(names, full if given.full else small, strict=True):
         if getattr(given, name) is None:
             setattr(given, name, size)
-    given.lease_ms = given.lease_ms or (20_000 if given.rocketmq else 3_000)
+    if not given.lease_ms:
+        given.lease_ms = 20_000 if given.rocketmq else 10_000 if given.full else 3_000
     broker = f"RocketMQ {given.rocketmq}" if given.rocketmq else "the embedded broker"
     print(
         f"ordermq: {given.changes:,} changes of a shop's {given.tables} tables, as {given.form} "
@@ -306,8 +311,8 @@ def _run(given: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
         admin.create_topic(TOPIC, queues=QUEUES)
     settings = Settings(
         source=source, copy=_database(source, "copy"), name_servers=broker.address,
-        form=given.form, tables=given.tables, changes=given.changes, rate=given.rate,
-        seed=given.seed, lease_ms=given.lease_ms,
+        form=given.form, tables=given.tables, changes=given.changes, rows=given.rows,
+        rate=given.rate, seed=given.seed, lease_ms=given.lease_ms,
     )  # fmt: skip
     create(engine_of(settings.source), given.tables, is_copy=False)
     create(engine_of(settings.copy), given.tables, is_copy=True)

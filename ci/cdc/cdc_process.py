@@ -44,6 +44,7 @@ class Settings:
     form: str
     tables: int
     changes: int
+    rows: int
     rate: float
     seed: int
     lease_ms: int
@@ -144,7 +145,10 @@ def plain(settings: Settings) -> None:
 
 def write(settings: Settings) -> None:
     """Change the shop's tables."""
-    shop(settings.source, settings.tables, settings.changes, settings.rate, settings.seed)
+    shop(
+        settings.source, settings.tables, settings.changes, settings.rows, settings.rate,
+        settings.seed,
+    )  # fmt: skip
 
 
 def main() -> None:

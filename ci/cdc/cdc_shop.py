@@ -17,7 +17,6 @@ NAMES = (
     "visits", "wishes", "gifts",
 )  # fmt: skip
 MOST_ROWS = 5_000  # of a table: keys are used again
-_ROWS_EACH = 10
 _STATEMENTS = (
     "INSERT INTO {table} SELECT id, 0, md5(random()::text), round((random() * 1000)::numeric, 2), "
     "clock_timestamp() FROM unnest(%(ids)s::bigint[]) id ON CONFLICT DO NOTHING",
@@ -62,8 +61,10 @@ def create(engine: sa.Engine, count: int, *, is_copy: bool) -> None:
             connection.execute(sa.text("INSERT INTO done VALUES (0)"))
 
 
-def shop(conninfo: str, count: int, changes: int, rate: float, seed: int) -> None:
+def shop(conninfo: str, count: int, changes: int, rows: int, rate: float, seed: int) -> None:
     """Change the tables at random until that many changes are committed.
+
+    A statement changes fewer rows than `rows`, most statements few.
 
     Each transaction counts its changes in a table of its own, so that one whose outcome was not
     learned, because the server was restarted, is counted as the server did.
@@ -75,7 +76,7 @@ def shop(conninfo: str, count: int, changes: int, rate: float, seed: int) -> Non
             with psycopg.connect(conninfo) as connection:
                 done = committed(connection)
                 while done < changes:
-                    done += _transaction(connection, pick, count)
+                    done += _transaction(connection, pick, count, rows)
                     time.sleep(max(0.0, done / rate - (time.monotonic() - begun)))
             return
         except psycopg.OperationalError:
@@ -89,7 +90,9 @@ def committed(connection: psycopg.Connection[Any]) -> int:
     return int(row[0])
 
 
-def _transaction(connection: psycopg.Connection[Any], pick: random.Random, count: int) -> int:
+def _transaction(
+    connection: psycopg.Connection[Any], pick: random.Random, count: int, rows: int
+) -> int:
     changed = 0
     with connection.transaction():
         for _ in range(pick.randrange(1, 4)):
@@ -99,7 +102,7 @@ def _transaction(connection: psycopg.Connection[Any], pick: random.Random, count
                 cursor = connection.execute(sql.SQL(_MOVE).format(table=table), told)
                 changed += 2 * cursor.rowcount  # a delete and an insert
                 continue
-            ids = {pick.randrange(MOST_ROWS) for _ in range(pick.randrange(1, _ROWS_EACH))}
+            ids = {pick.randrange(MOST_ROWS) for _ in range(int(rows ** pick.random()))}
             (statement,) = pick.choices(_STATEMENTS, _WEIGHTS)
             cursor = connection.execute(sql.SQL(statement).format(table=table), {"ids": list(ids)})
             changed += cursor.rowcount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,10 +16,9 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    and_,
     bindparam,
-    or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.exc import SQLAlchemyError
@@ -64,11 +63,20 @@ class Progress:
             Column("next_offset", BigInteger, nullable=False),
             Column("position", Text, nullable=False),
         )
-        self._names = [table.c[name] for name in QueueName._fields]
+        name = tuple_(*(table.c[each] for each in QueueName._fields))
+        # In their order, so that of two calls with the same keys one waits for the other.
+        self._lock = (
+            select(table)
+            .where(name.in_(bindparam("names", expanding=True)))
+            .order_by(*name.clauses)
+            .with_for_update()
+        )
+        # A read locks nothing in SQLite, and does not even begin a transaction. A write does.
+        self._has_row_locks = engine.dialect.name == "postgresql"
         self._reserve = INSERTS[engine.dialect.name](table).on_conflict_do_nothing()
         self._save = (
             update(table)
-            .where(*(column == bindparam(f"of_{column.name}") for column in self._names))
+            .where(*(column == bindparam(f"of_{column.name}") for column in name.clauses))
             .values(next_offset=bindparam("offset"), position=bindparam("place"))
         )
         try:
@@ -84,25 +92,23 @@ class Progress:
                 killed, or is late.
         """
         names = sorted({name for name, _, _ in marks})
-        found: dict[QueueName, tuple[int, Place]] = {}
-        if names:
-            new = {"next_offset": 0, "position": "[]"}
-            connection.execute(self._reserve, [name._asdict() | new for name in names])
-        for start in range(0, len(names), _MOST_NAMES):
-            some = names[start : start + _MOST_NAMES]
-            of_names = or_(
-                *(
-                    and_(*(column == part for column, part in zip(self._names, name, strict=True)))
-                    for name in some
-                )
-            )
-            rows = connection.execute(
-                select(self.table).where(of_names).order_by(*self._names).with_for_update()
-            )
-            for row in rows:
-                name = QueueName(*(getattr(row, each) for each in QueueName._fields))
-                found[name] = (row.next_offset, tuple(orjson.loads(row.position)))
+        found = self._read(connection, names) if self._has_row_locks else {}
+        new = [name for name in names if name not in found]
+        if new:
+            start = {"next_offset": 0, "position": "[]"}
+            connection.execute(self._reserve, [name._asdict() | start for name in new])
+            found |= self._read(connection, new)
         return CallProgress(self._save, connection, found, by_key)
+
+    def _read(
+        self, connection: Connection, names: Sequence[QueueName]
+    ) -> dict[QueueName, tuple[int, Place]]:
+        found: dict[QueueName, tuple[int, Place]] = {}
+        for start in range(0, len(names), _MOST_NAMES):
+            some = {"names": names[start : start + _MOST_NAMES]}
+            for *name, next_offset, position in connection.execute(self._lock, some):
+                found[QueueName(*name)] = (next_offset, tuple(orjson.loads(position)))
+        return found
 
     def _create(self, engine: Engine) -> None:
         try:

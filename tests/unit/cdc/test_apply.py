@@ -218,6 +218,16 @@ def test_by_key_a_late_call_changes_nothing(engine: Engine, goods: Table) -> Non
     assert apply.repeats == 1
 
 
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_the_progress_of_a_queue_is_inserted_once(engine: Engine, goods: Table) -> None:
+    apply = ApplyChanges(engine, [goods], CODEC)
+    apply_all(apply, engine, [insert(1, "a", position=(1, 0))])
+    said: list[str] = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *told: said.append(told[2]))
+    apply_all(apply, engine, [insert(2, "b", position=(2, 0))], 1)
+    assert [each.split()[0] for each in said if "ordermq_changes" in each] == ["SELECT", "UPDATE"]
+
+
 def test_a_call_that_is_rolled_back_leaves_nothing(engine: Engine, goods: Table) -> None:
     apply = ApplyChanges(engine, [goods], CODEC)
     changes = [insert(1, "a", position=(1, 0)), insert(2, "b", position=(1, 1))]
