@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
+from ordermq.client.outcome_future import SIGNAL_CHECK_S, OutcomeFuture
 from ordermq.closing import warn_of_forgotten
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
@@ -23,13 +24,8 @@ from ordermq.remoting.thread_event import NativeEvent
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
-# How long a wait of the main thread may be. The kernel may deliver a signal on any thread, such as
-# one that is just starting another. Then nothing interrupts the wait, and Python calls the handler
-# only after it.
-SIGNAL_CHECK_S = 0.5
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 _ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
-_LOCKED_S, _LOCKED_MAX_S = 0.001, 1.0  # until a locked future is looked at again
 _HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
 
 
@@ -311,19 +307,13 @@ class _Call(Generic[_T]):
             self._task.cancel()
 
 
-class _SubmittedWork(concurrent.futures.Future[_T]):
-    """Work on the I/O thread whose outcome any thread may wait for.
-
-    The I/O thread never waits for the future's lock: a thread that waits for the outcome may hold
-    it while a signal handler runs on top, or leave it locked when a handler raises an exception.
-    """
+class _SubmittedWork(OutcomeFuture[_T]):
+    """Work on the I/O thread whose outcome any thread may wait for."""
 
     def __init__(self, runtime: Runtime, work: Coroutine[Any, Any, _T]) -> None:
-        super().__init__()
-        self._runtime = runtime
+        super().__init__(runtime)
         self._work = work
         self._task: asyncio.Task[_T] | None = None
-        self._is_telling = False  # on the I/O thread
 
     def cancel(self) -> bool:
         """Cancel the work, from any thread; returns False if it is done."""
@@ -338,39 +328,18 @@ class _SubmittedWork(concurrent.futures.Future[_T]):
     def begin(self) -> None:
         """Start the work."""
         self._task = self._runtime.loop.create_task(self._work)
-        self._task.add_done_callback(self._tell)
+        self._task.add_done_callback(self._ended)
 
     def _cancel_task(self) -> None:
         assert self._task is not None  # `begin` was posted before
         self._task.cancel()
 
-    def _tell(self, task: asyncio.Task[_T], wait_s: float = _LOCKED_S) -> None:
-        if not self._condition.acquire(blocking=False):
-            later = min(2 * wait_s, _LOCKED_MAX_S)
-            self._runtime.loop.call_later(wait_s, self._tell, task, later)
-            return
-        self._is_telling = True
-        was_cancelled = self.cancelled()
-        try:
-            error = None if task.cancelled() else task.exception()
-            if task.cancelled():
-                self.cancel()
-            if self.set_running_or_notify_cancel():
-                if error is not None:
-                    self.set_exception(error)
-                else:
-                    self.set_result(task.result())
-        finally:
-            self._is_telling = False
-            self._condition.release()
-        if not was_cancelled:
-            self._invoke_callbacks()
-
-    def _invoke_callbacks(self) -> None:
-        # Not under the lock: a callback may wait for a thread that asks for the outcome.
-        if self._is_telling and self._runtime.is_io_thread:
-            return
-        super()._invoke_callbacks()  # type: ignore[misc]
+    def _ended(self, task: asyncio.Task[_T]) -> None:
+        if task.cancelled():
+            self.tell_cancelled()
+        else:
+            error = task.exception()
+            self.tell(task.result() if error is None else None, error)
 
 
 def _refuse(*ignored: object, **also_ignored: object) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.runtime import SIGNAL_CHECK_S
+from ordermq.client.outcome_future import SIGNAL_CHECK_S
 from ordermq.client.session import new_client_id
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock

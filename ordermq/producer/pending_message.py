@@ -12,11 +12,10 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ordermq import core
-from ordermq.client.runtime import SIGNAL_CHECK_S
+from ordermq.client.outcome_future import SIGNAL_CHECK_S, OutcomeFuture
 from ordermq.model.log_fields import log_fields
 from ordermq.model.receipts import SendReceipt
 from ordermq.remoting.headers import SendReplyHeader
@@ -43,6 +42,8 @@ class Requirement(Protocol):
 
 
 if TYPE_CHECKING:
+    from ordermq.client.runtime import Runtime
+
     _Fields = core.PendingFields[SendReceipt]
 else:
     _Fields = core.PendingFields
@@ -189,18 +190,19 @@ class BatchWaiter:
 
 
 class FutureWaiter:
-    """Lets any thread wait for one message's receipt, later or not at all."""
+    """Lets any thread wait for one message's receipt, later or not at all.
 
-    def __init__(self) -> None:
-        self.receipt: Future[SendReceipt] = Future()
+    Args: runtime: the producer's.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.receipt: OutcomeFuture[SendReceipt] = OutcomeFuture(runtime)
         # Running: a message that is handed in is sent, so `cancel` has to say no.
         self.receipt.set_running_or_notify_cancel()
 
     def on_done(self, message: PendingMessage) -> None:
-        if message.error is not None:
-            self.receipt.set_exception(message.error)
-        else:
-            self.receipt.set_result(message.receipt())
+        error = message.error
+        self.receipt.tell(message.receipt() if error is None else None, error)
 
 
 class Arrivals:

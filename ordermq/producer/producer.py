@@ -491,7 +491,7 @@ class Producer(Starting):
         """
         if unknown:
             refuse_unknown(Producer.send_nowait, unknown)
-        waiter = FutureWaiter()
+        waiter = FutureWaiter(self._live().runtime)
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
         return waiter.receipt

@@ -26,11 +26,13 @@ from ordermq import (
     Producer,
     PullConsumer,
     PushConsumer,
+    Retry,
     TransactionProducer,
     TransactionState,
 )
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.consumer.queue import poll_buffer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.errors import BrokerError, StateError
 from tests.component.conftest import eventually
@@ -140,6 +142,9 @@ SENDS: dict[str, Callable[[Producer], object]] = {
         producer.send_nowait(message(), sharding_key="k"),
         producer.flush(CLOSE_S),
     ),
+    "send_nowait, and wait for it": lambda producer: producer.send_nowait(
+        message(), sharding_key="k"
+    ).result(CLOSE_S),
     "send_oneway": lambda producer: (
         producer.send_oneway(message()),
         producer.send_oneway(message(), sharding_key="k"),
@@ -179,7 +184,7 @@ def test_a_signal_handler_may_close_the_producer_whose_call_it_interrupts(
 
         def close() -> None:
             begun = time.monotonic()
-            producer.close(1.0)  # noqa: B023
+            producer.close(0.1)  # noqa: B023
             took.append(time.monotonic() - begun)
 
         with contextlib.suppress(StateError), HandledCall(at, close) as handled:
@@ -187,7 +192,7 @@ def test_a_signal_handler_may_close_the_producer_whose_call_it_interrupts(
         where = f"handled at {handled.raised_at}"
         assert took or not handled.raised_at
         assert all(each < CLOSE_S for each in took), f"{where}: close took {took} s"
-        producer.close(1.0)
+        producer.close(0.1)
         other.send(message(), sharding_key="k")
         at += STRIDE
     assert at > 10
@@ -288,6 +293,8 @@ class Polls:
             ordered=self._is_ordered,
             consume_from_where="first_offset",
             poll_batch_size=2,
+            # A batch that its task left behind is tried again after so long.
+            on_failure=Retry(backoff_ms=10) if self._is_ordered else None,
         )
         consumer.subscribe("polled")
         consumer.start()
@@ -545,15 +552,14 @@ CANCELLED: dict[str, Callable[[Producer], Any]] = {
 STEPS = range(0, 20, 1 if STRIDE == 1 else 4)  # turns of the loop until the cancellation
 
 
-async def cancel_after(call: Coroutine[Any, Any, object], steps: int) -> bool:
-    """Run a call, cancelled after some turns of the loop; returns whether it was over before."""
+async def cancel_after(call: Coroutine[Any, Any, object], steps: int) -> None:
+    """Run a call, cancelled after some turns of the loop."""
     task = asyncio.ensure_future(call)
     for _ in range(steps):
         await asyncio.sleep(0)
-    is_over = not task.cancel()
+    task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait_for(task, LIMIT_S)
-    return is_over
 
 
 @pytest.mark.parametrize("name", CANCELLED)
@@ -604,16 +610,22 @@ LITE_AWAITS: dict[str, Callable[[LitePullConsumer], Any]] = {
 @pytest.mark.parametrize("is_ordered", [False, True])
 @pytest.mark.parametrize("name", ["batches", *LITE_AWAITS])
 def test_a_lite_pull_consumer_whose_call_is_cancelled_at_any_step_loses_nothing(
-    broker: EmbeddedBroker, other: Producer, name: str, is_ordered: bool
+    broker: EmbeddedBroker,
+    other: Producer,
+    name: str,
+    is_ordered: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(poll_buffer, "_WATCH_INTERVAL_MS", 20)  # each case waits for a watch
+
     async def poll(consumer: LitePullConsumer, bodies: list[bytes]) -> None:
         if name == "batches":
             async for batch in consumer.batches(500):
                 bodies.extend(bytes(each.body) for each in batch)
                 break
         else:
-            for batch in [await LITE_AWAITS[name](consumer)]:
-                bodies.extend(bytes(each.body) for each in batch or ())
+            batch = await LITE_AWAITS[name](consumer)
+            bodies.extend(bytes(each.body) for each in batch or ())
 
     async def cancel(consumer: LitePullConsumer, seen: set[bytes], steps: int) -> None:
         bodies: list[bytes] = []

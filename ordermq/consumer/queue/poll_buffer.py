@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, cast
 
-from ordermq.client.runtime import SIGNAL_CHECK_S
+from ordermq.client.outcome_future import SIGNAL_CHECK_S
 from ordermq.clock import Clock
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ordermq.client.outcome_future import OutcomeFuture
 from ordermq.client.runtime import Runtime
 from ordermq.errors import StateError
 
@@ -72,7 +74,29 @@ def test_a_thread_that_keeps_the_lock_of_a_submitted_future_holds_up_nobody_else
     with future._condition:
         assert runtime.call(work(), 10.0) == "done"
         assert not future.done()
-    assert future.result(10.0) == "done"
+        with ThreadPoolExecutor(1) as pool:  # another thread, as a lock lets its own one through
+            assert pool.submit(future.result, 10.0).result(10.0) == "done"
+    assert concurrent.futures.wait([future], 10.0).not_done == set()
+
+
+def test_many_threads_may_wait_for_one_outcome_and_each_for_a_time_of_its_own(
+    runtime: Runtime,
+) -> None:
+    outcome: OutcomeFuture[str] = OutcomeFuture(runtime)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(outcome.result, 10.0) for _ in range(4)]
+        with pytest.raises(TimeoutError):
+            outcome.result(0.001)
+        outcome.tell("done", None)
+        assert [each.result(10.0) for each in waiting] == ["done"] * 4
+    assert outcome.exception() is None
+    failed: OutcomeFuture[str] = OutcomeFuture(runtime)
+    for _ in range(2):  # as a send does that is interrupted
+        failed.tell(None, ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        failed.result()
+    assert isinstance(failed.exception(), ValueError)
+    assert concurrent.futures.wait([outcome, failed], 10.0).not_done == set()
 
 
 def test_a_callback_of_a_submitted_future_runs_once_and_not_under_its_lock(
