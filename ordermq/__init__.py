@@ -49,7 +49,11 @@ if TYPE_CHECKING:
         ListenerAnswer,
     )
     from ordermq.consumer.lite_pull_consumer import LitePullConsumer
-    from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
+    from ordermq.consumer.offsets.offset_store import (
+        AsyncTransactionalStore,
+        OffsetStore,
+        TransactionalStore,
+    )
     from ordermq.consumer.pull_consumer import PullConsumer, PullResult, PullStatus
     from ordermq.consumer.push_consumer import PushConsumer
     from ordermq.consumer.queue.assigned_queue import Blocked
@@ -79,6 +83,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncConsumerSettings",
     "AsyncProducer",
+    "AsyncTransactionalStore",
     "Blocked",
     "BrokerHealth",
     "ClientConfig",
@@ -184,6 +189,7 @@ _HOMES = {
     ),
     "consumer.lite_pull_consumer": ("LitePullConsumer",),
     "consumer.offsets.offset_store": (
+        "AsyncTransactionalStore",
         "OffsetStore",
         "TransactionalStore",
     ),

@@ -22,7 +22,7 @@ from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
 from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.lite_pull_consumer import Batches, LitePullConsumer
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_store import AnyOffsetStore, is_async_store
 from ordermq.consumer.push_consumer import SIGNALS_LEFT_ALONE, PushConsumer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.consumer.queue.statistics import ConsumerStatistics, Lag
@@ -47,6 +47,7 @@ _OF_ITERATION = LitePullConsumerConfig.kinds().keys() - ConsumerConfig.kinds().k
 _OF_LISTENERS = {
     *(ConsumerConfig.kinds().keys() - LitePullConsumerConfig.kinds().keys()),
     "history",
+    "offset_store",  # one of asyncio's
     "message_model",  # iteration is under queue locks, and broadcasting has none
 }
 
@@ -225,7 +226,7 @@ class AsyncConsumer(AsyncStarting):
         instance_name: str | None = None,
         config: ConsumerConfig | LitePullConsumerConfig | None = None,
         on_failure: FailurePolicy | None = None,
-        offset_store: OffsetStore | None = None,
+        offset_store: AnyOffsetStore | None = None,
         codec: Codec | None = None,
         on_assigned: QueueCallback | None = None,
         on_revoked: QueueCallback | None = None,
@@ -247,7 +248,9 @@ class AsyncConsumer(AsyncStarting):
         }
         given = {name: value for name, value in options.items() if value is not None}
         self._arguments: dict[str, Any] = {"group": group, **given, **settings}
-        self._is_for_listener = _is_for_listener(config, given.keys(), settings.keys())
+        # A store of asyncio has transactions, which are around calls of a listener.
+        uses = given.keys() - ({"offset_store"} if not is_async_store(offset_store) else set())
+        self._is_for_listener = _is_for_listener(config, uses, settings.keys())
         # Made now even where a listener may follow: a wrong value raises at the caller's line.
         self._use: _Use = (_Listening if self._is_for_listener else _Iteration)(**self._arguments)
         self.group = self._use.consumer.group

@@ -89,7 +89,8 @@ class ConsumeContext(core.CallContext):
         """Return the connection of this call's transaction in the database of the offsets.
 
         The first call begins it; what it returns is the store's: an `sqlalchemy.Connection` with
-        `ordermq.sql.SqlOffsetStore`. The library commits it together with the queue's new offset
+        `ordermq.sql.SqlOffsetStore`. With an `AsyncSqlOffsetStore` it is to be awaited, and an
+        `AsyncConnection`. The library commits it together with the queue's new offset
         after the listener returned successfully, and rolls it back otherwise
         (docs/exactly-once.md). Do not commit, roll back or close it yourself.
 

@@ -18,7 +18,7 @@ from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.outcome_future import SIGNAL_CHECK_S
 from ordermq.client.session import new_client_id
-from ordermq.client.user_code import OwnThreads, UserCode
+from ordermq.client.user_code import CallersLoop, OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeMode, ConsumerConfig, MessageModel
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
     from ordermq.consumer.dispatch.orderly import OrderedDispatcher
     from ordermq.consumer.hooks import ConsumeHook, MessageFilter
-    from ordermq.consumer.offsets.offset_store import OffsetStore
+    from ordermq.consumer.offsets.offset_store import AnyOffsetStore
     from ordermq.model.codec import Codec
     from ordermq.wall_time import Moment
 
@@ -119,7 +119,7 @@ class PushConsumer(GroupConsumer):
         instance_name: str | None = None,
         config: ConsumerConfig | None = None,
         on_failure: FailurePolicy | None = None,
-        offset_store: OffsetStore | None = None,
+        offset_store: AnyOffsetStore | None = None,
         codec: Codec | None = None,
         on_assigned: Callable[[MessageQueue], None] | None = None,
         on_revoked: Callable[[MessageQueue], None] | None = None,
@@ -198,7 +198,7 @@ class PushConsumer(GroupConsumer):
     def __repr__(self) -> str:
         return f"<PushConsumer {self.group} {self.client_id}>"
 
-    def _check_pop(self, on_failure: FailurePolicy | None, store: OffsetStore | None) -> None:
+    def _check_pop(self, on_failure: FailurePolicy | None, store: AnyOffsetStore | None) -> None:
         consume = self.config.consume
         problem = ""
         if self._is_broadcasting:
@@ -223,7 +223,7 @@ class PushConsumer(GroupConsumer):
                 group=self.group,
             )
 
-    def _check_offset_store(self, store: OffsetStore) -> None:
+    def _check_offset_store(self, store: AnyOffsetStore) -> None:
         consume = self.config.consume
         if self._is_broadcasting:
             raise ConfigError(
@@ -231,9 +231,14 @@ class PushConsumer(GroupConsumer):
                 "broadcasting member has offsets of its own",
                 group=self.group,
             )
-        from ordermq.consumer.offsets.offset_store import TransactionalStore, require_plain_store
+        from ordermq.consumer.offsets.offset_store import (
+            TransactionalStore,
+            is_async_store,
+            require_plain_store,
+        )
 
-        require_plain_store(store)
+        if not is_async_store(store):
+            require_plain_store(store)
         if not isinstance(store, TransactionalStore):
             return
         if not consume.auto_commit:
@@ -431,14 +436,18 @@ class PushConsumer(GroupConsumer):
         store = self._offset_store
         if store is None:
             return listener
-        from ordermq.consumer.dispatch.transactional_listener import transactional
-        from ordermq.consumer.offsets.offset_store import TransactionalStore
-
-        if not isinstance(store, TransactionalStore):
-            return listener
+        from ordermq.consumer.dispatch.transactional_listener import (
+            async_transactional,
+            transactional,
+        )
+        from ordermq.consumer.offsets.offset_store import TransactionalStore, is_async_store
 
         group = with_namespace(self.config.remoting.namespace, self.group)
         is_strict = self.config.consume.strict_results
+        if is_async_store(store):
+            return async_transactional(listener, store, group, is_strict=is_strict)
+        if not isinstance(store, TransactionalStore):
+            return listener
         return transactional(listener, store, group, is_strict=is_strict)
 
     def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
@@ -494,6 +503,7 @@ class PushConsumer(GroupConsumer):
             raise StateError(
                 "no listener: decorate one with @consumer.orderly or concurrently", group=self.group
             )
+        self._require_loop_of_store(user_code)
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
         try:
@@ -501,6 +511,18 @@ class PushConsumer(GroupConsumer):
         except BaseException:
             self._member = None
             raise
+
+    def _require_loop_of_store(self, user_code: UserCode) -> None:
+        if self._offset_store is None or isinstance(user_code, CallersLoop):
+            return
+        from ordermq.consumer.offsets.offset_store import is_async_store
+
+        if is_async_store(self._offset_store):
+            raise ConfigError(
+                "an offset store of asyncio needs an AsyncConsumer: its connections belong to the "
+                "loop of the program; take SqlOffsetStore for a PushConsumer",
+                group=self.group,
+            )
 
     def _join(self, user_code: UserCode) -> None:
         config, consume = self.config, self.config.consume

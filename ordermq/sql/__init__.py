@@ -18,6 +18,7 @@ queue, and however often it is delivered.
 from ordermq.lazy_imports import needed_from
 
 with needed_from("sql"):
+    from ordermq.sql.async_offset_store import AsyncSqlOffsetStore, AsyncSqlTransaction
     from ordermq.sql.offset_store import SqlOffsetStore, SqlTransaction
 
-__all__ = ["SqlOffsetStore", "SqlTransaction"]
+__all__ = ["AsyncSqlOffsetStore", "AsyncSqlTransaction", "SqlOffsetStore", "SqlTransaction"]

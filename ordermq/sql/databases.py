@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -74,7 +74,9 @@ class _Sqlite:
         # The driver's `autocommit` of Python 3.12. With True its commit() and rollback() do
         # nothing, not even to a transaction that a statement began. `isolation_level=None`, which
         # is what SQLAlchemy's AUTOCOMMIT means here, leaves that transaction alone.
-        return getattr(_driver(connection), "autocommit", None) is True
+        driver = _driver(connection)
+        # aiosqlite shows only what it calls on its thread; the connection behind it has the rest.
+        return getattr(getattr(driver, "_conn", driver), "autocommit", None) is True
 
     def begin(self, connection: Connection, statements: Statements, key: dict[str, Any]) -> Begun:
         self.begin_alone(connection)
@@ -125,17 +127,29 @@ _SQLITE_OUTAGES = frozenset({3, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 26})
 _SQLITE_WAITS = frozenset({5, 6, 9})
 
 
+def _psycopg_is_in_transaction(driver: Any) -> bool:
+    return bool(driver.pgconn.transaction_status != _PG_IDLE)
+
+
+def _asyncpg_is_in_transaction(driver: Any) -> bool:
+    return bool(driver.is_in_transaction())
+
+
 class _PostgreSql:
     def __init__(self, engine: Engine, idle_timeout_ms: int) -> None:
-        if engine.dialect.driver != "psycopg":
+        driver = engine.dialect.driver
+        if driver not in _PG_DRIVERS:
             raise ConfigError(
-                f"the driver {engine.dialect.driver}: expected psycopg, as in "
-                "create_engine('postgresql+psycopg://...')"
+                f"the driver {driver}: expected psycopg, as in "
+                "create_engine('postgresql+psycopg://...'), or for asyncio also asyncpg, as in "
+                "create_async_engine('postgresql+asyncpg://...')"
             )
+        self._is_in_transaction = _PG_DRIVERS[driver]
         self._idle_ms = str(idle_timeout_ms)
 
     def is_autocommit(self, connection: Connection) -> bool:
-        return bool(_driver(connection).autocommit)
+        # Of SQLAlchemy's view of the driver: asyncpg itself has no such mode.
+        return bool(cast("Any", connection.connection.dbapi_connection).autocommit)
 
     def begin(self, connection: Connection, statements: Statements, key: dict[str, Any]) -> Begun:
         # One round trip for all. The timeout is local to the transaction: the connection goes back
@@ -148,7 +162,7 @@ class _PostgreSql:
         """The driver begins with the first statement."""
 
     def is_in_transaction(self, connection: Connection) -> bool:
-        return bool(_driver(connection).pgconn.transaction_status != _PG_IDLE)
+        return self._is_in_transaction(_driver(connection))
 
     def advance(
         self, connection: Connection, statements: Statements, values: dict[str, Any], mark: Any
@@ -169,6 +183,11 @@ class _PostgreSql:
 
 
 _PG_IDLE = 0
+_PG_DRIVERS: dict[str, Callable[[Any], bool]] = {
+    "psycopg": _psycopg_is_in_transaction,
+    "psycopg_async": _psycopg_is_in_transaction,
+    "asyncpg": _asyncpg_is_in_transaction,
+}
 # Connections, authorization of the role, resources (a full disk), the operator's interventions
 # (shutdown, a cancelled statement), the system (I/O), the server's configuration.
 _PG_OUTAGE_CLASSES = frozenset({"08", "28", "53", "57", "58", "F0"})

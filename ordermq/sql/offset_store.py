@@ -19,7 +19,8 @@ from ordermq.sql.statements import Statements, offsets_table, row_key
 
 _log = logging.getLogger("ordermq.consumer")
 _T = TypeVar("_T")
-_IDLE_TIMEOUT_MS = 30_000  # the life of a lease at most, unless configured otherwise
+DEFAULT_TABLE = "ordermq_offsets"
+IDLE_TIMEOUT_MS = 30_000  # the life of a lease at most, unless configured otherwise
 _AUTOCOMMIT = (
     "its connections are in autocommit mode, so they have no transactions: leave "
     "isolation_level='AUTOCOMMIT' and autocommit=True out of the engine and its events"
@@ -36,30 +37,21 @@ class _Stored(NamedTuple):
 _NOTHING = _Stored(0, -1)
 
 
-class SqlOffsetStore:
-    """Keeps offsets and epochs in a table of the user's SQLite or PostgreSQL database; fulfils
-    `TransactionalStore`.
+class SqlOffsets:
+    """The offsets and epochs in a table, and the transactions that move them.
 
-    Args:
-        engine: of the database that the listeners write to; for PostgreSQL with psycopg.
-        table, schema: of the offsets. Consumers of different clusters need different tables.
-        create_table: create it if it does not exist; else it must, see `table`.
-        idle_timeout_ms: PostgreSQL aborts a transaction in which nothing happens for so long:
-            that of a frozen process would keep its locks otherwise, and its queues would stand
-            still. A listener that computes for longer between two statements needs more.
-    Attributes:
-        table: the `sqlalchemy.Table`, for migrations.
-    Raises: ConfigError: a database that is not supported, or not in this form.
+    Blocking calls: `SqlOffsetStore` has them called on threads, `AsyncSqlOffsetStore` in greenlets
+    of SQLAlchemy's, on the event loop of its engine.
     """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        table: str = "ordermq_offsets",
-        schema: str | None = None,
-        create_table: bool = True,
-        idle_timeout_ms: int = _IDLE_TIMEOUT_MS,
+        table: str,
+        schema: str | None,
+        create_table: bool,
+        idle_timeout_ms: int,
     ) -> None:
         if engine.dialect.name not in DATABASES:
             raise ConfigError(f"{engine.dialect.name}: expected an engine of SQLite or PostgreSQL")
@@ -78,7 +70,7 @@ class SqlOffsetStore:
         guard_engine(self._engine, engine)
 
     def __repr__(self) -> str:
-        return f"<SqlOffsetStore {self.table.fullname} {self._engine.url!r}>"
+        return f"<{type(self).__name__} {self.table.fullname} {self._engine.url!r}>"
 
     # OffsetStore
 
@@ -272,8 +264,47 @@ class SqlOffsetStore:
     def _errors_as_store_errors(self) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OSError) as error:  # OSError: asyncpg could not connect
             raise StoreError(f"offsets in {self.table.fullname}: {error}") from error
+
+
+class SqlOffsetStore(SqlOffsets):
+    """Keeps offsets and epochs in a table of the user's SQLite or PostgreSQL database; fulfils
+    `TransactionalStore`.
+
+    Args:
+        engine: of the database that the listeners write to; for PostgreSQL with psycopg.
+        table, schema: of the offsets. Consumers of different clusters need different tables.
+        create_table: create it if it does not exist; else it must, see `table`.
+        idle_timeout_ms: PostgreSQL aborts a transaction in which nothing happens for so long:
+            that of a frozen process would keep its locks otherwise, and its queues would stand
+            still. A listener that computes for longer between two statements needs more.
+    Attributes:
+        table: the `sqlalchemy.Table`, for migrations.
+    Raises: ConfigError: a database that is not supported, or not in this form.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        table: str = DEFAULT_TABLE,
+        schema: str | None = None,
+        create_table: bool = True,
+        idle_timeout_ms: int = IDLE_TIMEOUT_MS,
+    ) -> None:
+        if not isinstance(engine, Engine) or engine.dialect.is_async:
+            raise ConfigError(
+                f"{engine!r}: expected an engine of create_engine(); for one of "
+                "create_async_engine() take AsyncSqlOffsetStore"
+            )
+        super().__init__(
+            engine,
+            table=table,
+            schema=schema,
+            create_table=create_table,
+            idle_timeout_ms=idle_timeout_ms,
+        )
 
 
 class _Call(NamedTuple):
@@ -291,7 +322,7 @@ class SqlTransaction:
     __slots__ = ("_begun", "_call", "_guard", "_mark", "_store", "connection")
 
     def __init__(
-        self, store: SqlOffsetStore, connection: Connection, guard: Guard, mark: Any, call: _Call
+        self, store: SqlOffsets, connection: Connection, guard: Guard, mark: Any, call: _Call
     ) -> None:
         self._store = store
         self.connection = connection

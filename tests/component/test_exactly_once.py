@@ -422,9 +422,12 @@ def test_a_database_that_is_away_at_the_start_is_told_at_once(broker: EmbeddedBr
 
 
 def test_the_example_of_the_page_books_every_payment_once(tmp_path: Path) -> None:
-    [code] = examples((DOCS / "exactly-once.md").read_text())
-    done = run_example(code, tmp_path)
-    assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["5050"])
+    plain, of_asyncio = examples((DOCS / "exactly-once.md").read_text())
+    for number, code in enumerate((plain, of_asyncio)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = run_example(code, folder)
+        assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["5050"])
 
 
 def test_the_program_of_the_examples_books_each_payment_once(engine: Engine) -> None:

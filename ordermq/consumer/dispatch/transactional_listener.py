@@ -9,26 +9,39 @@ stored offset is ahead of it.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ordermq.callables import is_async
 from ordermq.consumer.listener import (
     TRANSACTIONAL,
     ConsumeContext,
     ListenerResults,
     judge,
 )
-from ordermq.consumer.offsets.offset_store import Transaction, TransactionalStore
+from ordermq.consumer.offsets.offset_store import (
+    AsyncTransaction,
+    AsyncTransactionalStore,
+    Transaction,
+    TransactionalStore,
+)
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
 PlainListener = Callable[[Sequence[MessageView], ConsumeContext], object]
+AsyncListener = Callable[[Sequence[MessageView], ConsumeContext], Awaitable[object]]
 _NO_COROUTINES = (
     "an offset store with transactions calls plain functions only: its database calls would block "
-    "the event loop; leave the listener's `async` out, or give no offset_store"
+    "the event loop; take AsyncSqlOffsetStore for `async def` listeners of an AsyncConsumer, or "
+    "leave the listener's `async` out"
+)
+_NO_PLAIN_LISTENERS = (
+    "an offset store of asyncio is for `async def` listeners, which await its transactions; write "
+    "the listener so, or take SqlOffsetStore"
 )
 
 
@@ -71,6 +84,35 @@ def transactional(
     return call
 
 
+def async_transactional(
+    listener: Any, store: AsyncTransactionalStore, group: str, *, is_strict: bool
+) -> AsyncListener:
+    """Return the `async def` listener with a transaction around each call, as `transactional`.
+
+    Raises: ConfigError: a plain listener.
+    """
+    if not is_async(listener):
+        raise ConfigError(_NO_PLAIN_LISTENERS, group=group)
+    results = replace(TRANSACTIONAL, is_strict=is_strict)
+
+    async def call(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        scope = _AsyncScope(store, group, context)
+        context.offer_transaction(scope.connection)
+        try:
+            return await scope.end(await listener(messages, context), messages, results)
+        except Fenced as error:
+            await scope.roll_back()
+            context.give_up(str(error))
+            raise
+        except BaseException as error:
+            await scope.roll_back()
+            if isinstance(error, Exception) and store.is_outage(error):
+                raise StoreError(f"the database of the offsets failed: {error}") from error
+            raise
+
+    return call
+
+
 class _Scope:
     """The transaction of one call, if its listener asks for one."""
 
@@ -106,20 +148,109 @@ class _Scope:
             result = ConsumeResult.SUSPEND  # the dispatcher would commit it, as Java does
         if (transaction := self._transaction) is None:
             return result  # nothing was written; the offset follows with the next commit
-        try:
-            verdict = judge(result, len(messages), results)
-        except ConfigError:
+        next_offset = _next_offset(result, messages, self._context, results)
+        if next_offset is None:
             self.roll_back()
-            return result  # the dispatcher says the same again, in its place
-        if not verdict.done:
-            self.roll_back()
-        elif verdict.done < len(messages):
-            transaction.commit(messages[verdict.done].queue_offset)
         else:
-            # Of the whole batch: a filter may have kept messages behind the last one away.
-            transaction.commit(self._context.messages.last_offset + 1)
+            transaction.commit(next_offset)
         return result
 
     def roll_back(self) -> None:
         if self._transaction is not None:
             self._transaction.roll_back()
+
+
+class _AsyncScope:
+    """The same of an `async def` listener."""
+
+    def __init__(self, store: AsyncTransactionalStore, group: str, context: ConsumeContext) -> None:
+        self._store = store
+        self._group = group
+        self._context = context
+        self._transaction: AsyncTransaction | None = None
+        self._error: Exception | None = None
+        self._beginning = asyncio.Lock()  # a listener may ask from several tasks
+
+    async def connection(self) -> Any:
+        """Return the connection of the transaction; begins it at the first call."""
+        async with self._beginning:
+            if self._transaction is None:
+                epoch, first_offset = self._context.fence_token
+                queue = self._context.message_queue
+                try:
+                    self._transaction = await self._store.begin(
+                        self._group, queue, epoch, first_offset
+                    )
+                except Exception as error:
+                    self._error = error
+                    raise
+            return self._transaction.connection
+
+    async def end(
+        self, result: object, messages: Sequence[MessageView], results: ListenerResults
+    ) -> object:
+        if self._error is not None:
+            raise self._error
+        if result is ConsumeResult.ROLLBACK:
+            result = ConsumeResult.SUSPEND
+        if (transaction := self._transaction) is None:
+            return result
+        next_offset = _next_offset(result, messages, self._context, results)
+        if next_offset is None:
+            await self.roll_back()
+        else:
+            self._transaction = (
+                None  # from here on `_commit` ends it, also if this task is cancelled
+            )
+            await _to_its_end(_commit(transaction, next_offset))
+        return result
+
+    async def roll_back(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            await _to_its_end(transaction.roll_back())
+
+
+async def _commit(transaction: AsyncTransaction, next_offset: int) -> None:
+    try:
+        await transaction.commit(next_offset)
+    except BaseException:
+        await transaction.roll_back()
+        raise
+
+
+_ending: set[asyncio.Task[None]] = set()  # a loop itself keeps only weak references
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that goes on if the caller is cancelled: of a commit that is cut short nobody
+    knows whether it happened, and a connection that is not given back is lost to the pool."""
+    task = asyncio.get_running_loop().create_task(work, name="ordermq-end-of-transaction")
+    _ending.add(task)
+    task.add_done_callback(_ended)
+    await asyncio.shield(task)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    _ending.discard(task)
+    if not task.cancelled():
+        task.exception()  # of a caller that was cancelled: the next delivery finds out from the row
+
+
+def _next_offset(
+    result: object,
+    messages: Sequence[MessageView],
+    context: ConsumeContext,
+    results: ListenerResults,
+) -> int | None:
+    """Return the offset to commit for a result; None: roll back."""
+    try:
+        verdict = judge(result, len(messages), results)
+    except ConfigError:
+        return None  # the dispatcher says the same again, in its place
+    if not verdict.done:
+        return None
+    if verdict.done < len(messages):
+        return messages[verdict.done].queue_offset
+    # Of the whole batch: a filter may have kept messages behind the last one away.
+    return context.messages.last_offset + 1

@@ -70,7 +70,7 @@ from ordermq.value import Record, Value
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
     from ordermq.consumer.offsets.local_offsets import OffsetFile
-    from ordermq.consumer.offsets.offset_store import OffsetStore
+    from ordermq.consumer.offsets.offset_store import AnyOffsetStore
     from ordermq.consumer.offsets.store_offsets import StoreOffsets
     from ordermq.consumer.pop.parts import PopParts
     from ordermq.health import ConsumerHealth
@@ -131,7 +131,7 @@ class MemberSettings(Record, kw_only=True):
     make_receiver: Callable[[ReceiverParts], Receiver[Any]]
     uses_locks: bool
     local_offset_store_dir: str
-    offset_store: OffsetStore | None
+    offset_store: AnyOffsetStore | None
     is_polled: bool
     thread_count: int
     commits_done: bool
@@ -205,7 +205,7 @@ class GroupMember(ProcessBound):
 
             full_name = wrapped(settings.remoting.namespace, group)
             storage = self._store = StoreOffsets(
-                settings.offset_store, at_broker, full_name, self._recorder
+                settings.offset_store, at_broker, full_name, self._recorder, settings.user_code
             )
         self.offsets = OffsetCommitter(
             client,

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 
-from ordermq.callables import require_plain
+from ordermq.callables import is_async, require_plain
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -85,11 +85,69 @@ class TransactionalStore(OffsetStore, Protocol):
         """Return whether a listener's error is the database's and no fault of the messages."""
 
 
-def require_plain_store(store: OffsetStore) -> None:
+class AsyncTransaction(Protocol):
+    """As `Transaction`, to be awaited."""
+
+    @property
+    def connection(self) -> Any:
+        """The value of `await context.transaction()` for the listener."""
+
+    async def commit(self, next_offset: int) -> None:
+        """As `Transaction.commit`."""
+
+    async def roll_back(self) -> None:
+        """As `Transaction.roll_back`."""
+
+
+class AsyncTransactionalStore(Protocol):
+    """As `TransactionalStore`, for `async def` listeners of an `AsyncConsumer`: its coroutines run
+    on the loop that started the consumer."""
+
+    async def open(self) -> None:
+        """As `OffsetStore.open`."""
+
+    async def take_over(self, group: str, queue: MessageQueue, epoch: int) -> int | None:
+        """As `OffsetStore.take_over`."""
+
+    async def read(self, group: str, queue: MessageQueue) -> int | None:
+        """As `OffsetStore.read`."""
+
+    async def write(
+        self,
+        group: str,
+        queue: MessageQueue,
+        next_offset: int,
+        epoch: int,
+        *,
+        is_reset: bool = False,
+    ) -> None:
+        """As `OffsetStore.write`."""
+
+    async def begin(
+        self, group: str, queue: MessageQueue, epoch: int, first_offset: int
+    ) -> AsyncTransaction:
+        """As `TransactionalStore.begin`, in the listener's task."""
+
+    def is_outage(self, error: BaseException) -> bool:
+        """As `TransactionalStore.is_outage`."""
+
+
+AnyOffsetStore = OffsetStore | AsyncTransactionalStore
+
+
+def is_async_store(store: object) -> TypeGuard[AsyncTransactionalStore]:
+    """Return whether a store is to be awaited, as those of asyncio's applications are."""
+    return isinstance(store, TransactionalStore) and all(map(is_async, _functions_of(store)))
+
+
+def require_plain_store(store: object) -> None:
     """Check that a store's functions are plain ones.
 
     Raises: ConfigError: one is asynchronous.
     """
-    require_plain("offset_store", store.open, store.take_over, store.read, store.write)
-    if isinstance(store, TransactionalStore):
-        require_plain("offset_store", store.begin)
+    require_plain("offset_store", *_functions_of(cast("OffsetStore", store)))
+
+
+def _functions_of(store: OffsetStore) -> list[object]:
+    begin = [store.begin] if isinstance(store, TransactionalStore) else []
+    return [store.open, store.take_over, store.read, store.write, *begin]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
+from ordermq.client.user_code import TaskLoop, UserCode
 from ordermq.consumer.offsets.offset_committer import OffsetStorage
-from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
+from ordermq.consumer.offsets.offset_store import (
+    AnyOffsetStore,
+    OffsetStore,
+    TransactionalStore,
+    is_async_store,
+)
 from ordermq.consumer.queue.statistics import EventRecorder
-from ordermq.errors import BrokerError, ConfigError, StoreError
+from ordermq.errors import BrokerError, ConfigError, StateError, StoreError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue, require_offset
@@ -34,16 +40,24 @@ class StoreOffsets:
     is_local = False
 
     def __init__(
-        self, store: OffsetStore, brokers: OffsetStorage, group: str, recorder: EventRecorder
+        self,
+        store: AnyOffsetStore,
+        brokers: OffsetStorage,
+        group: str,
+        recorder: EventRecorder,
+        user_code: UserCode,
     ) -> None:
-        self._store = store
+        # As one whose calls are run by `self._calls`, whichever kind it is.
+        self._store = cast("OffsetStore", store)
         self._brokers = brokers
         self._group = group
         self._recorder = recorder
         self.is_transactional = isinstance(store, TransactionalStore)
-        # Its own threads: a database that does not answer must not use up those that the event
-        # loop has for everybody.
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"ordermq-{group}-offsets")
+        self._calls: _OnThreads | _OnUsersLoop
+        if is_async_store(store):
+            self._calls = _OnUsersLoop(user_code.listener_loop(f"ordermq-{group}-offsets"))
+        else:
+            self._calls = _OnThreads(group)
 
     async def open(self) -> None:
         await self._run(self._store.open)
@@ -98,8 +112,40 @@ class StoreOffsets:
         return offset
 
     def close(self) -> None:
+        self._calls.close()
+
+    async def _run(self, call: Callable[[], _T]) -> _T:
+        return await self._calls.run(call)
+
+
+class _OnThreads:
+    """Runs the plain functions of a store."""
+
+    def __init__(self, group: str) -> None:
+        # Its own threads: a database that does not answer must not use up those that the event
+        # loop has for everybody.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"ordermq-{group}-offsets")
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def close(self) -> None:
         # Without waiting: a call that hangs in the database must not hold up the end.
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, call: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+class _OnUsersLoop:
+    """Awaits the coroutines of a store on the loop that its connections belong to."""
+
+    def __init__(self, loop: TaskLoop) -> None:
+        self._loop = loop
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        work = cast("Coroutine[Any, Any, _T]", call())
+        try:
+            return await asyncio.wrap_future(self._loop.submit(work))
+        except StateError as error:  # the loop was closed before its consumer
+            raise StoreError(f"offset_store: {error}") from None
+
+    def close(self) -> None:
+        """Leave the loop to its user; the listeners' calls release what they have on it."""
