@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, Protocol, get_args, overload
 
 import orjson
 
 from ordermq.callables import require_plain, require_plain_result
 from ordermq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    _Value = TypeVar("_Value", default=Any)
+else:
+    from typing import TypeVar
+
+    _Value = TypeVar("_Value")
 
 
 class Codec(Protocol):
@@ -24,17 +34,54 @@ class Codec(Protocol):
         """Return the value of a body. What it raises becomes the cause of a `DecodeError`."""
 
 
-class JsonCodec:
-    """JSON, as orjson writes and reads it: also dataclasses, times and UUIDs, one way."""
+class JsonCodec(Generic[_Value]):
+    """JSON, as orjson writes and reads it.
 
-    def encode(self, value: Any, /) -> bytes:
-        return orjson.dumps(value)
+    Args:
+        kind: `Order`, `Placed | Paid`, `list[Order]`: `decode` returns values of this type, made of
+            dataclasses, TypedDicts, enumerations, dates, UUIDs, Decimals and plain values; fields
+            that it does not have are left out. Without it, dicts, lists, texts and numbers.
+    Raises: ConfigError: a type that is none of these.
+    """
 
-    def decode(self, body: bytes, /) -> Any:
-        return orjson.loads(body)
+    @overload
+    def __init__(self, kind: type[_Value]) -> None: ...
+    @overload
+    def __init__(self: JsonCodec[Any], kind: Any = None) -> None: ...  # unions, and no type
+    def __init__(self, kind: Any = None) -> None:
+        self._kind = kind
+        self._convert: Callable[[Any, str], Any] | None = None
+        if kind is not None:
+            from ordermq.model.json_types import converter  # here: not every program has types
+
+            self._convert = converter(kind)
+
+    def __repr__(self) -> str:
+        return f"JsonCodec({'' if self._kind is None else shown_type(self._kind)})"
+
+    def encode(self, value: _Value, /) -> bytes:
+        return orjson.dumps(value, default=_more_json)
+
+    def decode(self, body: bytes, /) -> _Value:
+        value: _Value = orjson.loads(body)
+        return value if self._convert is None else self._convert(value, "$")
 
 
-class PydanticCodec:
+def _more_json(value: Any) -> Any:
+    """Return what orjson writes for a value that it does not know itself."""
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    if isinstance(value, Decimal):
+        return str(value)  # a float would be another number
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def shown_type(kind: Any) -> str:
+    """Return a type as a user writes it."""
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+
+
+class PydanticCodec(Generic[_Value]):
     """JSON of a pydantic model, or of any type that pydantic knows: checked both ways.
 
     Args:
@@ -42,6 +89,10 @@ class PydanticCodec:
     Raises: ConfigError: pydantic is not installed (extra `pydantic`).
     """
 
+    @overload
+    def __init__(self, kind: type[_Value]) -> None: ...
+    @overload
+    def __init__(self: PydanticCodec[Any], kind: Any) -> None: ...
     def __init__(self, kind: Any) -> None:
         try:
             from pydantic import TypeAdapter
@@ -49,14 +100,19 @@ class PydanticCodec:
             raise ConfigError(
                 f"{error}: PydanticCodec needs it; run pip install 'ordermq[pydantic]'"
             ) from error
+        self._kind = kind
         self._type: TypeAdapter[Any] = TypeAdapter(kind)
 
-    def encode(self, value: Any, /) -> bytes:
+    def __repr__(self) -> str:
+        return f"PydanticCodec({shown_type(self._kind)})"
+
+    def encode(self, value: _Value, /) -> bytes:
         # `dump_json` alone writes a value of another type, too, and only warns.
         return self._type.dump_json(self._type.validate_python(value))
 
-    def decode(self, body: bytes, /) -> Any:
-        return self._type.validate_json(body)
+    def decode(self, body: bytes, /) -> _Value:
+        value: _Value = self._type.validate_json(body)
+        return value
 
 
 class FunctionCodec:
@@ -80,7 +136,20 @@ def require_codec(codec: Codec, group: str) -> Codec:
             group=group,
         )
     require_plain("codec", *functions)
-    return FunctionCodec(_checked(codec.encode), _checked(codec.decode))
+    return _CheckedCodec(codec)
+
+
+class _CheckedCodec(FunctionCodec):
+    """The codec of a client, by the name that its user knows it by."""
+
+    def __init__(self, codec: Codec) -> None:
+        super().__init__(_checked(codec.encode), _checked(codec.decode))
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        # An object without a repr of its own would be shown with its address.
+        own = type(self._codec).__repr__ is object.__repr__
+        return type(self._codec).__name__ if own else repr(self._codec)
 
 
 def _checked(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Never, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, overload
 
 import orjson
 
@@ -23,7 +23,12 @@ from ordermq.wall_time import require_wall_ms
 if TYPE_CHECKING:
     from typing import TypedDict
 
+    from typing_extensions import TypeVar
+
     from ordermq.model.codec import Codec
+
+    # Covariant: a listener of any values takes those of a type.
+    _Value = TypeVar("_Value", default=Any, covariant=True)
 
     class MessageFields(TypedDict, total=False):
         """Keywords of `Producer.message`: the fields of `Message` behind its body."""
@@ -35,6 +40,10 @@ if TYPE_CHECKING:
         delay_level: int
         deliver_at_ms: int
         delay_ms: int
+else:
+    from typing import TypeVar
+
+    _Value = TypeVar("_Value", covariant=True)
 
 
 # A character has at most four bytes, so most texts need not be encoded to be measured.
@@ -476,8 +485,11 @@ class MessageRun(core.MessageRun, Sequence["MessageView"]):
 _stored_reconsume_times = core.MessageView.reconsume_times.__get__
 
 
-class MessageView(core.MessageView):
+class MessageView(core.MessageView, Generic[_Value]):
     """One received message: batch and position; fields are decoded when they are read.
+
+    `MessageView[Order]` is one whose `value()` is an Order to type checkers, as the codec of the
+    client makes it; a bare `MessageView` is one of any value.
 
     The fields of the record are those of `core.contract.MessageView`; a compressed `body` is
     decompressed on its first read, in core. The view keeps the bytes of its whole batch alive;
@@ -528,7 +540,7 @@ class MessageView(core.MessageView):
         except orjson.JSONDecodeError as error:
             raise self._undecodable(f"the body is no JSON: {error}") from error
 
-    def value(self) -> Any:
+    def value(self) -> _Value:
         """Return the value that the codec of the client makes of the body; at each call anew.
 
         Raises:
@@ -545,10 +557,17 @@ class MessageView(core.MessageView):
             )
         body = bytes(self.body)
         try:
-            return codec.decode(body)
+            value: _Value = codec.decode(body)
         except Exception as error:
-            reason = f"the codec does not decode the {len(body)} bytes: {type(error).__name__}"
-            raise self._undecodable(reason) from error
+            from ordermq.model.json_types import JsonMismatch
+
+            # A mismatch tells where, and nothing of the body, which is nobody else's to log.
+            told = str(error) if isinstance(error, JsonMismatch) else type(error).__name__
+            raise self._undecodable(
+                f"{codec!r} does not decode the {len(body)} bytes: {told}. No retry mends that: "
+                "on_failure=DeadLetter(dead_letter_on=DecodeError) moves such messages at once"
+            ) from error
+        return value
 
     def _undecodable(self, reason: str) -> DecodeError:
         queue = self.message_queue

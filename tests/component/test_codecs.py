@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ordermq import (
+    Admin,
     AsyncConsumer,
     AsyncProducer,
     DeadLetter,
+    FailureStory,
     FunctionCodec,
     JsonCodec,
     LitePullConsumer,
     Message,
+    MessageView,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -200,7 +204,7 @@ def test_a_body_that_does_not_decode_goes_the_way_of_the_failure_policy(
     for error in (first, second):
         assert isinstance(error, DecodeError)
         assert (error.topic, error.queue_id, error.offset) == ("orders", 0, 1)
-    assert "the codec does not decode the 3 bytes: ValueError" in caplog.text
+    assert "FunctionCodec does not decode the 3 bytes: ValueError" in caplog.text
     with PullConsumer("look", name_servers=broker.name_servers) as look:
         (queue,) = look.fetch_subscribe_message_queues(dead_letter_topic("g"))
         (letter,) = look.pull(queue, "*", 0, 10).messages
@@ -212,6 +216,37 @@ def test_the_page_of_codecs_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "billed 80",
+        "o-19 Order(number='o-19', amount=70, note=None)",
         "Payment(number='o-18', amount=40)",
         "counted [1, 3]",
     ]
+
+
+@dataclass
+class Payment:
+    number: str
+    cents: int
+
+
+def test_a_body_that_is_not_of_the_type_goes_to_the_dead_letters_at_its_first_failure(
+    broker: EmbeddedBroker, producer: Producer, make_consumer: MakeConsumer
+) -> None:
+    taken: list[Payment] = []
+
+    def listener(messages: Sequence[MessageView[Payment]], context: object) -> None:
+        taken.extend(message.value() for message in messages)
+
+    for body in (b'{"number": "a", "cents": 1}', b'{"number": "b", "cents": "2"}',
+                 b'{"number": "c", "cents": 3, "more": 0}'):  # fmt: skip
+        producer.send(Message("orders", body), sharding_key="k")
+    policy = DeadLetter(dead_letter_on=DecodeError)
+    with make_consumer(listener, codec=JsonCodec(Payment), on_failure=policy) as consumer:
+        eventually(lambda: len(taken) == 2, "those of the type")
+        assert consumer.statistics["diverted"] == 1
+    assert taken == [Payment("a", 1), Payment("c", 3)]
+    with Admin(broker.name_servers) as admin:
+        (letter,) = admin.peek(dead_letter_topic("g"))
+    story = FailureStory.of(letter)
+    assert story is not None
+    assert "JsonCodec(Payment) does not decode" in story.error
+    assert "$.cents: expected an int, got a str" in story.error

@@ -1,13 +1,20 @@
 """A program that test_settings_types.py has checked: each line marked `error` has one, no other."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from ordermq import (
     AsyncConsumer,
     AsyncProducer,
+    ConsumeContext,
     JsonCodec,
     LitePullConsumer,
+    Message,
+    MessageView,
     Producer,
     PullConsumer,
     PushConsumer,
+    PydanticCodec,
     TransactionProducer,
 )
 from ordermq.admin.admin import Admin
@@ -44,3 +51,30 @@ AsyncProducer("shop", name_servers="a:1", codec=JsonCodec())
 AsyncProducer("shop", name_servers="a:1", coded=JsonCodec())  # error
 AsyncConsumer("billing", "orders", name_servers="a:1", codec=JsonCodec())
 AsyncConsumer("billing", "orders", name_servers="a:1", kodec=JsonCodec())  # error
+
+
+@dataclass
+class Order:
+    number: str
+
+
+def bill(messages: Sequence[MessageView[Order]], context: ConsumeContext) -> None:
+    for message in messages:
+        message.value().number.upper()
+        message.value().numbr.upper()  # error
+
+
+def untyped(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+    messages[0].value().anything()
+
+
+PushConsumer("billing", name_servers="a:1", codec=JsonCodec(Order)).orderly(bill)
+PushConsumer("billing", name_servers="a:1").orderly(untyped)
+JsonCodec(Order).decode(b"{}").number.upper()
+JsonCodec(Order).decode(b"{}").numbr.upper()  # error
+JsonCodec(Order).encode("an order")  # error
+JsonCodec(Order | None).decode(b"{}")
+JsonCodec().decode(b"{}").anything()
+PydanticCodec(Order).decode(b"{}").numbr.upper()  # error
+Message("orders", b"paid", key="o-17")  # error
+Producer("shop", name_servers="a:1").send(Message("orders", b"x"), key="o-17")  # error
