@@ -49,6 +49,13 @@ def by_column(rows: pd.DataFrame, states: pd.DataFrame) -> Any:
 
 def by_key(rows: pd.DataFrame, state: Any) -> Any:
     seen, total = (state["seen"], state["total"]) if state else (0, 0)
+    totals = rows["offset"].to_numpy().cumsum() + total
+    out = {"sharding_key": rows["sharding_key"].to_numpy(), "total": totals}
+    return out, {"seen": seen + len(rows), "total": int(totals[-1])}
+
+
+def by_key_of_series(rows: pd.DataFrame, state: Any) -> Any:
+    seen, total = (state["seen"], state["total"]) if state else (0, 0)
     totals = rows["offset"].cumsum() + total
     out = pd.DataFrame({"sharding_key": rows["sharding_key"], "total": totals})
     return out, {"seen": seen + len(rows), "total": int(totals.iloc[-1])}

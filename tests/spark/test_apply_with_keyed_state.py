@@ -34,7 +34,7 @@ from ordermq.spark import (
 )
 from ordermq.spark.stages import failure_policy
 from ordermq.spark.stages.apply_with_keyed_state import StateSpec, is_temporary, run_with_state
-from ordermq.spark.stages.output import OutputShape
+from ordermq.spark.stages.output import FrameCollector, OutputShape
 from ordermq.spark.stages.stage_invocation import StageSpec
 from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW
 from tests.spark.conftest import Broker, needs
@@ -91,9 +91,17 @@ def totals_of_arrow(rows: Any, states: Any) -> Any:
     return pa.table(found | {"key": rows["sharding_key"]}), pa.table(kept)
 
 
+def totals_as_dict(rows: pd.DataFrame, state: Any) -> Any:
+    """The same, by a call per key that returns a dict of columns."""
+    found, new = totals_of_key(rows, state)
+    columns = {name: column.to_numpy() for name, column in found.items()}
+    return columns | {"key": rows["sharding_key"].tolist()}, new
+
+
 FUNCTIONS = {
     "pandas": (totals, False),
     "per key": (totals_of_key, True),
+    "per key, dict": (totals_as_dict, True),
     "arrow": (totals_of_arrow, False),
 }
 
@@ -179,6 +187,70 @@ def test_rows_and_states_are_those_of_a_loop(way: str, runs: list[list[str]], mo
         assert [r for r in rows_found if r[0] == key] == [w for w in wanted if w[0] == key]
     if not per_key:
         assert [row[1] for row in rows_found] == [row[1] for row in wanted]
+
+
+def test_a_call_per_key_owns_its_rows_and_what_it_returned_before_is_safe() -> None:
+    kept = pd.DataFrame({"key": ["-"], "offset": [0], "number": [0], "total": [0]})
+
+    def function(rows: pd.DataFrame, state: Any) -> Any:
+        assert list(rows.index) == list(range(len(rows)))
+        before = rows["offset"].tolist()
+        rows.loc[:, "offset"] = -1
+        rows["new"] = rows["offset"]  # pandas warns of a write into a slice, and warnings fail
+        kept.loc[0] = [rows["sharding_key"][0], before[0], len(before), sum(before)]
+        return kept, None
+
+    keys = ["b", "a", "b", "c", "b", "a"]
+    found = called(spec_of(function), states_of(per_key=True), [batch_of(list(keys))])
+    assert [tuple(row.values()) for row in found] == [
+        ("b", 0, 3, 6), ("a", 1, 2, 6), ("c", 3, 1, 3),
+    ]  # fmt: skip
+
+
+RESULTS: list[Any] = [
+    pd.DataFrame({"n": [1, 2**62 + 1], "name": ["a", None]}),
+    pd.DataFrame({"n": [3.0, None], "name": ["b", "c"]}),
+    pd.DataFrame({"name": ["d"], "n": [4]}),
+    pd.DataFrame({"n": pd.array([5, None], "Int64"), "name": ["e", "f"]}),
+    pd.DataFrame({"n": [], "name": []}),
+    {"n": np.array([6, 7]), "name": np.array(["g", "h"], object)},
+    {"n": [8, None], "name": pa.array(["i", "j"])},
+    {"name": pd.Series(["k"]), "n": pa.chunked_array([[9]])},
+    pa.table({"n": [10], "name": ["l"]}),
+    None,
+]
+
+
+@given(st.lists(st.sampled_from(range(len(RESULTS))), max_size=12))
+def test_results_of_many_calls_are_those_of_each(picked: list[int]) -> None:
+    shape = OutputShape(struct("n bigint, name string"), "UTC")
+    collector = FrameCollector(shape)
+    results = [RESULTS[at] for at in picked]
+    found = [row for one in results for batch in collector.add(one) for row in batch.to_pylist()]
+    found += [row for batch in collector.rest() for row in batch.to_pylist()]
+    assert found == [
+        row for one in results for batch in shape.batches(one) for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        ({"n": [1]}, "missing: \\['name'\\]"),
+        ({"n": np.arange(2), "name": np.array(["a"], object)}, "lengths: {'n': 2, 'name': 1}"),
+        ({"n": [1], "name": 3}, "returned a int as a column"),
+        ({"n": np.zeros((1, 1)), "name": ["a"]}, "column 'n'"),
+        (pd.DataFrame({"n": ["x"], "name": ["a"]}), "column 'n'"),
+        (3, "returned a int: return a pandas DataFrame"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_refused_by_both(result: Any, error: str) -> None:
+    shape = OutputShape(struct("n bigint, name string"), "UTC")
+    collector = FrameCollector(shape)
+    with pytest.raises(ConfigError, match=error):
+        shape.batches(result)
+    with pytest.raises(ConfigError, match=error):
+        [*collector.add(result), *collector.rest()]
 
 
 def test_integers_with_missing_values_are_integers_in_pandas() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -95,7 +95,8 @@ micro-batch are in memory together | one key's rows |
     Args:
         frame: rows of the ordermq source, with the columns topic, broker, queue_id and offset.
         function: (rows) or (rows, context) -> rows or None. Rows are a pandas DataFrame, or a
-            pyarrow RecordBatch; the result must have the schema's columns, in any order.
+            pyarrow RecordBatch; the result, of either kind, a pyarrow Table or a dict of columns,
+            must have the schema's columns, in any order.
             `context` is a `StageContext`. A function decorated with `pandas_udf` takes columns
             and is refused: see `ordered_udf`.
         schema: of the result.
@@ -379,14 +380,16 @@ class _PerKey:
         # The run was checked; grouping within it keeps the order of each key's rows.
         grouped = grouped_by_key(rows.slice(first, end - first), self._by)
         for run in KeyRuns(self._by, MAX_ROWS_OF_A_KEY, OrderCheck("")).of([grouped]):
-            yield from _call_run(self._invocation, run)
+            yield from self._invocation.call_key(run)
+        yield from self._invocation.rest()
 
 
 def run_queues(
     spec: StageSpec, batches: Iterator[Any], by: list[str], max_in_flight: int, concurrent_by: str
 ) -> Iterator[Any]:
     """Run a stage without shuffle: check the run of each queue, then call with it."""
-    invocation, check, collector = StageInvocation(spec), OrderCheck(spec.remedy), BatchCollector()
+    invocation = StageInvocation(spec, by_key=bool(by))
+    check, collector = OrderCheck(spec.remedy), BatchCollector()
     concurrent = None
     if max_in_flight > 1:
         concurrent = ConcurrentKeys(invocation, concurrent_by, max_in_flight)
@@ -410,15 +413,17 @@ def run_keys(
     spec: StageSpec, batches: Iterator[Any], keys: list[str], by_key: bool, is_checked: bool
 ) -> Iterator[Any]:
     """Run a stage over rows sorted by key: a call per key, or for several whole keys."""
-    invocation, collector = StageInvocation(spec), BatchCollector()
+    invocation, collector = StageInvocation(spec, by_key), BatchCollector()
     check = OrderCheck(spec.remedy) if is_checked else None
     # A run goes on over record batches: Spark cuts these anywhere, also within a key.
     runs = KeyRuns(keys, MAX_ROWS_OF_A_KEY, check).of(batches)
     if not by_key:
         runs = _joined(runs)
     for run in runs:
-        for made in _call_run(invocation, run):
+        for made in invocation.call_key(run):
             yield from collector.add(made)
+    for made in invocation.rest():
+        yield from collector.add(made)
     yield from collector.rest()
 
 
@@ -433,10 +438,6 @@ def _joined(runs: Iterator[KeyRun]) -> Iterator[KeyRun]:
         yield KeyRun(None, rows, None, False)
 
 
-def _call_run(invocation: StageInvocation, run: KeyRun) -> Iterable[Any]:
-    return invocation.call_key(run.rows, run.queue, run.key, run.is_continued)
-
-
 def run_group(
     spec: StageSpec, table: Any, keys: list[str], order_by: list[str], is_checked: bool
 ) -> Any:
@@ -447,5 +448,5 @@ def run_group(
     found: list[Any] = []
     # The group is in memory already, so its run is not cut into parts.
     for run in KeyRuns(keys, max(table.num_rows, 1), check).of(sorted_rows.to_batches()):
-        found += _call_run(invocation, run)
+        found += invocation.call_key(run)
     return pa.Table.from_batches(found, schema=spec.output.schema)

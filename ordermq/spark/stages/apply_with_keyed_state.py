@@ -46,7 +46,6 @@ from ordermq.spark.stages.stage_invocation import (
     StageContext,
     StageInvocation,
     StageSpec,
-    function_failed,
     lease_of,
 )
 from ordermq.spark.stages.state_store import (
@@ -97,7 +96,8 @@ def apply_with_keyed_state(
         frame: rows of the ordermq source, with the columns topic, broker, queue_id, offset and
             the key.
         function: (rows, states) or (rows, states, context) -> (rows or None, states or None).
-            Rows are a pandas DataFrame or a pyarrow RecordBatch, the states likewise, one row per
+            Rows are a pandas DataFrame or a pyarrow RecordBatch (returned ones may be a dict of
+            columns, too), the states likewise, one row per
             key in the order in which keys first appear. The DataFrame's index is the key; the
             RecordBatch has the key as its first column. A key that is new has missing values, or
             `initial`. Return the states that change. One whose values are all missing is
@@ -286,7 +286,7 @@ class _StateInvocation(StageInvocation):
     """Calls the function with rows and the states of their keys, for one task."""
 
     def __init__(self, spec: StageSpec, states: StateSpec, max_bytes: int) -> None:
-        super().__init__(spec)
+        super().__init__(spec, by_key=states.per_key)
         self._states = states
         self._max_bytes = max_bytes
         self._folder = self._checked_folder()
@@ -356,32 +356,17 @@ class _StateInvocation(StageInvocation):
         self.queue_state.state.put(states)
         self.queue_state.check_size(self._max_bytes)
 
-    def call_function(self, rows: Any, state: Any, context: StageContext) -> tuple[list[Any], Any]:
+    def call_with(self, rows: Any, state: Any, context: StageContext) -> tuple[list[Any], Any]:
         """Call the user's function; return its rows as batches, and its states as they are.
 
         Raises: LockLost: another member holds the queue now. FunctionFailed: it raised.
         """
-        spec = self.spec
-        if spec.fence is not None:
-            spec.fence.check_rows(rows, context.queue, context.lease)
-        given = self.as_given(rows) if spec.engine == "pandas" else rows
-        try:
-            if spec.with_context:
-                result = spec.function(given, state, context)
-            else:
-                result = spec.function(given, state)
-        except Exception as error:
-            first, last = (rows.slice(at, 1).to_pylist()[0] for at in (0, rows.num_rows - 1))
-            raise function_failed(rows.num_rows, first, last, error) from error
+        result = self._result(rows, (state,), context)
         if not isinstance(result, tuple) or len(result) != 2:
             raise ConfigError(
                 f"the function returned a {type(result).__name__}: return (rows, states)"
             )
-        return spec.output.batches(result[0]), result[1]
-
-    def as_given(self, rows: Any) -> Any:
-        """Return rows as a pandas DataFrame."""
-        return rows.to_pandas()
+        return self._made(result[0]), result[1]
 
 
 class _StateFrame(Protocol):
@@ -506,7 +491,7 @@ class _ColumnInvocation(_StateInvocation):
         assert self.queue_state is not None
         keys = _distinct(rows.column(self._states.key), self._states.schema.field(0).type)
         states = self.queue_state.state.get(keys)
-        result, value = self.call_function(rows, self._frames.given(states), context)
+        result, value = self.call_with(rows, self._frames.given(states), context)
         if value is not None:
             self.keep(self._frames.returned(value, states))
         return result
@@ -525,8 +510,6 @@ class _KeyInvocation(_StateInvocation):
         super().__init__(spec, states, max_bytes)
         self._key_context = self.key_context  # its key finds the state
         self._of_key: dict[Any, dict[str, Any] | None] = {}
-        self._frame: Any = None
-        self._grouped: Any = None
         # A function that changes its state and then raises must not be seen to.
         nested = any(pa.types.is_nested(field_.type) for field_ in states.shape.schema)
         self._copy: Callable[[Any], Any] = copy.deepcopy if nested else dict
@@ -547,9 +530,9 @@ class _KeyInvocation(_StateInvocation):
             key: None if state == nothing else state
             for key, state in zip(keys.to_pylist(), found, strict=True)
         }
-        self._grouped, self._frame = grouped, None
         for run in KeyRuns([by], MAX_ROWS_OF_A_KEY, OrderCheck("")).of([grouped]):
-            yield from self.call_key(run.rows, run.queue, run.key, run.is_continued)
+            yield from self.call_key(run)
+        yield from self.rest()
         values = [state or nothing for state in self._of_key.values()]
         try:
             kept = pa.RecordBatch.from_pylist(values, schema=self._states.shape.schema)
@@ -559,21 +542,10 @@ class _KeyInvocation(_StateInvocation):
             ) from error
         self.keep(pa.RecordBatch.from_arrays([keys, *kept.columns], schema=self._states.schema))
 
-    def as_given(self, rows: Any) -> Any:
-        # Rows of which some were parked are no slice.
-        if self.failures is not None:
-            return rows.to_pandas(use_threads=False)
-        # All rows at once, because a conversion takes half a millisecond, for a row as for a
-        # thousand. The parts are copies, because the function may write into its own.
-        if self._frame is None:
-            self._frame = self._grouped.to_pandas()
-        first = rows.column(0).offset - self._grouped.column(0).offset
-        return self._frame.iloc[first : first + rows.num_rows].reset_index(drop=True)
-
     def call(self, rows: Any, context: StageContext) -> list[Any]:
         state = self._of_key[context.key]
         given = None if state is None else self._copy(state)
-        result, value = self.call_function(rows, given, context)
+        result, value = self.call_with(rows, given, context)
         names = self._states.shape.schema.names
         if value is not None and (not isinstance(value, dict) or set(value) != set(names)):
             found = sorted(value) if isinstance(value, dict) else type(value).__name__

@@ -27,12 +27,16 @@ class KeyRun(NamedTuple):
         key: a value, or a tuple of the values of several columns.
         queue: the rows' message queue; None if there are several, or order is not checked.
         is_continued: the run before this one had the same key.
+        batch, first: the record batch that the rows are a slice of, and where they begin there;
+            None and 0 if they were joined from several.
     """
 
     key: Any
     rows: Any
     queue: MessageQueue | None
     is_continued: bool
+    batch: Any = None
+    first: int = 0
 
 
 def run_ends(columns: Sequence[Any]) -> list[int]:
@@ -77,7 +81,7 @@ class KeyRuns:
         self._names = names
         self._max_rows = max_rows
         self._check = check
-        self._held: list[Any] = []
+        self._held: list[tuple[Any, int, int]] = []  # batch, first row, end
         self._held_rows = 0
         self._key: Any = None
         self._is_continued = False
@@ -108,7 +112,7 @@ class KeyRuns:
             if end - first < self._max_rows:
                 if queue is None and origins is not None:
                     queue = self._check_whole(origins, first, end)
-                yield KeyRun(key, batch.slice(first, end - first), queue, False)
+                yield KeyRun(key, batch.slice(first, end - first), queue, False, batch, first)
             else:
                 yield from self._add(batch, origins, key, first, end)
         for key, first, end, _ in runs:
@@ -124,7 +128,7 @@ class KeyRuns:
             self._begin(key)
         if origins is not None:
             self._check_order(origins, first, end)
-        self._held.append(batch.slice(first, end - first))
+        self._held.append((batch, first, end))
         self._held_rows += end - first
         if self._held_rows >= self._max_rows:
             yield from self._take_held()
@@ -154,10 +158,13 @@ class KeyRuns:
         held, self._held, self._held_rows = self._held, [], 0
         if not held:
             return
-        rows = held[0]
-        if len(held) > 1:
-            rows = pa.Table.from_batches(held).combine_chunks().to_batches()[0]
         queue = next(iter(self._queues)) if len(self._queues) == 1 else None
+        parts = [batch.slice(first, end - first) for batch, first, end in held]
+        if len(parts) == 1:
+            batch, first, _ = held[0]
+            yield KeyRun(self._key, parts[0], queue, self._is_continued, batch, first)
+            return
+        rows = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         yield KeyRun(self._key, rows, queue, self._is_continued)
 
 

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ordermq.callables import require_plain
 from ordermq.core import ProcessQueue, contract
@@ -23,7 +23,10 @@ from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.session import RunningTask, running_task
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, FailureHandler
-from ordermq.spark.stages.output import OutputShape
+from ordermq.spark.stages.output import FrameCollector, OutputShape
+
+if TYPE_CHECKING:
+    from ordermq.spark.stages.rows_by_key import KeyRun
 
 Engine = Literal["pandas", "arrow"]
 
@@ -202,10 +205,39 @@ PROCESS_QUEUES = ProcessQueues()
 # Calling the function.
 
 
-class StageInvocation:
-    """Calls the function for the rows of one task."""
+class SharedFrame:
+    """The rows of record batches as pandas DataFrames: each batch is converted once.
 
-    def __init__(self, spec: StageSpec) -> None:
+    A conversion takes 500 microseconds, for one row as for a thousand, and a slice 20.
+    """
+
+    def __init__(self) -> None:
+        self._batch: Any = None
+        self._frame: Any = None
+
+    def of(self, run: KeyRun) -> Any:
+        """Return the rows of a run; the function may write into them."""
+        if run.batch is None:
+            return run.rows.to_pandas(use_threads=False)
+        if run.batch is not self._batch:
+            # A copy: where Arrow's own memory serves as a column, it cannot be written.
+            self._batch, self._frame = run.batch, run.batch.to_pandas().copy()
+        # No two runs have a row in common, so they may share memory. The shallow copy is a
+        # DataFrame of its own; pandas would warn of a write into a slice.
+        count = run.rows.num_rows
+        frame = self._frame[run.first : run.first + count].copy(deep=False)
+        frame.index = range(count)
+        return frame
+
+
+class StageInvocation:
+    """Calls the function for the rows of one task.
+
+    Args: by_key: calls are many and short, so their rows and results are converted together; end
+        with `rest`.
+    """
+
+    def __init__(self, spec: StageSpec, by_key: bool = False) -> None:
         if spec.engine == "pandas":
             require_packages("pandas")  # of this executor: the driver's were looked at before
         self.spec = spec
@@ -217,6 +249,12 @@ class StageInvocation:
         needs_context = spec.with_context or spec.fence is not None or self.failures is not None
         self._key_context = self.key_context if needs_context else self._same_context
         self._empty_context = self.context(None, None)
+        self._shared = SharedFrame()
+        self._whole: KeyRun | None = None  # whose rows the next call gets, if it gets them all
+        self._collector = FrameCollector(spec.output)
+        self._made: Callable[[Any], list[Any]] = (
+            self._collector.add if by_key and spec.engine == "pandas" else spec.output.batches
+        )
 
     def context(
         self,
@@ -258,19 +296,23 @@ class StageInvocation:
         context = self.context(queue, lease_of(rows, first))
         yield from self._drain(process_queue, rows, end - first, context)
 
-    def call_key(
-        self, rows: Any, queue: MessageQueue | None, key: Any, is_continued: bool
-    ) -> Iterable[Any]:
+    def call_key(self, run: KeyRun) -> Iterable[Any]:
         """Call with the rows of one key, whatever their queues; return its results' rows."""
-        context = self._key_context(rows, queue, key, is_continued)
+        rows, key = run.rows, run.key
+        context = self._key_context(rows, run.queue, key, run.is_continued)
         # The common case, without a process queue: keys are many, and their runs often short.
         if self.failures is None and (self.spec.rows_per_call or rows.num_rows) >= rows.num_rows:
+            self._whole = run
             return self.call(rows, context)
         process_queue = ProcessQueue(f"key {key!r}")
         # Row numbers serve as offsets: those of several queues do not compare.
         numbers = row_tokens(0, rows.num_rows)
         process_queue.put_columns(numbers.cast("B").cast("q"), numbers)
         return self._drain(process_queue, rows, rows.num_rows, context)
+
+    def rest(self) -> list[Any]:
+        """Return the rows of results that were not converted yet."""
+        return self._collector.rest()
 
     def _drain(
         self, process_queue: contract.ProcessQueue, rows: Any, count: int, context: StageContext
@@ -316,18 +358,27 @@ class StageInvocation:
 
         Raises: LockLost: another member holds the queue now. FunctionFailed: the function raised.
         """
+        return self._made(self._result(rows, (), context))
+
+    def _result(self, rows: Any, more: tuple[Any, ...], context: StageContext) -> Any:
+        """Call the function with rows and more arguments; raises as `call`."""
         spec = self.spec
         # Before every call, not once per batch: a batch may take minutes, and the lock may be
         # another member's by then. Mostly answered from memory.
         if spec.fence is not None:
             spec.fence.check_rows(rows, context.queue, context.lease)
-        given = rows.to_pandas() if spec.engine == "pandas" else rows
+        given = self._as_frame(rows) if spec.engine == "pandas" else rows
         try:
-            result = spec.function(given, context) if spec.with_context else spec.function(given)
+            if spec.with_context:
+                return spec.function(given, *more, context)
+            return spec.function(given, *more)
         except Exception as error:
             first, last = (rows.slice(at, 1).to_pylist()[0] for at in (0, rows.num_rows - 1))
             raise function_failed(rows.num_rows, first, last, error) from error
-        return spec.output.batches(result)
+
+    def _as_frame(self, rows: Any) -> Any:
+        run, self._whole = self._whole, None
+        return rows.to_pandas() if run is None else self._shared.of(run)
 
 
 def lease_of(rows: Any, row: int) -> int | None:
