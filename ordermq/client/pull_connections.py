@@ -20,9 +20,16 @@ from ordermq.client.connections import Connections
 from ordermq.clock import CLOCK_ID
 from ordermq.config import RemotingConfig
 from ordermq.core.streams import ConnectionEnd, StreamEnd
-from ordermq.errors import ConnectionLost, ProtocolError, RemotingError, RequestTimeout, StateError
+from ordermq.errors import (
+    ConnectionLost,
+    OrderMQError,
+    ProtocolError,
+    RemotingError,
+    RequestTimeout,
+    StateError,
+)
 from ordermq.forking import ProcessBound
-from ordermq.remoting.command import Framer
+from ordermq.remoting.command import Command, Framer
 from ordermq.remoting.tls import TlsSession, describe_tls_error
 
 _log = logging.getLogger("ordermq.client")
@@ -101,6 +108,42 @@ class PullConnection:
         lost, self._lost = self._lost, []
         for action in lost:
             action(error)
+
+
+def settle_end(
+    ended: asyncio.Future[Command | None],
+    connection: PullConnection,
+    end: StreamEnd,
+    frame: bytes,
+    max_frame_bytes: int,
+) -> None:
+    """Fulfil the future of a stream's end, unless it is done.
+
+    With the answer that was no batch of messages, None where the stream was stopped, or the error
+    that `Connection.request` raises.
+
+    Args: end, frame: of `StreamOwner.on_end`.
+    """
+
+    def failed(error: OrderMQError) -> None:
+        if not ended.done():
+            ended.set_exception(error)
+
+    if ended.done():
+        return
+    if end is StreamEnd.ENDED:
+        ended.set_result(None)
+    elif end is StreamEnd.TIMED_OUT:
+        failed(RequestTimeout("pull: no response in time", address=connection.address))
+    elif end is StreamEnd.LOST:
+        connection.when_lost(failed)
+    elif end is StreamEnd.ANSWERED:
+        try:
+            answer = Framer(max_frame_bytes).feed(frame)[0]
+        except OrderMQError as error:
+            failed(error)
+        else:
+            ended.set_result(answer)
 
 
 class PullConnections(ProcessBound):

@@ -11,7 +11,7 @@ from typing import cast
 
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
-from ordermq.client.pull_connections import PullConnection, engine_obstacle
+from ordermq.client.pull_connections import PullConnection, engine_obstacle, settle_end
 from ordermq.client.session import ClientSession
 from ordermq.clock import CLOCK_ID
 from ordermq.config import PullConfig, PullPathKind
@@ -19,9 +19,8 @@ from ordermq.consumer.fetch.pull_path import QueuePulls, RunningPulls
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import FillLimits, Receiver
 from ordermq.core.streams import StreamEnd, StreamPlan
-from ordermq.errors import OrderMQError, RequestTimeout
 from ordermq.model.message import MessageBatch
-from ordermq.remoting.command import Command, Framer
+from ordermq.remoting.command import Command
 
 
 class EngineLoop:
@@ -117,33 +116,8 @@ class EngineLoop:
         self.offset = offset
         if is_dispatched or (self._has_messages and not self.ended.done()):
             self._target.filled(is_dispatched)
-        if self.ended.done():
-            return
-        if end is StreamEnd.ENDED:
-            self.ended.set_result(None)
-        elif end is StreamEnd.ANSWERED:
-            self._answered(frame)
-        elif end is StreamEnd.TIMED_OUT:
-            self._failed(
-                RequestTimeout(
-                    f"request {self._code}: no response in time, its outcome is unknown",
-                    address=self._connection.address,
-                )
-            )
-        elif end is StreamEnd.LOST:
-            self._connection.when_lost(self._failed)
-
-    def _answered(self, frame: bytes) -> None:
-        try:
-            commands = Framer(self._client.config.max_frame_bytes).feed(frame)
-        except OrderMQError as error:
-            self._failed(error)
-        else:
-            self.ended.set_result(commands[0])
-
-    def _failed(self, error: OrderMQError) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error)
+        most = self._client.config.max_frame_bytes
+        settle_end(self.ended, self._connection, end, frame, most)
 
     def _end(self, _: asyncio.Future[Command | None]) -> None:
         self._stream.forbid()

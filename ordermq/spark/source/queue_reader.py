@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
-from ordermq.client.pull_connections import PullConnection, engine_obstacle
+from ordermq.client.pull_connections import PullConnection, engine_obstacle, settle_end
 from ordermq.client.session import ClientSession
 from ordermq.core.streams import StreamEnd, StreamPlan
-from ordermq.errors import DataLoss, OrderMQError, ProtocolError, RequestTimeout, StateError
+from ordermq.errors import DataLoss, OrderMQError, ProtocolError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import PullFlag, ResponseCode
-from ordermq.remoting.command import Command, Framer
+from ordermq.remoting.command import Command
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.row_blocks import RowBlocks
@@ -237,6 +237,8 @@ class _Part:
         self._end = end
         self._losses: deque[_Loss] = deque()
         self._counted = 0  # of the losses that the answers show
+        self._seen = start  # the next offset when something had come for the last time
+        self._seen_ms = reader.session.clock.now_ms()
         self._pulling: Future[None] | None = None
 
     def begin(self) -> None:
@@ -270,23 +272,16 @@ class _Part:
         """Fill the answers; raises as `read_ranges`."""
         reader, answers = self.reader, self.answers
         session = reader.session
-        answered_ms = session.clock.now_ms()
         try:
             while (at := answers.next) < self._end:
                 try:
                     address, answer = await self._stream(at)
-                    if answers.next > at:
-                        at, answered_ms = answers.next, session.clock.now_ms()
                     if answer is not None:
-                        await self._take(at, address, answer, answered_ms)
-                        if answers.next > at:
-                            answered_ms = session.clock.now_ms()
+                        await self._take(answers.next, address, answer)
                 except OrderMQError as error:
-                    if answers.next > at:
-                        answered_ms = session.clock.now_ms()
                     # A damaged answer may come whole the next time.
                     may_pass = error.retriable or isinstance(error, ProtocolError)
-                    if not may_pass or self._is_late(answered_ms):
+                    if not may_pass or self._is_late():
                         raise
                     session.report_failure(reader.range.broker, "pull", error)
                     reader.must_refresh_route = True  # the master may have moved
@@ -305,7 +300,7 @@ class _Part:
         stream = _Stream(await session.pulls.get(address), reader, self.answers, at)
         return address, await stream.ended
 
-    async def _take(self, at: int, address: str, answer: Command, answered_ms: int) -> None:
+    async def _take(self, at: int, address: str, answer: Command) -> None:
         reader = self.reader
         header = replace(reader.header, queue_offset=at)
         code, reply, body = reader.session.api.pulled(address, header, answer)
@@ -329,10 +324,10 @@ class _Part:
                 end = min(following, reader.range.end)
                 self._losses.append(_Loss(at, end, f"{end - at} messages are missing"))
             self.answers.skip(following)
-        elif not self._skip_missing(at, code, reply, answered_ms):
+        elif not self._skip_missing(at, code, reply):
             await reader.session.clock.sleep_ms(_RETRY_MS)
 
-    def _skip_missing(self, at: int, code: int, reply: PullReplyHeader, answered_ms: int) -> bool:
+    def _skip_missing(self, at: int, code: int, reply: PullReplyHeader) -> bool:
         """Continue behind what the broker lacks; False: it may still come."""
         end = self.reader.range.end
         if code == ResponseCode.PULL_OFFSET_MOVED and reply.min_offset > at:
@@ -340,7 +335,7 @@ class _Part:
             text = f"{found - at} messages expired before they were read"
         # The queue ends before the range does, which the driver saw with messages. A broker that
         # has just started may still be recovering its log, so it gets time before this is a loss.
-        elif self._is_late(answered_ms):
+        elif self._is_late():
             found, text = end, f"the queue ends at offset {reply.max_offset}"
         else:
             return False
@@ -348,17 +343,19 @@ class _Part:
         self.answers.skip(found)
         return True
 
-    def _is_late(self, answered_ms: int) -> bool:
-        waited_ms = self.reader.session.clock.now_ms() - answered_ms
-        return waited_ms > self.reader.options.read_timeout_ms
+    def _is_late(self) -> bool:
+        """Return whether nothing has come for `read_timeout_ms`, as far as this was asked."""
+        now_ms = self.reader.session.clock.now_ms()
+        if self.answers.next != self._seen:
+            self._seen, self._seen_ms = self.answers.next, now_ms
+        return now_ms - self._seen_ms > self.reader.options.read_timeout_ms
 
 
 class _Stream:
     """A stream of the engine, which fills the answers of a part; fulfils `StreamOwner`.
 
     Attributes:
-        ended: done with the answer that was no batch of messages, or None; or with what
-            `Connection.request` raises. Cancel it to end the stream.
+        ended: fulfilled by `settle_end`. Cancel it to end the stream.
     """
 
     def __init__(
@@ -402,21 +399,4 @@ class _Stream:
 
     def on_end(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
         """Take the end of the stream; see `StreamOwner`."""
-        if self.ended.done():
-            return
-        if end is StreamEnd.ANSWERED:
-            try:
-                self.ended.set_result(Framer(self._max_frame_bytes).feed(frame)[0])
-            except OrderMQError as error:
-                self._failed(error)
-        elif end is StreamEnd.TIMED_OUT:
-            address = self._connection.address
-            self._failed(RequestTimeout("pull: no response in time", address=address))
-        elif end is StreamEnd.LOST:
-            self._connection.when_lost(self._failed)
-        else:
-            self.ended.set_result(None)
-
-    def _failed(self, error: OrderMQError) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error)
+        settle_end(self.ended, self._connection, end, frame, self._max_frame_bytes)
