@@ -36,15 +36,21 @@ def offset_message_id(address: bytes, port: int, physical_offset: int) -> str:
 
 def broker_of(message_id: str) -> str:
     """Return `address:port` of the broker in its id of a message; empty for an id of other form."""
-    import ipaddress  # here, as few ask who stored a message
-
-    # The address, 4 bytes of the port and 8 of the position.
     try:
-        host = bytes.fromhex(message_id)[:-8]
-        address = ipaddress.ip_address(host[:-4])
+        return host_of(bytes.fromhex(message_id)[:-8])  # without the position
     except ValueError:
         return ""
-    port = int.from_bytes(host[-4:], "big")
+
+
+def host_of(stored: bytes) -> str:
+    """Return `address:port` of a host as messages have it: 4 or 16 bytes, and 4 of the port.
+
+    Raises: ValueError: it is of another length.
+    """
+    import ipaddress  # here, as few ask where a message comes from
+
+    address = ipaddress.ip_address(stored[:-4])
+    port = int.from_bytes(stored[-4:], "big", signed=True)
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 

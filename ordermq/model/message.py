@@ -15,7 +15,7 @@ from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
 from ordermq.errors import ConfigError, DecodeError, ProtocolError, StateError
 from ordermq.model import identifiers
 from ordermq.model import properties as props
-from ordermq.model.identifiers import offset_message_id
+from ordermq.model.identifiers import host_of, offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
 from ordermq.wall_time import require_wall_ms
@@ -622,12 +622,12 @@ class MessageView(core.MessageView, Generic[_Value]):
     @property
     def born_host(self) -> str:
         """`address:port` of the producer."""
-        return _host(self.born_host_bytes)
+        return host_of(self.born_host_bytes)
 
     @property
     def store_host(self) -> str:
         """`address:port` of the broker that stored it."""
-        return _host(self.store_host_bytes)
+        return host_of(self.store_host_bytes)
 
     @property
     def offset_message_id(self) -> str:
@@ -635,11 +635,3 @@ class MessageView(core.MessageView, Generic[_Value]):
         host = self.store_host_bytes
         port = int.from_bytes(host[-4:], "big", signed=True)
         return offset_message_id(host[:-4], port, self.physical_offset)
-
-
-def _host(host: bytes) -> str:
-    import ipaddress  # here, as few ask where a message was born
-
-    address = ipaddress.ip_address(host[:-4])
-    port = int.from_bytes(host[-4:], "big", signed=True)
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
