@@ -22,7 +22,7 @@ class FailureStory(Value):
     Args:
         error: type and text of the last exception, at most 1,000 characters; or that the listener
             returned that it failed.
-        attempts: failed attempts, with the last one.
+        attempts: failed attempts, with the last one; 0 if they are not known.
         first_failed_ms: time of the first one by this owner of the queue, ms since 1970; 0 if it is
             not known, as of a message that came from a retry topic.
         queue: `topic@broker/number` that it was consumed from. Of a concurrent group's later
@@ -61,7 +61,7 @@ class FailureStory(Value):
         """Add it to a message's properties, as far as they have room."""
         told = {
             ERROR: _plain(self.error)[:_MAX_ERROR],
-            ATTEMPTS: str(self.attempts),
+            ATTEMPTS: str(self.attempts or ""),
             FIRST_MS: str(self.first_failed_ms or ""),
             QUEUE: self.queue,
             OFFSET: str(self.offset),

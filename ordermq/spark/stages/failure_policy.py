@@ -19,6 +19,7 @@ import pyarrow.fs
 from ordermq import Producer
 from ordermq.config import ProducerConfig, RemotingConfig
 from ordermq.errors import ConfigError
+from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import client_options
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
 DEAD_LETTER_GROUP = "ordermq-spark-dead-letters"
-# Characters. The properties of a message may have 32 KiB together, and a traceback fills that.
-_MAX_ERROR_LENGTH = 1_000
 # Keys that JSON gives back as they were.
 _PARKABLE = (str, int)
 
@@ -194,23 +193,19 @@ def send_dead_letter(
     # A stage may have dropped the body, and a broker accepts no empty message.
     if not body:
         body = orjson.dumps(dict(row), default=_json_value)
-    stamp = {
-        # U+0001 and U+0002 separate properties in a message and must not occur in one.
-        "omq_error": reason.replace("\x01", " ").replace("\x02", " ")[:_MAX_ERROR_LENGTH],
-        "omq_failed_offset": str(row.get("offset", "")),
-        "omq_failed_queue": str(queue) if queue is not None else "",
-    }
     kept = {
         name: value
         for name, value in dict(row.get("properties") or {}).items()
         if name not in RESERVED_PROPERTIES and value
     }
+    where = "" if queue is None else str(queue)
+    FailureStory(reason, queue=where, offset=row.get("offset", -1)).add_to(kept)
     key = row.get("sharding_key")
     message = Message(
         topic,
         bytes(body),
         tags=row.get("tags") or None,
-        properties=kept | {name: text for name, text in stamp.items() if text},
+        properties=kept,
     )
     # By the sharding key, so that the rows of a parked key stay in order in the topic, too.
     producer = _PRODUCERS.get(*client_options(client))

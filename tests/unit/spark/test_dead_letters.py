@@ -1,0 +1,46 @@
+"""Dead letters of stages on Spark: what their properties tell."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ordermq.model.failure_story import FailureStory
+from ordermq.model.message import Message
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.stages import failure_policy
+from ordermq.spark.stages.failure_policy import send_dead_letter
+
+QUEUE = MessageQueue("orders", "b", 3)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+    found: list[Message] = []
+    producer = SimpleNamespace(send=lambda message, sharding_key: found.append(message))
+    monkeypatch.setattr(failure_policy, "_PRODUCERS", SimpleNamespace(get=lambda *_: producer))
+    return found
+
+
+def letter(sent: list[Message], properties: Any) -> Message:
+    row = {"body": b"x", "offset": 7, "properties": properties}
+    client = {"name_servers": "127.0.0.1:9876"}
+    send_dead_letter("dead", client, row, QUEUE, "ValueError: \x01 no number")
+    return sent[-1]
+
+
+def test_a_failed_row_tells_of_this_failure_only(sent: list[Message]) -> None:
+    before: dict[str, str] = {"color": "red"}
+    FailureStory("KeyError: 'a'", 3, 5, "old@b/1", 4, "billing", "m").add_to(before)
+    found = letter(sent, before)
+    assert found.properties["color"] == "red"
+    assert FailureStory.of(found) == FailureStory(
+        "ValueError:   no number", queue="orders@b/3", offset=7
+    )
+
+
+def test_a_failed_row_without_room_for_the_error_is_sent_without_it(sent: list[Message]) -> None:
+    full = {"color": "x" * 32_700}
+    assert dict(letter(sent, full).properties) == full
