@@ -23,6 +23,7 @@ One line is one event with these members:
 | lane | START by key: most messages of the queue in listeners at the same time |
 | client, lease_ms | LOCK_OK: client id and life of the granted lock |
 | sent | LOCK_OK at the client: `t` at the send of the granted request, ns |
+| decided | LOCK_OK of a broker: `t` when its lease began, ns; the line follows when it is durable |
 | detail | the reason; PARKED in a DIVERT to a parking topic, which holds the key back; BY_COMMIT |
 """
 

@@ -11,10 +11,6 @@ from ordermq.audit.report import Cause, HandOff, HandOffKind, Holding
 from ordermq.audit.run import MS, Process, Run, named
 from ordermq.events import BY_COMMIT
 
-# A broker takes `t` when it records a grant, some time after it read its own clock, so a lease
-# seems to end that much later than it does.
-RECORDING_DELAY_NS = 5 * MS
-
 
 @dataclass(slots=True)
 class Change:
@@ -136,11 +132,13 @@ class OwnershipRules:
         client, epoch = event["client"], event.get("epoch", 0)
         life = self._run.broker_life[progress.name[2]]
         progress.broker_seen = True
+        # The lease runs from the decision; `t` comes when the grant is durable, any time later.
+        decided = event.get("decided", t)
         # A restarted broker has either lost its locks or restored them.
-        live = life == progress.holder_of and t < progress.holder_until - RECORDING_DELAY_NS
+        live = life == progress.holder_of and decided < progress.holder_until
         live = live and progress.holder != ""
         if live and progress.holder != client:
-            left = (progress.holder_until - t) / MS
+            left = (progress.holder_until - decided) / MS
             self._run.violate(
                 "I6",
                 progress,
@@ -160,7 +158,7 @@ class OwnershipRules:
             progress.epoch, progress.epoch_ref = max(epoch, progress.epoch), ref
         progress.holder, progress.holder_epoch, progress.holder_ref = client, epoch, ref
         progress.holder_of = life
-        progress.holder_until = t + event.get("lease_ms", 0) * MS
+        progress.holder_until = decided + event.get("lease_ms", 0) * MS
 
     def _check_epoch_rises(
         self, progress: DeliveredOffsets, client: str, epoch: int, ref: int

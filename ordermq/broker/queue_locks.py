@@ -82,12 +82,13 @@ class QueueLocks:
         granted: Granted,
     ) -> None:
         """Try to lock each queue; `granted` gets an epoch or 0 for each, once they are durable."""
-        if self._clock.now_ms() < self._first_grant_ms:
+        decided_ms = self._clock.now_ms()
+        if decided_ms < self._first_grant_ms:
             self._statistics.locks_refused += len(queues)
             granted([0] * len(queues), None)
             return
         before = [self._table.holder(group, queue) for queue in queues]
-        epochs = self._table.try_lock_batch(group, queues, owner, self._clock.now_ms())
+        epochs = self._table.try_lock_batch(group, queues, owner, decided_ms)
         fresh: list[tuple[MessageQueue, int]] = []
         taken_over: list[tuple[MessageQueue, str, int]] = []
         for queue, epoch, holder in zip(queues, epochs, before, strict=True):
@@ -119,7 +120,7 @@ class QueueLocks:
                 epoch if epoch and self._holds(group, queue, owner, epoch) else 0
                 for queue, epoch in zip(queues, epochs, strict=True)
             ]
-            self._record_grants(group, queues, owner, held)
+            self._record_grants(group, queues, owner, held, decided_ms)
             granted(held, None)
 
         self._undecided += 1
@@ -269,7 +270,12 @@ class QueueLocks:
             )  # fmt: skip
 
     def _record_grants(
-        self, group: str, queues: Sequence[MessageQueue], owner: str, epochs: Sequence[int]
+        self,
+        group: str,
+        queues: Sequence[MessageQueue],
+        owner: str,
+        epochs: Sequence[int],
+        decided_ms: int,
     ) -> None:
         for queue, epoch in zip(queues, epochs, strict=True):
             if not epoch:
@@ -279,6 +285,7 @@ class QueueLocks:
                 self._history.record(
                     EventType.LOCK_OK, group=group, topic=queue.topic, broker=queue.broker_name,
                     queue=queue.queue_id, epoch=epoch, client=owner, lease_ms=self.lease_ms,
+                    decided=decided_ms * 1_000_000,
                 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from ordermq import (
@@ -324,6 +325,75 @@ def test_the_databases_restart_loses_and_repeats_nothing(
     eventually(lambda: _counted(ledger) == 600, "all messages after the restarts")
     assert ledger.bodies() == list(range(600))
     assert consumer.close()  # before its engine
+    engine.dispose()
+
+
+class SharedTotal(Ledger):
+    """A ledger with one row that the calls of all queues change, under SERIALIZABLE."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.conflicts = 0
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE total (n INTEGER)"))
+            connection.execute(text("INSERT INTO total VALUES (0)"))
+
+    def write(self, messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        super().write(messages, context)
+        try:
+            self.add(context.transaction(), len(messages))
+        except DBAPIError as error:
+            self.conflicts += getattr(error.orig, "sqlstate", "") == "40001"
+            raise
+
+    def add(self, connection: Connection, count: int) -> None:
+        before = connection.scalar(text("SELECT n FROM total")) or 0
+        connection.execute(text("UPDATE total SET n = :n"), {"n": before + count})
+
+
+def test_serialization_failures_and_a_crash_of_the_database_lose_and_repeat_nothing(
+    producer: Producer, make_consumer: MakeConsumer, postgresql: PostgreSql
+) -> None:
+    engine = create_engine(postgresql.url, isolation_level="SERIALIZABLE")
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS ledger, total, ordermq_offsets"))
+    ledger = SharedTotal(engine)
+    consumer = make_consumer(
+        ledger,
+        offset_store=ledger.store,
+        on_failure=DeadLetter(max_attempts=2),  # a conflict is no failure of the message
+        suspend_current_queue_time_ms=10,
+    )
+    consumer.start()
+    stop, others = threading.Event(), 0
+
+    def write_beside() -> None:
+        nonlocal others
+        while not stop.wait(0.005):
+            with contextlib.suppress(DBAPIError):  # a conflict, or the crash
+                with engine.begin() as connection:
+                    ledger.add(connection, 1)
+                others += 1
+
+    thread = threading.Thread(target=write_beside)
+    thread.start()
+    try:
+        send(producer, 100)
+        eventually(lambda: ledger.conflicts > 20, "conflicts")
+        postgresql.stop(crash=True)
+        postgresql.start()
+        send(producer, 100, start=100)
+        eventually(lambda: _counted(ledger) == 200, "all messages after the crash")
+    finally:
+        stop.set()
+        thread.join()
+    assert ledger.bodies() == list(range(200))
+    with engine.connect() as connection:
+        total = connection.scalar(text("SELECT n FROM total"))
+    # The crash may hide the outcome of one commit of the other writer, of no call.
+    assert total in (200 + others, 200 + others + 1)
+    assert consumer.statistics["diverted"] == 0
+    assert consumer.close()
     engine.dispose()
 
 

@@ -52,9 +52,17 @@ class Run:
         self.keys |= dict(zip(offsets, keys, strict=False))
         self.record(self.broker, "STORE", group="", offs=list(offsets), keys=list(keys), **members)
 
-    def grant(self, client: str, epoch: int, lease_ms: int = BROKER_LEASE_MS) -> None:
+    def grant(
+        self, client: str, epoch: int, lease_ms: int = BROKER_LEASE_MS, write_ms: int = 0
+    ) -> None:
+        """Args: write_ms: until the grant is durable."""
         if self.broker:
-            self.record(self.broker, "LOCK_OK", epoch=epoch, client=client, lease_ms=lease_ms)
+            decided = self.t + MS
+            self.wait_ms(write_ms)
+            self.record(
+                self.broker, "LOCK_OK", epoch=epoch, client=client, lease_ms=lease_ms,
+                decided=decided,
+            )  # fmt: skip
 
     def accept(self, client: str, offset: int) -> None:
         if self.broker:

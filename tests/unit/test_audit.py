@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from audit_histories import Run, close_all, concurrently, two_members
+from audit_histories import BROKER_LEASE_MS, Run, close_all, concurrently, two_members
 
 from ordermq.audit import AuditReport, HistoryError, audit
 from ordermq.audit.history import Histories
@@ -898,6 +898,20 @@ def test_a_message_may_start_before_the_broker_has_written_its_line() -> None:
     run.commit("a", 2)
     run.store(1, keys=["k0"])
     sound(run)
+
+
+def test_a_lease_at_the_broker_runs_from_its_decision_and_not_from_its_write() -> None:
+    run = Run()
+    run.store(0)
+    run.open("a")
+    run.open("b")
+    run.grant("a", 1, write_ms=500)
+    run.wait_ms(BROKER_LEASE_MS - 300)
+    run.grant("b", 2)  # 201 ms behind the end of the lease, and 300 before it by the lines
+    assert audit(run.events, complete=False).ok
+    run.wait_ms(BROKER_LEASE_MS - 500)
+    run.grant("a", 3, write_ms=600)  # decided too early, and written late enough
+    assert broken(audit(run.events, complete=False)) == ["I6"]
 
 
 def test_a_run_cut_short_is_not_asked_for_its_last_messages() -> None:

@@ -53,6 +53,8 @@ def test_store_events_have_offsets_sharding_keys_and_tags(recorded: Recorded) ->
 def test_lock_and_commit_events_are_in_the_order_of_the_broker(
     recorded: Recorded, clock: ManualClock
 ) -> None:
+    began_ms = clock.now_ms()
+
     def scene(broker: EmbeddedBroker) -> None:
         with WireClient(broker.port, "a") as a, WireClient(broker.port, "b") as b:
             a.send("orders")
@@ -80,4 +82,6 @@ def test_lock_and_commit_events_are_in_the_order_of_the_broker(
     assert sorted(told[7:9]) == [("LOCK_LOST", 0, "b", 2), ("LOCK_LOST", 1, "b", 3)]
     assert [one[:3] for one in told[9:]] == [("LOCK_OK", 0, "a"), ("LOCK_OK", 1, "a")]
     assert events[0]["lease_ms"] == 60_000
+    decided = [e["decided"] // 1_000_000 for e in events if e["type"] == "LOCK_OK"]
+    assert decided == [began_ms] * 4 + [began_ms + 60_001] * 2
     assert events[2]["off"] == 1
