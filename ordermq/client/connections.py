@@ -250,15 +250,7 @@ class Connections(ProcessBound):
         if self._config.tls and self._tls is None:
             self._tls = client_context(self._config)
         try:
-            connection = await Connection.open(
-                address,
-                self._clock,
-                self._config,
-                self,
-                self._tls,
-                self._dialer,
-                self._reading_of,
-            )
+            connection = await self._open_one(address)
         except ConnectFailed:
             longest = self._config.reconnect_delay_ms * _MAX_BACKOFF
             self._not_before_ms[address] = (
@@ -270,6 +262,18 @@ class Connections(ProcessBound):
         self.own[address].append(connection.own_address)
         self._open[address] = connection
         return connection
+
+    async def _open_one(self, address: str) -> Connection:
+        """Connect once; for subclasses that speak another protocol."""
+        return await Connection.open(
+            address,
+            self._clock,
+            self._config,
+            self,
+            self._tls,
+            self._dialer,
+            self._reading_of,
+        )
 
     # ConnectionEvents
 

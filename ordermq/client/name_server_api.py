@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ordermq.client.connections import Connections
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.config.address_map import AddressMap
-from ordermq.config.checks import require_bare_addresses, split_address
+from ordermq.config.checks import GRPC, require_bare_addresses, split_address
 from ordermq.errors import BrokerError, ConfigError, OrderMQError, RemotingError, RouteError
 from ordermq.remoting.bodies import TopicRoute, cluster_names_from_body, masters_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -22,6 +22,7 @@ from ordermq.remoting.headers import RouteHeader, TopicHeader
 from ordermq.remoting.race import staggered
 
 _T = TypeVar("_T")
+_Ask: TypeAlias = Callable[[str], Awaitable[_T | None]]
 
 
 class _Reply(NamedTuple, Generic[_T]):
@@ -33,7 +34,7 @@ class _Reply(NamedTuple, Generic[_T]):
 
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses in `host:port;host:port` or in a list.
+    """Return the addresses in `host:port;host:port` or in a list; `grpc://host:port` of proxies.
 
     Raises: ConfigError: no address, or one that is not host:port.
     """
@@ -50,8 +51,18 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     if not addresses:
         raise ConfigError("name_servers is empty: expected host:port, as 127.0.0.1:9876")
     for address in addresses:
-        split_address(address)
+        split_address(address.removeprefix(GRPC))
+    of_proxies = [address.startswith(GRPC) for address in addresses]
+    if any(of_proxies) and not all(of_proxies):
+        raise ConfigError(
+            "name_servers has endpoints of a proxy (grpc://) and name servers: expected one kind"
+        )
     return addresses
+
+
+def are_proxies(addresses: Sequence[str]) -> bool:
+    """Return True if these are a proxy's endpoints, to be spoken to over gRPC."""
+    return addresses[0].startswith(GRPC)
 
 
 class NameServerApi:
@@ -101,7 +112,7 @@ class NameServerApi:
             self._check(address, answer, topic)
             return self._reachable(TopicRoute.from_body(answer.body))
 
-        return await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, read, topic)
+        return await self._ask(self._request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, read), topic)
 
     async def masters(self) -> dict[str, str]:
         """Return the address of every broker's master, by broker name.
@@ -115,7 +126,7 @@ class NameServerApi:
             self._address_map.require_apart(told.items())
             return {name: self._address_map.translate(told[name]) for name in told}
 
-        return await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None, read) or {}
+        return await self._ask(self._request(RequestCode.GET_BROKER_CLUSTER_INFO, None, read)) or {}
 
     async def cluster_names(self) -> list[str]:
         """Return the names of the clusters that the brokers belong to, sorted.
@@ -127,7 +138,7 @@ class NameServerApi:
             self._check(address, answer)
             return cluster_names_from_body(answer.body)
 
-        return await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None, read) or []
+        return await self._ask(self._request(RequestCode.GET_BROKER_CLUSTER_INFO, None, read)) or []
 
     async def delete_topic(self, topic: str) -> None:
         """Forget a topic at every name server; its brokers must have deleted it before.
@@ -149,18 +160,28 @@ class NameServerApi:
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
         self._check(address, answer)
 
-    async def _ask(
+    def _request(
         self,
         code: RequestCode,
         ext: dict[str, str] | None,
         read: Callable[[str, Command], _T | None],
-        topic: str | None = None,
-    ) -> _T | None:
+    ) -> _Ask[_T]:
+        """Return what asks one server, whose address it is given."""
+
+        async def ask(address: str) -> _T | None:
+            timeout_ms = self._config.request_timeout_ms
+            command = Command.request(code, ext)
+            # Read here: a server that answers with garbage has failed, and the next one is asked.
+            return read(address, await self._connections.request(address, command, timeout_ms))
+
+        return ask
+
+    async def _ask(self, ask: _Ask[_T], topic: str | None = None) -> _T | None:
         """Return the first answer that says something; None only if no server knows better."""
         unheard = set(self._order)
         is_unknown = False
         failure: OrderMQError | None = None
-        attempts = [partial(self._start, address, code, ext, read) for address in self._order]
+        attempts = [partial(self._start, address, ask) for address in self._order]
         wake = asyncio.Event()
         self._waiting.add(wake)
         try:
@@ -188,7 +209,7 @@ class NameServerApi:
         if is_unknown:
             # Those that were down are asked, too, but nobody waits for them once more.
             for address in unheard.difference(self._asking.values()):
-                self._start(address, code, ext, read)
+                self._start(address, ask)
             return None
         if isinstance(failure, BrokerError):
             raise failure
@@ -205,32 +226,15 @@ class NameServerApi:
         for wake in self._waiting:
             wake.set()
 
-    def _start(
-        self,
-        address: str,
-        code: RequestCode,
-        ext: dict[str, str] | None,
-        read: Callable[[str, Command], _T | None],
-    ) -> asyncio.Task[_Reply[_T]]:
-        asking = asyncio.get_running_loop().create_task(self._ask_one(address, code, ext, read))
+    def _start(self, address: str, ask: _Ask[_T]) -> asyncio.Task[_Reply[_T]]:
+        asking = asyncio.get_running_loop().create_task(self._ask_one(address, ask))
         self._asking[asking] = address
         asking.add_done_callback(self._asking.pop)
         return asking
 
-    async def _ask_one(
-        self,
-        address: str,
-        code: RequestCode,
-        ext: dict[str, str] | None,
-        read: Callable[[str, Command], _T | None],
-    ) -> _Reply[_T]:
-        timeout_ms = self._config.request_timeout_ms
+    async def _ask_one(self, address: str, ask: _Ask[_T]) -> _Reply[_T]:
         try:
-            answer = await self._connections.request(
-                address, Command.request(code, ext), timeout_ms
-            )
-            # Read here: a server that answers with garbage has failed, and the next one is asked.
-            found = read(address, answer)
+            found = await ask(address)
         except RemotingError as error:
             if not isinstance(error, BrokerError):  # the caller of a refused request is told
                 self._connections.outages.failed(address, "route request", error)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Answer, Connections
 from ordermq.client.heartbeats import Heartbeats
-from ordermq.client.name_server_api import NameServerApi, parse_name_servers
+from ordermq.client.name_server_api import NameServerApi, are_proxies, parse_name_servers
 from ordermq.client.pull_connections import PullConnections
 from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
 from ordermq.client.runtime import NotDoneInTime, Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
-from ordermq.config.checks import split_address
+from ordermq.config.checks import GRPC, split_address
 from ordermq.errors import OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.loggers import LogErrors, dropped_lines
@@ -35,6 +35,7 @@ from ordermq.remoting.reading import TransportReading, shared_reading
 from ordermq.supervisor import Supervisor, every
 
 if TYPE_CHECKING:
+    from ordermq.client.proxy import ProxyApi
     from ordermq.health import ClientHealth
 
 _log = logging.getLogger("ordermq.client")
@@ -107,17 +108,22 @@ class ClientSession(ProcessBound):
         self.clock = clock if clock is not None else SystemClock()
         self.runtime = Runtime.acquire()
         self.supervisor = Supervisor(self.clock, _log, on_internal_error)
-        self.connections = Connections(
-            self.clock,
-            config,
-            on_request,
-            self._connection_lost,
-            shared_reading if are_reads_shared else TransportReading,
-        )
+        # The requests of a client of proxies, for those who use what only a proxy has; else None.
+        self.proxy: ProxyApi | None = None
+        if are_proxies(addresses):
+            self._speak_to_proxies([each.removeprefix(GRPC) for each in addresses], on_request)
+        else:
+            self.connections = Connections(
+                self.clock,
+                config,
+                on_request,
+                self._connection_lost,
+                shared_reading if are_reads_shared else TransportReading,
+            )
+            self.api = BrokerApi(self.connections, config, own_id)
+            self.name_servers = NameServerApi(self.connections, addresses, config, self.clock)
         self.pulls = PullConnections(config, self.connections)
         self.outages = self.connections.outages
-        self.api = BrokerApi(self.connections, config, own_id)
-        self.name_servers = NameServerApi(self.connections, addresses, config, self.clock)
         self.routes = Routes(
             self.name_servers, self.clock, config.forget_broker_after_ms, events=self
         )
@@ -140,6 +146,21 @@ class ClientSession(ProcessBound):
         self._background: set[asyncio.Task[object]] = set()
         self._closing = threading.RLock()  # one `close` at a time; a signal handler's, too
         self._is_released = False
+
+    def _speak_to_proxies(
+        self, addresses: Sequence[str], on_request: Callable[[str, Command], Answer]
+    ) -> None:
+        from ordermq.client.proxy import ProxyApi, ProxyConnections, ProxyRoutes  # of an extra
+
+        config, clock = self.config, self.clock
+        connections = ProxyConnections(
+            clock, config, self.client_id, on_request, self._connection_lost
+        )
+        self.connections = connections
+        self.api = self.proxy = ProxyApi(
+            connections, config, self.client_id, addresses, self.runtime, clock, on_request
+        )
+        self.name_servers = ProxyRoutes(connections, addresses, config, clock, self.proxy.add_topic)
 
     # From any thread but the I/O thread.
 
@@ -476,7 +497,7 @@ def _address_towards(server: str) -> str:
     """Return the local address of the route to a server."""
     try:
         # A DNS server that is away must not hold up the construction of a client for longer.
-        address = look_up(*split_address(server)).result(_LOOK_UP_S)[0]
+        address = look_up(*split_address(server.removeprefix(GRPC))).result(_LOOK_UP_S)[0]
         with socket.socket(address.family, socket.SOCK_DGRAM) as probe:
             # Connecting a datagram socket only chooses the local address; no packet is sent.
             probe.connect(address.place)

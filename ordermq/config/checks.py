@@ -147,6 +147,9 @@ def refuse_unknown(call: Callable[..., object], unknown: Mapping[str, object]) -
     )
 
 
+GRPC = "grpc://"  # before the address of a proxy's endpoint
+
+
 def require_bare_addresses(text: object) -> None:
     """Raise ConfigError if there is more than `host:port` in name servers, such as a secret."""
     # Looked at before it is cut, and not shown: whatever stands here may be a secret, and a
@@ -157,10 +160,10 @@ def require_bare_addresses(text: object) -> None:
             "name_servers has a user or a secret before an '@': expected host:port alone; give "
             "access_key= and secret_key="
         )
-    if "://" in whole:
+    if "://" in whole.replace(GRPC, ""):
         raise ConfigError(
-            "name_servers has a scheme before '://': expected host:port alone, as 127.0.0.1:9876; "
-            "tls=True asks for TLS"
+            "name_servers has a scheme before '://': expected host:port alone, as 127.0.0.1:9876, "
+            "or grpc://host:port of a proxy; tls=True asks for TLS"
         )
 
 

@@ -15,13 +15,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from ordermq.callables import require_plain
-from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.outcome_future import SIGNAL_CHECK_S
 from ordermq.client.session import new_client_id
 from ordermq.client.user_code import CallersLoop, OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
-from ordermq.config import ConsumeMode, ConsumerConfig, MessageModel
+from ordermq.config import ConsumeFromWhere, ConsumeMode, ConsumerConfig, MessageModel
 from ordermq.config.checks import refuse_unknown
 from ordermq.consumer.dispatch.failure_policy import (
     MAX_RECONSUME_TIMES,
@@ -72,6 +72,7 @@ _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
 _C = TypeVar("_C", bound=ConcurrentListener)
 _CLOSE_TIMEOUT_S = 60.0
+_SHORTEST_PROXY_LEASE_MS = 10_000
 _COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SIGNALS_LEFT_ALONE = (
@@ -151,7 +152,9 @@ class PushConsumer(GroupConsumer):
             raise ConfigError(
                 "history: not for broadcasting: every member has every message", group=self.group
             )
-        self._pops = self.config.consume_mode is ConsumeMode.POP
+        self._is_behind_proxy = are_proxies(self.name_servers)
+        # A proxy leases batches over gRPC; it has no other way.
+        self._pops = self.config.consume_mode is ConsumeMode.POP or self._is_behind_proxy
         if self._pops:
             self._check_pop(on_failure, offset_store)
         self._offset_store = offset_store
@@ -222,6 +225,22 @@ class PushConsumer(GroupConsumer):
                 f"consume_mode='pop' is not for {problem}; or leave consume_mode out",
                 group=self.group,
             )
+        if self._is_behind_proxy:
+            self._check_proxy()
+
+    def _check_proxy(self) -> None:
+        config, problem = self.config, ""
+        if config.rebalance.consume_from_where is not ConsumeFromWhere.LAST_OFFSET:
+            problem = "consume_from_where: a proxy starts every new group at the end of its queues"
+        elif config.pop.pop_invisible_ms < _SHORTEST_PROXY_LEASE_MS:
+            problem = (
+                f"pop_invisible_ms={config.pop.pop_invisible_ms}: a proxy leases messages for "
+                f"{_SHORTEST_PROXY_LEASE_MS} ms at least"
+            )
+        elif config.remoting.namespace:
+            problem = "namespace: give namespace_v2, that of RocketMQ 5"
+        if problem:
+            raise ConfigError(f"grpc:// is not for {problem}", group=self.group)
 
     def _check_offset_store(self, store: AnyOffsetStore) -> None:
         consume = self.config.consume

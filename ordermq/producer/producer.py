@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from ordermq.callables import require_plain
-from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.runtime import NotDoneInTime, Shutdown
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
@@ -119,6 +119,9 @@ class Producer(Starting):
         self._latency_faults = (
             LatencyFaults(self._clock) if self.config.send.send_latency_fault else None
         )
+        self._is_behind_proxy = are_proxies(self.name_servers)
+        if self._is_behind_proxy:
+            selector = _selector_of_proxy(selector, self.config, self.group)
         self._routing = QueueRouting(selector, self.config.send, self._latency_faults)
         self._client: ClientSession | None = None  # from `start` on, as what else is optional
         self._closed = False
@@ -619,6 +622,8 @@ class Producer(Starting):
         fallbacks: int = _FALLBACKS,
     ) -> SendRequest:
         self._live()
+        if self._is_behind_proxy:
+            _fit_to_proxy(message, key, queue, pending)
         # Any queue will do for an unordered message, so another broker's may store it, too. Not
         # for a batch of several requests: its messages lie in one queue.
         is_unordered = key is None and queue is None and len(pending) == 1
@@ -950,6 +955,50 @@ class Producer(Starting):
 
     def _not_running(self) -> StateError:
         return not_running("producer", self.group, was_closed=self._closed)
+
+
+def _selector_of_proxy(
+    selector: str | QueueSelector, config: ProducerConfig, group: str
+) -> str | QueueSelector:
+    """Return the selector that chooses as a proxy does, which decides itself."""
+    if selector not in ("java", "grpc"):
+        raise ConfigError(
+            f"selector={selector!r}: RocketMQ's proxy chooses the queue of a key itself; leave the "
+            "selector out, or give the addresses of name servers",
+            group=group,
+        )
+    if config.remoting.namespace:
+        raise ConfigError(
+            "grpc:// is not for namespace: give namespace_v2, that of RocketMQ 5", group=group
+        )
+    return "grpc"
+
+
+def _fit_to_proxy(
+    message: Message,
+    key: ShardingKey | None,
+    queue: MessageQueue | None,
+    pending: Sequence[PendingMessage],
+) -> None:
+    """Let a request have one message only if it has a key.
+
+    Raises: ConfigError: a proxy would put the message into another queue.
+    """
+    if queue is not None:
+        raise ConfigError(
+            f"queue={queue}: RocketMQ's proxy chooses the queue itself; give a sharding_key",
+            topic=message.topic,
+        )
+    if key is None:
+        return
+    for each in pending:
+        if len(each) > 1:
+            raise ConfigError(
+                "send_batch with a sharding key: RocketMQ's proxy puts a batch into any queue; "
+                "send its messages one by one, as by send_many",
+                topic=message.topic,
+            )
+        each.is_alone = True
 
 
 def no_pair(event: object) -> ConfigError:

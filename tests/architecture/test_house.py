@@ -13,7 +13,8 @@ ENDINGS = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h", ".sh"}
 MAY_SKIP = {
     "tests/interop/test_proxy.py",  # RocketMQ 4 has no proxy
     "tests/interop/test_pop.py",  # nor POP
-    "tests/interop/test_grpc_keys.py",  # nor gRPC
+    "tests/interop/test_grpc.py",  # nor gRPC
+    "tests/interop/test_grpc_keys.py",
     "tests/conftest.py",
     "tests/component/test_cdc_postgresql.py",  # PostgreSQL cannot be had everywhere
     "tests/component/test_dashboard.py",  # asks a Prometheus, which few machines have

@@ -34,6 +34,7 @@ RANKS = (
     {"core"},
     {"model"},
     {"remoting"},
+    {"grpc"},
     {"client"},
     {"leases"},
     {"consumer", "producer"},

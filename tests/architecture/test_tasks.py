@@ -34,6 +34,7 @@ KNOWN = {
     "consumer/dispatch/transactional_listener.py": "the call, unless its task was cancelled",
     "consumer/dispatch/worker_pool.py": "the thread itself, which goes on",
     "consumer/pop/fetcher.py": "the loop that pops, or who gives back what comes after its end",
+    "consumer/pop/grpc_pop.py": "the receive that waits, and cancels its pause",
     "consumer/lite_pull_consumer.py": "the caller of `commit`",
     "producer/request_reply.py": "nobody: a timer; and registrations, which log their failures",
     "remoting/dialer.py": "the connect that races the addresses",

@@ -59,6 +59,12 @@ class Cluster:
         assert found is not None, "started without --proxy"
         return found[1]
 
+    @property
+    def grpc(self) -> str:
+        """The endpoint of its proxy, as clients are given it."""
+        plan = json.loads((self.folder / "cluster.json").read_text())
+        return f"grpc://127.0.0.1:{plan['parts']['proxy']['settings']['grpcServerPort']}"
+
     def start(self, part: str) -> None:
         """Returns once it answers, and is known to the name server."""
         self._script("start", part)

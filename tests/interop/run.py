@@ -70,6 +70,7 @@ class Run:
         self.sent = 0
         self.producer_settings: dict[str, Any] = {}
         self.producers_name_servers = ""  # if they are not those of the cluster
+        self.members_name_servers = ""  # likewise
         self._changed = threading.Condition()
         self._processes: list[LineProcess] = []
         self._javas: list[tuple[JavaProcess, Path]] = []  # with their histories
@@ -181,12 +182,16 @@ class Run:
 
     # Consuming.
 
+    @property
+    def _members_name_servers(self) -> str:
+        return self.members_name_servers or self.cluster.name_servers
+
     def member(self, name: str, tags: str = "*", **settings: Any) -> PushConsumer:
         """Start a member of the group that records its history."""
         settings = MEMBER_SETTINGS | settings
         history = self.folder / f"{name}.jsonl"
         consumer = PushConsumer(
-            self.group, name_servers=self.cluster.name_servers, history=history, **settings
+            self.group, name_servers=self._members_name_servers, history=history, **settings
         )
         consumer.subscribe(self.topic, tags)
         consumer.orderly(self.listener(name))
@@ -210,7 +215,7 @@ class Run:
         self.histories.append(history)
         process = LineProcess(
             [
-                sys.executable, "-m", module, self.cluster.name_servers,
+                sys.executable, "-m", module, self._members_name_servers,
                 self.group, self.topic, str(history), json.dumps(settings),
             ],
             self.folder,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,10 +31,9 @@ def send_by_grpc(cluster: Cluster, topic: str, keys: list[str]) -> None:
     """Send a message of each message group to the proxy."""
     script = ["ci/rocketmq.sh", "jars", cluster.version, "--proxy"]
     jars = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    plan = json.loads((cluster.folder / "cluster.json").read_text())
-    port = plan["parts"]["proxy"]["settings"]["grpcServerPort"]
+    port = cluster.grpc.rpartition(":")[2]
     java = ["java", "-Xmx200m", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
-    line = [*java, "-cp", jars.strip(), str(SENDER), str(port), topic]
+    line = [*java, "-cp", jars.strip(), str(SENDER), port, topic]
     done = subprocess.run(line, input="\n".join(keys).encode(), capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
 

@@ -589,6 +589,10 @@ async def send_dead_letter(
     # broker turns into the dead-letter topic (docs/internals/protocol.md#sending). The broker the
     # message came from is sure to know the group
     # (docs/internals/semantics.md#failures-and-dead-letters).
+    if client.proxy is not None and client.proxy.forward is not None:
+        # A proxy moves it itself, by the handle of its lease, and takes no properties with it.
+        await client.proxy.forward(message, group, attempts)
+        return
     await _store_again(client, group, message, attempts, attempts - 1, story=story)
 
 

@@ -150,6 +150,7 @@ class LocalOffsets:
     """Offsets of a broadcasting member, in its own file; takes the place of `BrokerOffsets`."""
 
     is_local = True
+    stores_starts = True
 
     def __init__(self, file: OffsetFile) -> None:
         self._file = file

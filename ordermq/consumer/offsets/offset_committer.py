@@ -34,10 +34,12 @@ class OffsetStorage(Protocol):
 
     Attributes:
         is_local: a file of this host: it is there at once, or for long it is not.
+        stores_starts: False: the server alone decides where a queue starts, and tells nobody.
     Raises: one of STORE_ERRORS. Fenced: the queue has a newer owner.
     """
 
     is_local: bool
+    stores_starts: bool
 
     async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
         """Return the stored offset of a queue that was just granted, else where the storage lets a
@@ -67,6 +69,7 @@ class BrokerOffsets:
     """Offsets of a group, each at the broker of its queue."""
 
     is_local = False
+    stores_starts = True
 
     def __init__(self, client: ClientSession, group: str) -> None:
         self._client = client
@@ -218,6 +221,8 @@ class OffsetCommitter:
         # stored, the offset would be behind it, and the next commit would move the group back.
         async with self._turn(queue):
             start = await self._storage.take_over(queue, lease)
+            if not self._storage.stores_starts:
+                return start or 0
             detail = ""
             if not start:  # 0 may be the broker's rule for new groups, with nothing stored
                 start = await self.rule.start_of(queue, is_at_zero=start == 0)

@@ -38,6 +38,7 @@ class StoreOffsets:
     """
 
     is_local = False
+    stores_starts = True
 
     def __init__(
         self,

@@ -326,3 +326,4 @@ class PopFetcher:
             self._end(pops)
         self._by_queue.clear()
         await asyncio.gather(*self._late, return_exceptions=True)
+        await self._transport.close()

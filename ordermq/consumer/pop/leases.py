@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import LeaseConfig, PopConfig
-from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.pop.transport import PoppedBatch, PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -224,6 +224,37 @@ class PopLeases:
         return pause_ms
 
 
+class StartStorage(Protocol):
+    """Storage of the starts of queues that nobody has popped."""
+
+    stores_starts: bool  # as of `OffsetStorage`
+
+    async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None: ...
+
+    async def read(self, queue: MessageQueue) -> int | None: ...
+
+    async def write(
+        self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
+    ) -> None: ...
+
+
+class ServerStarts:
+    """Starts behind a proxy: brokers decide them, and tell nobody; fulfils `StartStorage`."""
+
+    stores_starts = False
+
+    async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
+        return 0  # until the first batch says where it begins
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return None
+
+    async def write(
+        self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
+    ) -> None:
+        """Nothing: the broker stores the start with the first pop."""
+
+
 class PopOffsets:
     """Offsets of a group that pops: what is done is acknowledged, the broker moves the offset.
 
@@ -235,7 +266,7 @@ class PopOffsets:
     def __init__(
         self,
         client: ClientSession,
-        at_broker: BrokerOffsets,
+        at_broker: StartStorage,
         transport: PopTransport,
         recorder: EventRecorder,
         batch_of: Callable[[MessageQueue], PoppedBatch | None],
@@ -243,6 +274,7 @@ class PopOffsets:
         self._client = client
         self._recorder = recorder
         self._at_broker = at_broker
+        self.stores_starts = at_broker.stores_starts
         self._transport = transport
         self._batch_of = batch_of
 

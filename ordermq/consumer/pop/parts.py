@@ -9,8 +9,8 @@ from ordermq.client.session import ClientSession
 from ordermq.config import LeaseConfig, PopConfig, PullConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
 from ordermq.consumer.pop.fetcher import PopFetcher
-from ordermq.consumer.pop.leases import PopLeases, PopOffsets
-from ordermq.consumer.pop.transport import RemotingPop
+from ordermq.consumer.pop.leases import PopLeases, PopOffsets, ServerStarts
+from ordermq.consumer.pop.transport import PopTransport, RemotingPop
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -40,13 +40,21 @@ class PopParts:
         self._client = client
         self._statistics = statistics
         self._recorder = recorder
-        self._transport = RemotingPop(client, group, config, from_first=from_first)
+        self._transport = self._choose_transport(group, config, from_first=from_first)
         self.leases = PopLeases(client, self._transport, lease, config, recorder, statistics, held)
+
+    def _choose_transport(self, group: str, config: PopConfig, *, from_first: bool) -> PopTransport:
+        if self._client.proxy is None:
+            return RemotingPop(self._client, group, config, from_first=from_first)
+        from ordermq.consumer.pop.grpc_pop import GrpcPop  # of an extra
+
+        return GrpcPop(self._client, self._client.proxy, group, config)
 
     def offsets(self, at_broker: BrokerOffsets) -> PopOffsets:
         """Make the storage of the member's offsets."""
+        starts = at_broker if self._client.proxy is None else ServerStarts()
         return PopOffsets(
-            self._client, at_broker, self._transport, self._recorder, self.leases.batch_at
+            self._client, starts, self._transport, self._recorder, self.leases.batch_at
         )
 
     def fetcher(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
@@ -55,7 +55,6 @@ class PoppedBatch:
         body: bytes,
         is_fenced: bool,
         asked_ms: int,
-        handle: PopHandle,
     ) -> None:
         self.queue = queue
         self.epoch = epoch
@@ -64,7 +63,6 @@ class PoppedBatch:
         self.body = body
         self.is_fenced = is_fenced
         self.asked_ms = asked_ms
-        self.handle = handle
         self.acknowledged = start
         self.is_releasing = False
 
@@ -107,6 +105,17 @@ class PopTransport(Protocol):
 
     async def give_back(self, batch: PoppedBatch) -> None:
         """End the lease of what is not acknowledged, for other members to take."""
+
+    async def close(self) -> None:
+        """Return once nothing is received any more; what came late is given back."""
+
+
+class RemotingBatch(PoppedBatch):
+    """A batch with the handle that names it to brokers."""
+
+    def __init__(self, *given: Any, handle: PopHandle) -> None:
+        super().__init__(*given)
+        self.handle = handle
 
 
 class RemotingPop:
@@ -168,7 +177,7 @@ class RemotingPop:
             queue.broker_name,
             queue.queue_id,
         )
-        return PoppedBatch(
+        return RemotingBatch(
             queue,
             reply.pop_ms,
             part.start,
@@ -176,10 +185,11 @@ class RemotingPop:
             answer.body,
             bool(reply.fenced),
             asked_ms,
-            handle,
+            handle=handle,
         )
 
     async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
+        assert isinstance(batch, RemotingBatch)
         offsets = batch.unacknowledged(end)
         if offsets:
             namespace = self._client.config.namespace  # names in this body are one letter each
@@ -201,7 +211,11 @@ class RemotingPop:
         left = batch.unacknowledged(batch.end)
         await asyncio.gather(*(self._change(batch, offset, 0) for offset in left))
 
+    async def close(self) -> None:
+        """Nothing: the fetcher waits for each pop."""
+
     async def _change(self, batch: PoppedBatch, offset: int, invisible_ms: int) -> None:
+        assert isinstance(batch, RemotingBatch)
         header = ChangeInvisibleHeader(
             self._group,
             batch.queue.topic,

@@ -1,0 +1,224 @@
+"""Messages of the proxy from sends and to stored records (docs/internals/protocol.md#grpc).
+
+Everything above the wire of this client knows stored records. A message of the proxy becomes one,
+so that views, filters, receivers and traces are those of messages from brokers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from ordermq import core
+from ordermq.config import RemotingConfig
+from ordermq.core.compression import COMPRESSED
+from ordermq.core.contract import RecordWriter
+from ordermq.errors import BrokerError, ProtocolError, RequestTimeout
+from ordermq.grpc.messages import (
+    BodyEncoding,
+    Code,
+    Duration,
+    Message,
+    MessageType,
+    RecoverOrphanedTransaction,
+    Resource,
+    SendMessageRequest,
+    Status,
+    SystemProperties,
+    Timestamp,
+)
+from ordermq.model import properties as props
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.rare_headers import CheckTransactionHeader
+
+_ENTRY = struct.Struct(">iiiii")  # of a batch body: size, two zeros, flag, body length
+_ZLIB = COMPRESSED | 0x300
+_COMPRESSOR_BITS = COMPRESSED | 0x700
+_TRACE_CONTEXT = "TRACE_CONTEXT"
+_NO_HOST = bytes(8)
+# The proxy hides what a broker answered behind these; the broker may have stored the message.
+_UNCLEAR = (50000, 50001, Code.REQUEST_TIMEOUT, Code.PROXY_TIMEOUT)
+
+
+def messages_to_send(
+    config: RemotingConfig, header: SendHeader, body: bytes, wall_ms: int
+) -> SendMessageRequest:
+    """Return the request that sends what a request to a broker would.
+
+    Raises: BrokerError: the proxy has no way to say it.
+    """
+    topic = Resource(namespace=config.namespace_v2, name=header.topic)
+    parts = _entries(body) if header.batch else iter([(header.flag, body, header.properties)])
+    messages = []
+    for flag, part, text in parts:
+        if flag:
+            raise _cannot("a message's `flag`: put it into a property", header)
+        properties = props.decode(text)
+        system = _system_properties(properties, header, wall_ms)
+        users = props.of_the_user(properties)
+        messages.append(
+            Message(topic=topic, user_properties=users, system_properties=system, body=part)
+        )
+    return SendMessageRequest(messages=messages)
+
+
+def is_keyed(request: SendMessageRequest) -> bool:
+    """Return True if the proxy puts the messages into the queue of their message group."""
+    system = request.messages[0].system_properties
+    return system is not None and system.message_group is not None
+
+
+def _system_properties(
+    properties: dict[str, str], header: SendHeader, wall_ms: int
+) -> SystemProperties:
+    if header.sys_flag & COMPRESSED and header.sys_flag & _COMPRESSOR_BITS not in (
+        COMPRESSED,
+        _ZLIB,
+    ):
+        raise _cannot("other compressors than zlib: give compress_type='zlib'", header)
+    key = properties.get(props.SHARDING_KEY)
+    deliver_ms = _deliver_ms(properties, header, wall_ms)
+    immunity_s = properties.get(props.CHECK_IMMUNITY_S)
+    return SystemProperties(
+        tag=properties.get(props.TAGS),
+        keys=properties.get(props.KEYS, "").split(),
+        message_id=properties.get(props.UNIQ_KEY, ""),
+        body_encoding=(
+            BodyEncoding.GZIP if header.sys_flag & COMPRESSED else BodyEncoding.IDENTITY
+        ),
+        message_type=_type_of(properties, key, deliver_ms),
+        born_timestamp=Timestamp.of_ms(header.born_timestamp_ms or wall_ms),
+        message_group=key,
+        delivery_timestamp=None if deliver_ms is None else Timestamp.of_ms(deliver_ms),
+        trace_context=properties.get(_TRACE_CONTEXT),
+        orphaned_transaction_recovery=(
+            None if immunity_s is None else Duration(seconds=int(immunity_s))
+        ),
+    )
+
+
+def _type_of(properties: dict[str, str], key: str | None, deliver_ms: int | None) -> MessageType:
+    if props.TRANSACTION_PREPARED in properties:
+        return MessageType.TRANSACTION
+    if deliver_ms is not None:
+        return MessageType.DELAY
+    return MessageType.NORMAL if key is None else MessageType.FIFO
+
+
+def _deliver_ms(properties: dict[str, str], header: SendHeader, wall_ms: int) -> int | None:
+    if props.DELAY in properties:
+        raise _cannot("`delay_level`: give `delay_ms` or `deliver_at_ms`", header)
+    if (text := properties.get(props.TIMER_DELIVER_MS)) is not None:
+        return int(text)
+    if (text := properties.get(props.TIMER_DELAY_MS)) is not None:
+        return wall_ms + int(text)
+    if (text := properties.get(props.TIMER_DELAY_S)) is not None:
+        return wall_ms + int(text) * 1_000
+    return None
+
+
+def _entries(body: bytes) -> Iterator[tuple[int, bytes, str]]:
+    """Yield flag, body and properties of each message of a batch body."""
+    at = 0
+    while at < len(body):
+        _, _, _, flag, size = _ENTRY.unpack_from(body, at)
+        begin = at + _ENTRY.size
+        after = begin + size
+        length = int.from_bytes(body[after : after + 2], "big")
+        at = after + 2 + length
+        yield flag, body[begin:after], body[after + 2 : at].decode()
+
+
+def _cannot(what: str, header: SendHeader) -> BrokerError:
+    return BrokerError(
+        f"RocketMQ's proxy does not take {what}",
+        response_code=ResponseCode.MESSAGE_ILLEGAL,
+        topic=header.topic,
+    )
+
+
+def unknown_if_unanswered(
+    statuses: Iterable[Status | None], failure: str, *, topic: str, address: str
+) -> None:
+    """Raise RequestTimeout if a proxy cannot tell whether messages are stored."""
+    for status in statuses:
+        if status is not None and status.code in _UNCLEAR:
+            raise RequestTimeout(
+                f"{failure}: {status.message} (status {status.code}); its outcome is unknown",
+                topic=topic,
+                address=address,
+            )
+
+
+@lru_cache(maxsize=1024)
+def _writer_of(topic: str, queue_id: int) -> RecordWriter:
+    return core.RecordWriter(topic, queue_id, _NO_HOST, _NO_HOST)
+
+
+def record_of(message: Message, topic: str) -> bytes:
+    """Return the stored record of a received message.
+
+    Args: topic: its name, as this client uses it.
+    Raises: ProtocolError: it has no offset, or its properties are malformed.
+    """
+    system = message.system_properties
+    if system is None or system.queue_offset is None:
+        raise ProtocolError("a message of the proxy has no offset", topic=topic)
+    properties = dict(message.user_properties)
+    _set(properties, props.TAGS, system.tag)
+    _set(properties, props.KEYS, " ".join(system.keys))
+    _set(properties, props.UNIQ_KEY, system.message_id)
+    _set(properties, props.SHARDING_KEY, system.message_group)
+    _set(properties, _TRACE_CONTEXT, system.trace_context)
+    if system.delivery_timestamp is not None:
+        properties[props.TIMER_DELIVER_MS] = str(system.delivery_timestamp.ms)
+    text = "".join(
+        props.encode_plain(name, value) for name, value in properties.items() if name and value
+    )
+    born, stored = system.born_timestamp, system.store_timestamp
+    try:
+        block = _writer_of(topic, system.queue_id).write(
+            message.body,
+            text.encode(),
+            flag=0,
+            sys_flag=_ZLIB if system.body_encoding == BodyEncoding.GZIP else 0,
+            born_ms=0 if born is None else born.ms,
+            stored_ms=0 if stored is None else stored.ms,
+            reconsume_times=max((system.delivery_attempt or 1) - 1, 0),
+        )
+        return bytes(block.rows(system.queue_offset, 0)[0][2])
+    except (OverflowError, ValueError) as error:
+        raise ProtocolError(
+            f"a message of the proxy cannot be stored: {error}", topic=topic
+        ) from error
+
+
+def _set(properties: dict[str, str], name: str, value: str | None) -> None:
+    if value:
+        properties[name] = value
+
+
+def half_message_request(recovery: RecoverOrphanedTransaction) -> tuple[Command, str]:
+    """Return a broker's question about a half message, and the id of that message.
+
+    Raises: ProtocolError: the proxy's question holds none.
+    """
+    message = recovery.message
+    if message is None or message.topic is None or message.system_properties is None:
+        raise ProtocolError("the proxy asked about no message")
+    system, topic = message.system_properties, message.topic.name
+    if system.queue_offset is None:
+        system.queue_offset = 0  # of a half message it means nothing to its producer
+    header = CheckTransactionHeader(
+        half_offset=0,
+        physical_offset=0,
+        message_id=system.message_id,
+        transaction_id=recovery.transaction_id,
+        topic=topic,
+    )
+    body = record_of(message, topic)
+    request = Command.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body)
+    return request, system.message_id

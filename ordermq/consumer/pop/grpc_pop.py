@@ -1,0 +1,396 @@
+"""POP through RocketMQ's proxy, over gRPC (docs/internals/semantics.md#pop-through-a-proxy).
+
+A proxy pops whatever queue of a broker it likes, whichever queue the request names. So one *feed*
+per topic and broker receives for all queues, and hands each queue's messages to whoever waits for
+that queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ordermq.client.proxy import ProxyApi, check, problem_of
+from ordermq.client.proxy_messages import record_of
+from ordermq.client.runtime import cancelled
+from ordermq.client.session import ClientSession
+from ordermq.config import PopConfig
+from ordermq.consumer.pop.transport import PoppedBatch
+from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RemotingError
+from ordermq.grpc.messages import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    Broker,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    Code,
+    Duration,
+    FilterExpression,
+    FilterType,
+    ForwardToDeadLettersRequest,
+    Message,
+    Queue,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    StatusResponse,
+)
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.pop import PopHandle
+
+_log = logging.getLogger("ordermq.consumer")
+_SHORTEST_POLL_MS = 5_000  # a proxy refuses shorter ones
+# A second poll finds what the first, parked one is not woken for: the messages behind an
+# acknowledgement. More would take more batches into the hands of a member that was killed.
+_MOST_POLLS = 2
+_CLAIM_MS = 1_000  # how long a batch waits for its queue; then others may have it
+_NO_MESSAGE = (Code.MESSAGE_NOT_FOUND, 40400)
+
+
+class GrpcBatch(PoppedBatch):
+    """A batch with the message id and the receipt handle of each message, by offset."""
+
+    def __init__(self, *given: Any, receipts: dict[int, tuple[str, str]]) -> None:
+        super().__init__(*given)
+        self.receipts = receipts
+        # A renewal replaces handles, so that no acknowledgement may be under way meanwhile.
+        self.turn = asyncio.Lock()
+
+
+class GrpcPop:
+    """POP over gRPC; fulfils `PopTransport`. On the I/O thread."""
+
+    def __init__(
+        self, client: ClientSession, proxy: ProxyApi, group: str, config: PopConfig
+    ) -> None:
+        self._client = client
+        self._proxy = proxy
+        self._group = group
+        self._config = config
+        self._feeds: dict[tuple[str, str], _Feed] = {}
+        self._batches: dict[MessageQueue, GrpcBatch] = {}  # the last one of each queue
+        proxy.forward = self.forward
+
+    async def receive(
+        self, queue: MessageQueue, subscription: Subscription, attempt_id: str
+    ) -> PoppedBatch | None:
+        place = queue.topic, queue.broker_name
+        feed = self._feeds.get(place)
+        if feed is None:
+            feed = self._feeds[place] = _Feed(self, self._client, *place)
+        batch = await feed.next_of(queue, subscription, self._config.pop_poll_ms)
+        if batch is not None:
+            self._batches[queue] = batch
+        return batch
+
+    async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
+        assert isinstance(batch, GrpcBatch)
+        async with batch.turn:
+            offsets = batch.unacknowledged(end)
+            if offsets:
+                await self._acknowledge(batch, offsets)
+            batch.acknowledged = max(batch.acknowledged, end)
+
+    async def _acknowledge(self, batch: GrpcBatch, offsets: Sequence[int]) -> None:
+        entries = [
+            AckMessageEntry(message_id=message_id, receipt_handle=handle)
+            for message_id, handle in map(batch.receipts.__getitem__, offsets)
+        ]
+        request = AckMessageRequest(
+            group=self._proxy.resource(self._group),
+            topic=self._proxy.resource(batch.queue.topic),
+            entries=entries,
+        )
+        answer = await self._ask(batch.queue, "AckMessage", request, AckMessageResponse)
+        failure = "the proxy did not take the acknowledgement"
+        if not answer.entries:
+            self._check(answer.status, failure, batch)
+        for entry in answer.entries:
+            self._check(entry.status, failure, batch)
+
+    async def extend(self, batch: PoppedBatch) -> None:
+        # Each handle runs out by itself at the proxy, so one renewal does not do for all.
+        await self._change(batch, self._config.pop_invisible_ms)
+
+    async def give_back(self, batch: PoppedBatch) -> None:
+        await self._change(batch, 0)
+
+    async def forward(self, message: MessageView, group: str, attempts: int) -> None:
+        """Move a message of the batch in progress to the group's dead letters.
+
+        Raises: RemotingError: it is not known whether it was. Fenced: the batch is over.
+        """
+        queue, offset = message.message_queue, message.queue_offset
+        batch = self._batches.get(queue)
+        if batch is None or offset not in batch.receipts:
+            raise BrokerError(
+                "the batch of a message for the dead letters is over; it is delivered again",
+                response_code=0,
+                topic=queue.topic,
+                group=group,
+                offset=offset,
+            )
+        async with batch.turn:
+            message_id, handle = batch.receipts[offset]
+            request = ForwardToDeadLettersRequest(
+                group=self._proxy.resource(group),
+                topic=self._proxy.resource(queue.topic),
+                receipt_handle=handle,
+                message_id=message_id,
+                delivery_attempt=attempts,
+                max_delivery_attempts=max(attempts - 1, 1),
+            )
+            answer = await self._ask(
+                queue, "ForwardMessageToDeadLetterQueue", request, StatusResponse
+            )
+            self._check(answer.status, "the proxy did not store the dead letter", batch)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
+        for address in self._client.routes.masters():
+            if not self._proxy.proxies.is_open(address):
+                continue
+            try:
+                await self._proxy.terminate(address, self._group)
+            except OrderMQError as error:
+                self._client.outages.failed(address, "unregistration", error)
+
+    # For feeds.
+
+    async def receive_any(
+        self, topic: str, broker_name: str, subscription: Subscription, attempt_id: str
+    ) -> list[GrpcBatch]:
+        """Receive messages of any queues of a broker; [] if there are none for a while."""
+        config, clock = self._config, self._client.clock
+        poll_ms = max(config.pop_poll_ms, _SHORTEST_POLL_MS)
+        timeout_ms = poll_ms + self._client.config.request_timeout_ms
+        request = ReceiveMessageRequest(
+            group=self._proxy.resource(self._group),
+            message_queue=Queue(topic=self._proxy.resource(topic), broker=Broker(name=broker_name)),
+            filter_expression=FilterExpression(
+                type=FilterType.SQL if subscription.is_sql else FilterType.TAG,
+                expression=subscription.expression,
+            ),
+            batch_size=config.pop_batch_size,
+            invisible_duration=Duration.of_ms(config.pop_invisible_ms),
+            auto_renew=False,
+            long_polling_timeout=Duration.of_ms(poll_ms),
+            attempt_id=attempt_id,
+        )
+        asked_ms = clock.now_ms()
+        address = self._client.routes.master_of(broker_name)
+        call = await self._proxy.proxies.begin(address, "ReceiveMessage", timeout_ms)
+        messages: list[Message] = []
+        try:
+            call.send(request.to_bytes(), is_last=True)
+            async with asyncio.timeout(timeout_ms / 1_000 + 1.0):
+                while (data := await call.receive()) is not None:
+                    part = ReceiveMessageResponse.from_bytes(data)
+                    if part.message is not None:
+                        messages.append(part.message)
+                    elif part.status is not None and part.status.code not in _NO_MESSAGE:
+                        check(part.status, "the proxy refused the pop", topic=topic)
+        finally:
+            call.cancel()
+        return self._batches_of(topic, broker_name, messages, asked_ms)
+
+    def _batches_of(
+        self, topic: str, broker_name: str, messages: Sequence[Message], asked_ms: int
+    ) -> list[GrpcBatch]:
+        by_queue: dict[int, dict[int, Message]] = {}
+        for message in messages:
+            system = message.system_properties
+            if system is None or system.queue_offset is None or system.receipt_handle is None:
+                raise ProtocolError("the proxy sent a message without its place", topic=topic)
+            by_queue.setdefault(system.queue_id, {})[system.queue_offset] = message
+        batches = []
+        for queue_id, by_offset in by_queue.items():
+            offsets = sorted(by_offset)
+            receipts, records, epoch = {}, [], 0
+            for offset in offsets:
+                system = by_offset[offset].system_properties
+                assert system is not None
+                receipts[offset] = system.message_id, system.receipt_handle or ""
+                records.append(record_of(by_offset[offset], topic))
+                epoch = epoch or _popped_ms(system.receipt_handle or "")
+            batches.append(
+                GrpcBatch(
+                    MessageQueue(topic, broker_name, queue_id),
+                    epoch or self._client.clock.wall_ms(),
+                    offsets[0],
+                    tuple(offsets),
+                    b"".join(records),
+                    False,
+                    asked_ms,
+                    receipts=receipts,
+                )
+            )
+        return batches
+
+    async def _change(self, batch: PoppedBatch, invisible_ms: int) -> None:
+        assert isinstance(batch, GrpcBatch)
+        async with batch.turn:
+            left = batch.unacknowledged(batch.end)
+            # In their order: the broker blocks the queue until the last of them.
+            await asyncio.gather(*(self._change_one(batch, each, invisible_ms) for each in left))
+
+    async def _change_one(self, batch: GrpcBatch, offset: int, invisible_ms: int) -> None:
+        message_id, handle = batch.receipts[offset]
+        request = ChangeInvisibleDurationRequest(
+            group=self._proxy.resource(self._group),
+            topic=self._proxy.resource(batch.queue.topic),
+            receipt_handle=handle,
+            invisible_duration=Duration.of_ms(invisible_ms),
+            message_id=message_id,
+        )
+        answer = await self._ask(
+            batch.queue, "ChangeInvisibleDuration", request, ChangeInvisibleDurationResponse
+        )
+        self._check(answer.status, "the proxy did not change the lease", batch)
+        if answer.receipt_handle:
+            batch.receipts[offset] = message_id, answer.receipt_handle
+
+    async def _ask(self, queue: MessageQueue, method: str, request: Any, answer: type[Any]) -> Any:
+        address = self._client.routes.master_of(queue.broker_name)
+        timeout_ms = self._client.config.offset_timeout_ms
+        return await self._proxy.proxies.ask(address, method, request, answer, timeout_ms)
+
+    def _check(self, status: Any, failure: str, batch: GrpcBatch) -> None:
+        queue = batch.queue
+        place = {"topic": queue.topic, "broker": queue.broker_name, "group": self._group}
+        if status is not None and status.code == Code.INVALID_RECEIPT_HANDLE:
+            raise Fenced(
+                f"{failure}: the lease is over, {status.message}",
+                **place,
+                queue_id=queue.queue_id,
+                offset=batch.acknowledged,
+                epoch=batch.epoch,
+            )
+        problem = problem_of(status, failure, **place)
+        if problem is not None:
+            raise problem
+
+
+class _Feed:
+    """Receives for the queues of a topic at one broker that wait for messages."""
+
+    def __init__(self, pop: GrpcPop, client: ClientSession, topic: str, broker_name: str) -> None:
+        self._pop = pop
+        self._client = client
+        self._topic = topic
+        self._broker_name = broker_name
+        self._subscription: Subscription | None = None
+        self._waiting: dict[MessageQueue, asyncio.Future[GrpcBatch]] = {}
+        self._unclaimed: dict[MessageQueue, GrpcBatch] = {}
+        self._polls: set[asyncio.Task[None]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
+        self._unanswered: deque[str] = deque()  # attempt ids, to be sent again
+        self._is_closed = False
+
+    async def next_of(
+        self, queue: MessageQueue, subscription: Subscription, wait_ms: int
+    ) -> GrpcBatch | None:
+        """Return the next batch of a queue; None if none comes in this time.
+
+        Raises: OrderMQError: of a poll that failed meanwhile.
+        """
+        batch = self._unclaimed.pop(queue, None)
+        if batch is not None:
+            return batch
+        self._subscription = subscription
+        waiting: asyncio.Future[GrpcBatch] = asyncio.get_running_loop().create_future()
+        self._waiting[queue] = waiting
+        if len(self._polls) < _MOST_POLLS and not self._is_closed:
+            self._begin_poll()
+        pause = asyncio.ensure_future(self._client.clock.sleep_ms(wait_ms))
+        both: list[asyncio.Future[Any]] = [waiting, pause]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancelled(pause)
+            if self._waiting.get(queue) is waiting:
+                del self._waiting[queue]
+            if not waiting.done():
+                waiting.cancel()
+        return None if waiting.cancelled() else waiting.result()
+
+    async def close(self) -> None:
+        """Return once every poll has run out; what they bring is given back.
+
+        A poll that is cancelled would take messages all the same: the broker holds it on.
+        """
+        self._is_closed = True
+        await asyncio.gather(*self._polls, return_exceptions=True)
+        self._give_back(self._unclaimed)
+        await asyncio.gather(*self._returning, return_exceptions=True)
+
+    def _begin_poll(self) -> None:
+        poll = self._client.runtime.spawn(self._poll(), f"pop {self._topic}@{self._broker_name}")
+        self._polls.add(poll)
+        poll.add_done_callback(self._polls.discard)
+
+    async def _poll(self) -> None:
+        attempt_id = self._unanswered.popleft() if self._unanswered else secrets.token_hex(8)
+        assert self._subscription is not None
+        try:
+            batches = await self._pop.receive_any(
+                self._topic, self._broker_name, self._subscription, attempt_id
+            )
+        except (OrderMQError, TimeoutError) as error:
+            # The proxy gives the messages of an attempt again to whoever names it.
+            self._unanswered.append(attempt_id)
+            failure = error if isinstance(error, OrderMQError) else RemotingError(str(error))
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(failure)
+            return
+        late: dict[MessageQueue, GrpcBatch] = {}
+        for batch in batches:
+            waiting_for = self._waiting.pop(batch.queue, None)
+            if waiting_for is not None and not waiting_for.done():
+                waiting_for.set_result(batch)
+            elif self._is_closed:
+                late[batch.queue] = batch
+            else:
+                self._unclaimed[batch.queue] = batch
+                self._return(self._return_unclaimed(batch))
+        self._give_back(late)
+        if self._waiting and not self._is_closed and len(self._polls) <= 1:
+            self._begin_poll()
+
+    async def _return_unclaimed(self, batch: GrpcBatch) -> None:
+        await self._client.clock.sleep_ms(_CLAIM_MS)
+        if self._unclaimed.get(batch.queue) is batch:
+            del self._unclaimed[batch.queue]
+            await self._give_back_one(batch)
+
+    def _give_back(self, batches: dict[MessageQueue, GrpcBatch]) -> None:
+        for batch in batches.values():
+            self._return(self._give_back_one(batch))
+        batches.clear()
+
+    def _return(self, work: Any) -> None:
+        task = self._client.runtime.spawn(work, f"give back {self._topic}@{self._broker_name}")
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _give_back_one(self, batch: GrpcBatch) -> None:
+        try:
+            await self._pop.give_back(batch)
+        except OrderMQError as error:
+            # Not tried again: its time ends.
+            self._client.report_failure(batch.queue.broker_name, "give a batch back", error)
+
+
+def _popped_ms(handle: str) -> int:
+    """Return the broker's time of the pop in a handle; 0 if it is of another form."""
+    try:
+        return PopHandle.of_text(handle).pop_ms
+    except ProtocolError:
+        return 0

@@ -1,0 +1,227 @@
+"""Producers and members that speak gRPC, at a real proxy of RocketMQ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ordermq import (
+    Admin,
+    DeadLetter,
+    Message,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
+from ordermq.errors import BrokerError
+from tests.interop.cluster import Cluster, eventually
+from tests.interop.own_cluster import own_cluster
+from tests.interop.run import Run
+
+QUEUES = {"broker-a": 4, "broker-b": 4}
+# A proxy starts every group at the end, and leases for ten seconds at least.
+MEMBER = {"consume_from_where": "last_offset", "pop_invisible_ms": 10_000}
+
+
+@pytest.fixture(scope="module")
+def proxied(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if cluster.version.startswith("4."):
+        pytest.skip("the proxy came with RocketMQ 5")
+    settings = {
+        "enableMixedMessageType": "true",
+        "recallMessageEnable": "true",
+        "transactionTimeOut": "1000",
+        "transactionCheckInterval": "1000",
+    }
+    place = tmp_path_factory.mktemp("proxied") / "rocketmq"
+    with own_cluster(
+        cluster.version, place, "--proxy=cluster", "--brokers=2", **settings
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def behind(run: Run, proxied: Cluster) -> Run:
+    """The run at the proxied cluster, with its topic and its ordered group."""
+    run.cluster = proxied
+    run.producers_name_servers = run.members_name_servers = proxied.grpc
+    proxied.put_topic(run.topic, QUEUES, message_type="MIXED")
+    with Admin(proxied.name_servers) as admin:
+        admin.create_group(run.group, is_orderly=True)
+    return run
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_members_share_join_and_leave_and_keep_the_order_of_keys(behind: Run, by_key: bool) -> None:
+    behind.member("one", order_by_key=by_key, **MEMBER)
+    with behind.flow():
+        behind.wait_for_more(300, "one")
+        behind.member("two", order_by_key=by_key, **MEMBER)
+        behind.wait_for_more(200, "two")
+        behind.leave("two")
+        behind.wait_for_more(300, "one")
+    behind.assert_sound()
+    assert behind.duplicates() == 0
+
+
+def test_a_killed_member_delays_its_keys_by_its_leases_and_none_is_lost(behind: Run) -> None:
+    process = behind.member_process("killed", **MEMBER)
+    behind.member("one", **MEMBER)
+    with behind.flow():
+        behind.wait_for_more(100, "killed")
+        behind.wait_for_more(100, "one")
+        process.kill()
+        behind.wait_for_more(500, "one")
+    behind.assert_sound()
+
+
+def test_a_batch_that_takes_longer_than_its_lease_is_renewed(behind: Run) -> None:
+    seen: list[tuple[str, int]] = []
+    times: list[float] = []
+    consumers = []
+    for name in ("one", "two"):
+        consumer = PushConsumer(behind.group, name_servers=behind.cluster.grpc, **MEMBER)
+        consumer.subscribe(behind.topic)
+
+        @consumer.orderly
+        def listen(messages: Sequence[Any], context: Any, name: str = name) -> None:
+            if not times:
+                times.append(time.monotonic())
+                time.sleep(25.0)  # two and a half leases: the work of the listener
+            seen.extend((name, int(bytes(each.body))) for each in messages)
+
+        consumer.start()
+        consumers.append(consumer)
+    behind.send(40, keys=1)
+    eventually(lambda: len(seen) >= 40, "all of the key")
+    for consumer in consumers:
+        assert consumer.close(30.0)
+    assert [number for _, number in seen] == list(range(40))
+
+
+def test_a_message_that_keeps_failing_goes_to_the_dead_letters(behind: Run) -> None:
+    done: list[int] = []
+    consumer = PushConsumer(
+        behind.group, name_servers=behind.cluster.grpc, on_failure=DeadLetter(3),
+        suspend_current_queue_time_ms=10, **MEMBER,
+    )  # fmt: skip
+    consumer.subscribe(behind.topic)
+
+    @consumer.orderly
+    def listen(messages: Sequence[Any], context: Any) -> None:
+        if messages[0].body == b"7":
+            raise ValueError
+        done.append(int(messages[0].body))
+
+    with consumer:
+        behind.send(20, keys=1)
+        eventually(lambda: len(done) == 19, "all others")
+    with Admin(behind.cluster.name_servers) as admin:
+        eventually(
+            lambda: any(
+                (each.group, each.waiting) == (behind.group, 1) for each in admin.dead_letters()
+            ),
+            "its dead letter",
+        )
+    assert done == [number for number in range(20) if number != 7]
+
+
+def test_a_group_that_is_not_ordered_is_refused_at_the_start(behind: Run) -> None:
+    group = f"{behind.group}-plain"
+    with Admin(behind.cluster.name_servers) as admin:
+        admin.create_group(group, is_orderly=False)
+    consumer = PushConsumer(group, name_servers=behind.cluster.grpc, **MEMBER)
+    consumer.subscribe(behind.topic)
+    consumer.orderly(lambda messages, context: None)
+    with pytest.raises(BrokerError, match=r"updateSubGroup .* -o true"):
+        consumer.start()
+
+
+def test_what_a_message_carries_arrives_and_tags_choose(behind: Run) -> None:
+    got: list[Any] = []
+    consumer = PushConsumer(behind.group, name_servers=behind.cluster.grpc, **MEMBER)
+    consumer.subscribe(behind.topic, "red || green")
+    consumer.orderly(lambda messages, context: got.extend(messages))
+    with consumer:
+        with Producer("shop", name_servers=behind.cluster.grpc) as producer:
+            producer.send(Message(behind.topic, b"no", tags="blue"), sharding_key="k")
+            sent = producer.send(
+                Message(
+                    behind.topic,
+                    b"x" * 9_000,  # is compressed
+                    tags="red",
+                    keys=["a", "b"],
+                    properties={"country": "Österreich"},
+                ),
+                sharding_key="k",
+            )
+            batch = [Message(behind.topic, str(each).encode(), tags="green") for each in range(5)]
+            producer.send_batch(batch)
+        eventually(lambda: len(got) == 6, "the red and the green ones")
+    red = next(each for each in got if each.tags == "red")
+    assert bytes(red.body) == b"x" * 9_000
+    assert (red.keys, red.sharding_key) == (["a", "b"], "k")
+    assert red.get_property("country") == "Österreich"
+    assert red.message_id == sent.message_id
+    assert (red.queue_id, red.queue_offset) == (sent.message_queue.queue_id, sent.queue_offset)
+    assert {bytes(each.body) for each in got if each.tags == "green"} == {
+        str(each).encode() for each in range(5)
+    }
+
+
+def test_timed_messages_come_when_they_are_due_and_can_be_recalled(behind: Run) -> None:
+    got: list[tuple[float, bytes]] = []
+    consumer = PushConsumer(behind.group, name_servers=behind.cluster.grpc, **MEMBER)
+    consumer.subscribe(behind.topic)
+
+    @consumer.orderly
+    def listen(messages: Sequence[Any], context: Any) -> None:
+        got.extend((time.time(), bytes(each.body)) for each in messages)
+
+    with consumer, Producer("shop", name_servers=behind.cluster.grpc) as producer:
+        due_ms = int(time.time() * 1_000) + 4_000
+        producer.send(Message(behind.topic, b"later", deliver_at_ms=due_ms))
+        gone = producer.send(Message(behind.topic, b"never", delay_ms=4_000))
+        if not behind.cluster.version.startswith(("5.0", "5.1", "5.2")):
+            assert gone.recall_handle is not None
+            producer.recall(behind.topic, gone.recall_handle)
+        producer.send(Message(behind.topic, b"now"))
+        eventually(lambda: {body for _, body in got} >= {b"now", b"later"}, "what is due")
+    came = {body: at for at, body in got}
+    assert came[b"later"] >= due_ms / 1_000 - 1.0  # RocketMQ's timers have a second's precision
+    assert b"never" not in came
+
+
+def test_transactions_are_committed_rolled_back_and_checked(behind: Run) -> None:
+    topic = f"{behind.topic}-half"
+    behind.cluster.put_topic(topic, QUEUES, message_type="TRANSACTION")
+    got: list[bytes] = []
+    checked: list[str] = []
+    consumer = PushConsumer(behind.group, name_servers=behind.cluster.grpc, **MEMBER)
+    consumer.subscribe(topic)
+    consumer.orderly(lambda messages, context: got.extend(bytes(each.body) for each in messages))
+
+    def check(message: Any) -> TransactionState:
+        checked.append(bytes(message.body).decode())
+        return TransactionState.COMMIT
+
+    with (
+        consumer,
+        TransactionProducer(
+            "shop", check=check, topics=[topic], name_servers=behind.cluster.grpc
+        ) as producer,
+    ):
+        for text, state in (
+            ("yes", TransactionState.COMMIT),
+            ("no", TransactionState.ROLLBACK),
+            ("ask", TransactionState.UNKNOWN),
+        ):
+            producer.send_in_transaction(
+                Message(topic, text.encode()), execute=lambda message, argument, s=state: s
+            )
+        eventually(lambda: sorted(got) == [b"ask", b"yes"], "the committed ones")
+    assert checked == ["ask"]
