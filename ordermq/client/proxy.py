@@ -175,6 +175,7 @@ class ProxyConnections(Connections):
     async def begin(self, address: str, method: str, timeout_ms: int | None) -> Call:
         """Begin a call whose answers are read one by one; raises as `get`."""
         connection = await self.grpc(address)
+        await connection.room()
         return connection.call(method, self.metadata(), timeout_ms)
 
     def metadata(self) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@
 |---|---|
 | the encoding of protocol buffers | protobuf.py |
 | the messages of `apache.rocketmq.v2` | messages.py |
+| frames, streams and flow control of HTTP/2 | http2.py |
 | connections and calls | connection.py |
 | metadata of a call: client, account | metadata.py |
 """

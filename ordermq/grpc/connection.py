@@ -1,7 +1,7 @@
 """gRPC over one HTTP/2 connection: calls of one request or of a stream of messages.
 
-HTTP/2 itself, its frames, header tables and flow control, is h2's (the extra `grpc`); this module
-moves bytes between it and the socket, and cuts messages out of its streams.
+http2.py has the frames; this module moves their bytes to and from the socket, and cuts messages
+out of streams.
 """
 
 from __future__ import annotations
@@ -24,28 +24,19 @@ from ordermq.errors import (
     RemotingError,
     RequestTimeout,
 )
+from ordermq.grpc.http2 import Headers, Http2, header_block, request_head
 from ordermq.grpc.messages import SERVICE
 from ordermq.grpc.metadata import Metadata
-from ordermq.lazy_imports import needed_from
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.connection import connect_failed
 from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, describe_tls_error, hint_for_silence
 from ordermq.version import VERSION
 
-with needed_from("grpc"):
-    import h2.config
-    import h2.connection
-    import h2.errors
-    import h2.events
-    import h2.exceptions
-    import h2.settings
-
 if TYPE_CHECKING:
     from ordermq.remoting.command import Command
 
 _log = logging.getLogger("ordermq.remoting")
-_WINDOW_BYTES = 4 << 20  # what a server may send before it is read: a batch of large messages
 _PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
 _OK, _CANCELLED, _DEADLINE_EXCEEDED = "0", "1", "4"
 _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNAUTHENTICATED = "7", "12", "14", "16"
@@ -55,9 +46,6 @@ _CODES = {
     _UNIMPLEMENTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     "8": ResponseCode.SYSTEM_BUSY,  # RESOURCE_EXHAUSTED
 }
-
-
-Headers = dict[str, str]  # h2 decodes them as `header_encoding` says
 
 
 class GrpcEvents(Protocol):
@@ -163,15 +151,15 @@ class GrpcConnection(asyncio.Protocol):
         self._config = config
         self._events = events
         self._transport: asyncio.Transport | None = None
-        self._http2 = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
-        )
+        self._http2 = Http2(self)
+        self._heads: dict[str, bytes] = {}  # the same headers of each call, by method
         self._calls: dict[int, Call] = {}
         self._heard_bytes = 0
         self._error: Exception | None = None
         self._is_leaving = False  # the server has said that it ends this connection
         self._is_closing = False
         self._ended = asyncio.Event()
+        self._left = asyncio.Event()  # a call has ended
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -243,10 +231,12 @@ class GrpcConnection(asyncio.Protocol):
         Raises: as `Call.receive`, and RequestTimeout: no answer in `timeout_ms`. A connection that
             brought not one byte in that time is closed.
         """
-        heard, call = self._heard_bytes, self.call(method, metadata, timeout_ms)
-        call.send(message, is_last=True)
+        heard, call = self._heard_bytes, None
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
+                await self.room()
+                call = self.call(method, metadata, timeout_ms)
+                call.send(message, is_last=True)
                 answer = await call.receive()
         except TimeoutError as error:
             if isinstance(error, RemotingError):
@@ -258,10 +248,17 @@ class GrpcConnection(asyncio.Protocol):
                 self.abort(late)
             raise late from None
         finally:
-            call.cancel()
+            if call is not None:
+                call.cancel()
         if answer is None:
             raise ProtocolError(f"{method}: the call ended without an answer", address=self.address)
         return answer
+
+    async def room(self) -> None:
+        """Return once the server takes another call, or the connection has ended."""
+        while self.is_open and not self._http2.has_room:
+            self._left.clear()
+            await self._left.wait()
 
     def call(self, method: str, metadata: Metadata, timeout_ms: int | None) -> Call:
         """Begin a call.
@@ -271,22 +268,24 @@ class GrpcConnection(asyncio.Protocol):
         """
         if not self.is_open:
             raise ConnectFailed(f"connection is closed{self._why()}", address=self.address)
-        scheme = "https" if self._config.tls else "http"
-        headers = [
-            (":method", "POST"),
-            (":scheme", scheme),
-            (":path", SERVICE + method),
-            (":authority", self.address),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-            ("user-agent", f"ordermq/{VERSION}"),
-        ]
+        head = self._heads.get(method)
+        if head is None:
+            head = self._heads[method] = self._head(method)
         if timeout_ms is not None:
-            headers.append(("grpc-timeout", f"{timeout_ms}m"))
-        stream_id = self._http2.get_next_available_stream_id()
-        self._http2.send_headers(stream_id, headers + metadata)
+            metadata = [*metadata, ("grpc-timeout", f"{timeout_ms}m")]
+        stream_id = self._http2.begin(head + header_block(metadata))
         call = self._calls[stream_id] = Call(self, stream_id, method)
         return call
+
+    def _head(self, method: str) -> bytes:
+        is_tls = self._config.tls
+        return request_head(SERVICE + method, self.address, is_tls=is_tls) + header_block(
+            [
+                ("te", "trailers"),
+                ("content-type", "application/grpc"),
+                ("user-agent", f"ordermq/{VERSION}"),
+            ]
+        )
 
     def flush_call(self, call: Call) -> None:
         """Write what a call has to send, as far as the peer's window allows."""
@@ -294,30 +293,15 @@ class GrpcConnection(asyncio.Protocol):
             return
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost(f"connection is closed{self._why()}", address=self.address)
-        http2 = self._http2
-        try:
-            while call.unsent:
-                window = http2.local_flow_control_window(call.stream_id)
-                size = min(window, http2.max_outbound_frame_size, len(call.unsent))
-                if size <= 0:
-                    break
-                part = bytes(call.unsent[:size])
-                del call.unsent[:size]
-                is_end = call.is_half_closed and not call.unsent
-                http2.send_data(call.stream_id, part, end_stream=is_end)
-        except h2.exceptions.StreamClosedError:
-            call.unsent.clear()  # the server has ended the call; its status says why
+        self._http2.send(call.stream_id, call.unsent, is_last=call.is_half_closed)
         self._write()
 
     def reset_call(self, call: Call) -> None:
         """Tell the server that nobody waits for a call."""
-        if self._calls.pop(call.stream_id, None) is None or not self.is_open:
-            return
-        try:
-            self._http2.reset_stream(call.stream_id, h2.errors.ErrorCodes.CANCEL)
-        except h2.exceptions.StreamClosedError:
-            return
-        self._write()
+        if self._calls.pop(call.stream_id, None) is not None:
+            self._http2.reset(call.stream_id)
+            self._left.set()
+            self._write()
 
     async def close(self) -> None:
         """Close after sending what was written; calls fail with `ConnectionLost`."""
@@ -347,58 +331,52 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
-        self._http2.initiate_connection()
-        setting = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
-        self._http2.update_settings({setting: _WINDOW_BYTES})
-        self._http2.increment_flow_control_window(_WINDOW_BYTES)
         self._write()
 
     def data_received(self, data: bytes) -> None:
         self._heard_bytes += len(data)
         try:
-            events = self._http2.receive_data(data)
-        except h2.exceptions.ProtocolError as error:
-            self._write()  # the reason, for the server
-            self.abort(ProtocolError(f"the server does not speak HTTP/2: {error}"))
+            self._http2.receive(data)
+        except ProtocolError as error:
+            _log.warning("%s: closing the connection: %s", self.address, error)
+            self.abort(error)
             return
-        for event in events:
-            self._handle(event)
         self._write()
 
-    def _handle(self, event: h2.events.Event) -> None:
-        if isinstance(event, h2.events.DataReceived):
-            if event.flow_controlled_length:
-                self._http2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            if (call := self._calls.get(event.stream_id)) is not None:
-                try:
-                    call.feed(event.data, self._config.max_frame_bytes)
-                except ProtocolError as error:
-                    call.end(error)
-                    self.reset_call(call)
-        elif isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived):
-            if (call := self._calls.get(event.stream_id)) is not None:
-                self._take_status(call, cast(Headers, dict(event.headers)))
-        elif isinstance(event, h2.events.StreamEnded | h2.events.StreamReset):
-            if (call := self._calls.pop(event.stream_id, None)) is not None:
-                # With a status it has ended already.
-                call.end(ConnectionLost(f"{call.method}: the server cut it", address=self.address))
-        elif isinstance(event, h2.events.WindowUpdated):
-            waiting = (
-                self._calls.values()
-                if not event.stream_id
-                else [call for call in (self._calls.get(event.stream_id),) if call is not None]
-            )
-            for call in list(waiting):
-                if call.unsent:
-                    self.flush_call(call)
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            self._is_leaving = True
-            for stream_id, call in list(self._calls.items()):
-                if event.last_stream_id is not None and stream_id > event.last_stream_id:
-                    del self._calls[stream_id]
-                    call.end(self._closed())
-            if not self._calls and self._transport is not None:
-                self._transport.close()
+    # Http2Events
+
+    def on_headers(self, stream_id: int, headers: Headers) -> None:
+        if (call := self._calls.get(stream_id)) is not None:
+            self._take_status(call, headers)
+
+    def on_data(self, stream_id: int, data: bytes) -> None:
+        if (call := self._calls.get(stream_id)) is not None:
+            try:
+                call.feed(data, self._config.max_frame_bytes)
+            except ProtocolError as error:
+                call.end(error)
+                self.reset_call(call)
+
+    def on_stream_end(self, stream_id: int, error: str) -> None:
+        self._left.set()
+        if (call := self._calls.pop(stream_id, None)) is not None:
+            # With a status it has ended already.
+            why = error or "the server ended it without a status"
+            call.end(ConnectionLost(f"{call.method}: {why}", address=self.address))
+
+    def on_window(self, stream_id: int) -> None:
+        self._left.set()  # the settings may have made room
+        for call in list(self._calls.values()):
+            if call.unsent and stream_id in (0, call.stream_id):
+                self._http2.send(call.stream_id, call.unsent, is_last=call.is_half_closed)
+
+    def on_goaway(self, last_stream_id: int, reason: str) -> None:
+        self._is_leaving = True
+        self._error = self._error or ConnectionError(f"the server ends it {reason}".strip())
+        for stream_id, call in list(self._calls.items()):
+            if stream_id > last_stream_id:
+                del self._calls[stream_id]
+                call.end(self._closed())
 
     def _take_status(self, call: Call, headers: Headers) -> None:
         http = headers.get(":status", "200")
@@ -432,6 +410,7 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._error = self._error or self._explained(error)
         self._writable.set()
+        self._left.set()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.end(self._closed())

@@ -100,7 +100,7 @@ def test_a_status_that_says_nothing_of_the_outcome_is_a_time_out() -> None:
 
 def test_without_the_extra_the_error_names_it() -> None:
     program = (
-        "import sys; sys.modules['h2'] = None\n"
+        "import sys; sys.modules['hpack'] = None\n"
         "from ordermq import Producer\n"
         f"Producer('shop', name_servers={ENDPOINT!r}).start()\n"
     )
