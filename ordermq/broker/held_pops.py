@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Append
 from ordermq.clock import Clock, SteadyWall, wait_until_set
 from ordermq.remoting.command import Command
-from ordermq.remoting.pop import PopHeader
+from ordermq.remoting.pop import ANY_QUEUE, PopHeader
 
 PopKey = tuple[str, str]  # group, topic
 MAX_HELD_PER_GROUP = 1_024  # of one topic; RocketMQ's popPollingSize
@@ -59,7 +60,8 @@ class HeldPops:
         self._statistics = statistics
         self._look = look
         self._held: dict[PopKey, list[HeldPop]] = {}
-        self._woken: dict[PopKey, None] = {}  # to be looked at soon, in order
+        # To be looked at soon, in order, and for which of their queues.
+        self._woken: dict[PopKey, set[int]] = {}
         self._next_look_ms = 0
         self._earlier = asyncio.Event()
 
@@ -78,15 +80,18 @@ class HeldPops:
         # After this iteration, as held pulls: producers get their replies first.
         for key in self._held:
             if key[1] == append.log.topic:
-                self.wake(key)
+                self.wake(key, append.log.queue_id)
 
-    def wake(self, key: PopKey) -> None:
-        """Look at the pops of a group soon: one of its queues was changed."""
+    def wake(self, key: PopKey, queue_id: int = ANY_QUEUE) -> None:
+        """Look at the pops of a queue of a group soon: it was changed.
+
+        Args: queue_id: default all queues of the topic.
+        """
         if key not in self._held:
             return
         if not self._woken:
             asyncio.get_running_loop().call_soon(self._look_at_woken)
-        self._woken[key] = None
+        self._woken.setdefault(key, set()).add(queue_id)
 
     def note_lease(self, key: PopKey, until_ms: int) -> None:
         """Look at the pops of a group when a lease of it ends."""
@@ -111,7 +116,7 @@ class HeldPops:
         now_ms = self._steady.ms()
         for key, pops in list(self._held.items()):
             if any(pop.look_ms <= now_ms for pop in pops):
-                self._look_at(key, now_ms)
+                self._look_at(key, lambda pop: pop.look_ms <= now_ms)
         times = [pop.look_ms for pops in self._held.values() for pop in pops]
         now_ms = self._steady.ms()
         self._next_look_ms = min(times, default=now_ms + _IDLE_MS)
@@ -124,21 +129,14 @@ class HeldPops:
 
     def _look_at_woken(self) -> None:
         woken, self._woken = self._woken, {}
-        for key in woken:
-            self._look_at(key, None)
+        for key, queues in woken.items():
+            self._look_at(key, partial(_waits_for, queues))
 
-    def _look_at(self, key: PopKey, due_ms: int | None) -> None:
+    def _look_at(self, key: PopKey, is_meant: Callable[[HeldPop], bool]) -> None:
         pops = self._held.get(key, [])
         # One after the other, in the order of their arrival: each may take what the next one waits
         # for. None is held or dropped meanwhile, as nothing of this waits.
-        self._keep(
-            key,
-            [
-                pop
-                for pop in pops
-                if (due_ms is not None and pop.look_ms > due_ms) or not self._look(pop)
-            ],
-        )
+        self._keep(key, [pop for pop in pops if not is_meant(pop) or not self._look(pop)])
 
     def _keep(self, key: PopKey, kept: list[HeldPop]) -> None:
         self._statistics.held_pops -= len(self._held.get(key, ())) - len(kept)
@@ -147,3 +145,8 @@ class HeldPops:
             self._note(min(pop.look_ms for pop in kept))
         else:
             self._held.pop(key, None)
+
+
+def _waits_for(queues: set[int], pop: HeldPop) -> bool:
+    wanted = pop.header.queue_id
+    return wanted == ANY_QUEUE or ANY_QUEUE in queues or wanted in queues

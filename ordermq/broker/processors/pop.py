@@ -197,7 +197,7 @@ def _move(context: BrokerContext, key: OffsetKey, offset: int) -> None:
         if error is not None:
             context.statistics.writes_failed += 1
         else:
-            context.held_pops.wake(key[:2])
+            context.held_pops.wake(key[:2], key[2])
 
     context.offsets.commit(key, offset, finish)
 
