@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from ordermq.admin.check import CheckStep, ConnectionCheck
 from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
+from ordermq.admin.doctor import Doctor, Finding
 from ordermq.admin.groups import Groups, GroupState, GroupSummary
 from ordermq.admin.message_search import FoundMessage, MessageSearch, require_one
 from ordermq.admin.parked import ParkedKey, ParkedTopics
@@ -72,6 +73,7 @@ class Admin(Closing):
             clock=clock,
         )
         self._dead_letters = DeadLetterTopics(self._client, self._topics, open_producer)
+        self._doctor = Doctor(self._client, self._topics, self._groups, self._check, open_producer)
 
     def __repr__(self) -> str:
         return f"<Admin of {';'.join(self._client.name_servers.addresses)}>"
@@ -87,6 +89,21 @@ class Admin(Closing):
             topic, group: look for them, too.
         """
         return self._client.call(self._check.run(topic, group))
+
+    def doctor(
+        self, *, topic: str | None = None, group: str | None = None, sends: bool = True
+    ) -> list[Finding]:
+        """Look for what is wrong, and say what to do: as `check`, and further.
+
+        Each broker's version, settings, disk, load and clock, and the group's settings, members,
+        subscriptions and lag.
+
+        Args:
+            topic, group: look at them, too.
+            sends: send a message through each broker and read it. The topic `ordermq_doctor` is
+                created for that, and deleted again unless it was there.
+        """
+        return self._doctor.run(topic, group, sends)
 
     # Topics.
 

@@ -248,12 +248,13 @@ class Topics:
     ) -> list[MessageView]:
         """Return messages, the oldest first, as `Admin.peek` describes."""
         queues = await self.queues(name, queue_ids)
-        read = await asyncio.gather(*(self._peek_one(queue, start, count) for queue in queues))
+        read = await asyncio.gather(*(self.read(queue, start, count) for queue in queues))
         # Merged, not sorted: a queue stays in order also where its broker's time jumped back.
         messages = list(heapq.merge(*read, key=lambda message: message.store_timestamp_ms))
         return messages[-count:] if start == "last" else messages[:count]
 
-    async def _peek_one(self, queue: MessageQueue, start: Place, count: int) -> list[MessageView]:
+    async def read(self, queue: MessageQueue, start: Place, count: int) -> list[MessageView]:
+        """Return messages of one queue."""
         begin = await self.offset_at(queue, start)
         if start == "last":
             begin, end = await self.offset_at(queue, begin - count), begin

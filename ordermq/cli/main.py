@@ -28,6 +28,7 @@ _COMMANDS = {
     "messages": ("messages", "messages", "Find messages, and where they are in each group."),
     "parked": ("parked", "parked", "List, show and go on with keys that groups hold back."),
     "config": ("config", "config", "Check settings, and connect step by step."),
+    "doctor": ("doctor", "doctor", "Look for what is wrong, and say what to do about it."),
     "audit": ("audit", "audit_command", "Check recorded histories for order, loss and duplicates."),
     "demo": ("demo", "demo", "Kill consumers and the broker during a run, and check the order."),
 }  # fmt: skip

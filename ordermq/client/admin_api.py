@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.session import ClientSession
@@ -21,12 +21,14 @@ from ordermq.remoting.admin_bodies import (
     holdings_from_body,
     progress_from_body,
     queue_ends_from_body,
+    runtime_info_from_body,
     topic_table_from_body,
 )
 from ordermq.remoting.bodies import (
     LockBatch,
     MemberSubscriptions,
     QueueData,
+    load_object,
     member_subscriptions_from_body,
     queue_table_from_body,
 )
@@ -136,6 +138,23 @@ class AdminApi(BrokerApi):
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
         self._check(answer, "broker did not return its settings", address)
         return answer.body.decode()
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """Return a broker's version, load and use of its disk, by RocketMQ's names."""
+        command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not describe itself", address)
+        return runtime_info_from_body(answer.body)
+
+    async def group_settings(self, address: str, group: str) -> dict[str, Any]:
+        """Return a broker's settings of a group, by RocketMQ's names.
+
+        Raises: BrokerError: as `check_group`.
+        """
+        command = Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker has no settings of the group", address, group=group)
+        return load_object(answer.body, "settings of a group")
 
     async def group_progress(self, address: str, group: str) -> dict[MessageQueue, QueueProgress]:
         """Return the group's offsets, on every queue of this broker it has an offset for."""

@@ -181,6 +181,13 @@ def group_list_from_body(body: bytes) -> list[str]:
     return sorted(checked(group, str, what) for group in found)
 
 
+def runtime_info_from_body(body: bytes) -> dict[str, str]:
+    """Return the table of an answer to GET_BROKER_RUNTIME_INFO."""
+    what = "state of a broker"
+    table = read_optional(load_object(body, what), "table", NO_MEMBERS, what)
+    return {str(name): str(value) for name, value in table.items()}
+
+
 def progress_from_body(body: bytes) -> dict[MessageQueue, QueueProgress]:
     """Return the progress in an answer to GET_CONSUME_STATS, by queue."""
     what = "offsetTable"

@@ -21,6 +21,7 @@ from ordermq.broker import EmbeddedBroker
 from tests.component.conftest import eventually
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
+ALERTS = DASHBOARD.with_name("prometheus-alerts.yml")
 MEMBER = """
 import sys
 import threading
@@ -192,3 +193,14 @@ def test_every_query_of_the_dashboard_finds_something(
         queues = 'sum by (instance) (ordermq_consumer_queues{messaging_destination_name="orders"})'
         held = {series["metric"]["instance"]: series["value"][1] for series in ask(address, queues)}
         assert len(held) == 2, "both hold queues"
+
+
+def test_promtool_finds_no_fault_in_the_alert_rules() -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("no promtool here: install it (Debian: apt install prometheus)")
+    done = subprocess.run(
+        [tool, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 rules found" in done.stdout

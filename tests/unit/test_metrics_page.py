@@ -8,6 +8,8 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ordermq.metrics.instruments import READ, TIMED, Kind
 
 SCRIPT: dict[str, Any] = runpy.run_path(
@@ -43,6 +45,25 @@ def test_names_are_unique_and_legal() -> None:
         assert re.fullmatch(r"(messaging|ordermq)(\.[a-z_]+)+", one.name)
         assert one.prometheus_name.endswith("_total") is (one.kind is Kind.COUNTER)
         assert one.meaning.endswith(".")
+
+
+def test_the_alert_rules_ask_for_what_there_is_and_say_what_to_do() -> None:
+    path = SCRIPT["PAGE"].parent / "prometheus-alerts.yml"
+    (group,) = yaml.safe_load(path.read_text())["groups"]
+    known = {one.prometheus_name for one in EVERY}
+    code = [each.read_text() for each in (path.parents[1] / "ordermq").rglob("*.py")]
+    for rule in group["rules"]:
+        asked = set(re.findall(r"\bordermq_\w+", rule["expr"]))
+        assert asked, rule
+        assert asked <= known, rule["alert"]
+        for event in re.findall(r'event="(\w+)"', rule["expr"]):
+            assert any(f'("{event}"' in text for text in code), event
+        assert set(rule["annotations"]) == {"summary", "remedy"}
+        # What a summary shows, the query must keep.
+        kept = re.search(r" by \(([^)]*)\)", rule["expr"])
+        assert kept is not None, rule["alert"]
+        shown = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert shown <= set(kept[1].split(", ")), rule["alert"]
 
 
 def test_the_dashboard_asks_for_what_there_is() -> None:
