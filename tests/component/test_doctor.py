@@ -171,7 +171,7 @@ def test_where_nobody_answers_the_command_says_what_to_look_at() -> None:
 
 
 def test_an_account_that_may_not_look_or_create_is_told_how_to_go_on() -> None:
-    """What it may not do fails, each with the remedy, and does not end the rest."""
+    """Each thing that is not allowed fails with its remedy, and does not end the rest."""
     policies = {"shop": [AccessPolicy("Topic:orders*", "Pub, Sub, Get")]}
     config = BrokerConfig(broker_name="b", accounts={"shop": "x"}, policies=policies)
     with (
