@@ -39,7 +39,7 @@ class OutcomeFuture(concurrent.futures.Future[_T]):
         self._runtime = runtime
         self._outcomes: list[tuple[_T | None, BaseException | None]] = []  # the first one counts
         self._sleepers: list[NativeEvent] = []  # one for each waiting thread
-        self._telling = 0  # ident of the thread that sets the outcome
+        self._settling = 0  # ident of the thread that settles, under the lock
 
     def result(self, timeout: float | None = None) -> _T:
         result, error = self._waited_for(timeout)
@@ -75,29 +75,33 @@ class OutcomeFuture(concurrent.futures.Future[_T]):
         self._wake_all(None, concurrent.futures.CancelledError())
         self._settle(super().cancel)
 
+    def done(self) -> bool:
+        return bool(self._outcomes)
+
     def _settle(self, settle: Callable[[], object], wait_s: float = _LOCKED_S) -> None:
-        if not self._condition.acquire(blocking=False):
+        # On the I/O thread, which runs no signal handler: none comes between a lock and its `try`.
+        if not self._runtime.is_io_thread:
             try:
-                self._runtime.post(self._settle_later, settle, wait_s)
+                self._runtime.post(self._settle, settle)
                 return
-            except RuntimeError:  # the I/O thread has ended, so this one holds up nobody else
+            except RuntimeError:  # it has ended, so this thread holds up nobody else
                 self._condition.acquire()
-        self._telling = threading.get_ident()
-        was_done = self.done()
+        elif not self._condition.acquire(blocking=False):
+            later_s = min(2 * wait_s, _LOCKED_MAX_S)
+            self._runtime.loop.call_later(wait_s, self._settle, settle, later_s)
+            return
+        self._settling = threading.get_ident()
+        was_done = super().done()
         try:
             if not was_done:  # cancelled, or told before: a send that was interrupted tells twice
                 settle()
             if self._state == "CANCELLED":
                 self.set_running_or_notify_cancel()  # which tells `concurrent.futures.wait`
         finally:
-            self._telling = 0
+            self._settling = 0
             self._condition.release()
         if not was_done:
             self._invoke_callbacks()
-
-    def _settle_later(self, settle: Callable[[], object], wait_s: float) -> None:
-        later_s = min(2 * wait_s, _LOCKED_MAX_S)
-        self._runtime.loop.call_later(wait_s, self._settle, settle, later_s)
 
     def _waited_for(self, timeout_s: float | None) -> tuple[_T | None, BaseException | None]:
         """Return the result and the error once they are set, or raise TimeoutError."""
@@ -123,5 +127,5 @@ class OutcomeFuture(concurrent.futures.Future[_T]):
 
     def _invoke_callbacks(self) -> None:
         # Not under the lock: a callback may wait for a thread that asks for the outcome.
-        if self._telling != threading.get_ident():
+        if self._settling != threading.get_ident():  # another one may have cancelled it
             super()._invoke_callbacks()  # type: ignore[misc]

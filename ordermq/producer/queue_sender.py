@@ -138,6 +138,7 @@ class QueueSender:
         # Called from the loop below: a request failed at once. Or again, before its next attempt.
         if self._is_beginning or self._is_begin_due:
             return
+        # No `with`, which has no limit; the I/O thread runs no signal handler.
         if not self._turn.acquire(timeout=_TURN_S):
             self._is_begin_due = True
             self._client.runtime.loop.call_later(_TURN_S, self._begin_later)

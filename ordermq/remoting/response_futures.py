@@ -134,6 +134,7 @@ class ResponseFutures:
         # Under the lock: another thread may have tested `is_ticking` and be about to add its
         # request, which would then have no deadline. A request added and answered between two
         # checks keeps the task for one more round: sends in a row do not restart it each time.
+        # No `with`, which waits; the loop's thread runs no signal handler.
         if not self._lock.acquire(blocking=False):
             return True
         try:

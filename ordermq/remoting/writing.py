@@ -153,6 +153,7 @@ class SharedSocket:
         if self._is_flush_due:
             # Each of many retries would wait for the lock, and the loop would do nothing else.
             return
+        # No `with`, which has no limit; the loop's thread runs no signal handler.
         if not self._lock.acquire(timeout=_LOCK_S):
             self._is_flush_due = True
             self.loop.call_later(_LOCK_S, self._flush_later)
@@ -181,6 +182,7 @@ class SharedSocket:
         forking.closes(self._number)
         if self._own is not None:
             forking.closes(self._own.fileno())
+        # As in `flush`.
         if not self._lock.acquire(timeout=_LOCK_S):
             self.loop.call_later(_LOCK_S, self.close, on_closed)
             return
