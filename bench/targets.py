@@ -182,7 +182,7 @@ def _user_cpu_of_a_pull(result: Result) -> Measured:
 
 def _cost(name: str) -> Callable[[Result], Measured]:
     def measured(result: Result) -> Measured:
-        value = result["rows"]["native"][name] / 1_000
+        value = result["rows"][name] / 1_000
         return Measured(value, f"{value:.2f} us")
 
     return measured

@@ -25,8 +25,6 @@ done
 echo "ordermq: consumers without the pull engine, on cython"
 ORDERMQ_CORE=cython ORDERMQ_PULL_PATH=python $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
     tests/component/test_{hand_off,queue_control,damaged_answers,forking,failing_messages}.py
-echo "ordermq: ordered consumers by the consume loop in Python, on cython; ci/engines.sh runs more"
-ORDERMQ_CORE=cython ORDERMQ_CONSUME_PATH=python $pytest -q tests/component/test_orderly_consumer.py
 echo "ordermq: all tests, on cython"
 ORDERMQ_CORE=cython $pytest --durations=10 "$@"
 if ! command -v java >/dev/null || ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then

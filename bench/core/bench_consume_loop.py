@@ -1,6 +1,6 @@
 """Consume loop: runs of a dispatcher over a filled queue; its listener does nothing.
 
-    python -m bench.core.bench_consume_loop      both loops, nanoseconds a message
+    python -m bench.core.bench_consume_loop      nanoseconds a message
 
 A run with one pull's messages is what a consumer that keeps up does at each pull; one with a whole
 claim is what it does while it catches up. By key a call has one message, and the run does what
@@ -21,10 +21,9 @@ from typing import Any, cast
 from bench import workloads
 from bench.core.figures import Work, ours
 from bench.core.pull_bodies import TOPIC, pull_body
-from ordermq import core
 from ordermq.client.user_code import OwnThreads
 from ordermq.clock import SystemClock
-from ordermq.config import ConsumeConfig, ConsumePathKind
+from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
@@ -50,10 +49,10 @@ _TASKS = 64
 _NEVER_STOPS = DeadLetterGuard("bench", 0, 0, ConsumerStatistics())
 
 
-def consumed(path: ConsumePathKind, batch: int, messages: int) -> Work:
+def consumed(batch: int, messages: int) -> Work:
     """Run over queues that were just filled with so many messages, each given out in batches."""
     clock = SystemClock()
-    config = ConsumeConfig(consume_message_batch_max_size=batch, consume_path=path)
+    config = ConsumeConfig(consume_message_batch_max_size=batch)
     pool: Any = SimpleNamespace(goes_on=lambda calls: True, awaited=None)
     dispatcher = OrderlyDispatcher(
         cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
@@ -88,16 +87,14 @@ def consumed(path: ConsumePathKind, batch: int, messages: int) -> Work:
     def check() -> None:
         assert all(queue.done_offset == messages for queue in filled)
 
-    case = f"{path}, {messages} messages in batches of {batch}"
+    case = f"{messages} messages in batches of {batch}"
     return Work(case, _RUNS * messages, run, check, fill, _TIMES)
 
 
-def consumed_by_key(path: ConsumePathKind, is_async: bool) -> Work:
+def consumed_by_key(is_async: bool) -> Work:
     """Run over a queue whose messages have a key each, with a plain or an `async def` listener."""
     clock = SystemClock()
-    config = ConsumeConfig(
-        order_by_key=True, max_in_flight_per_queue=_MOST_CALLS, consume_path=path
-    )
+    config = ConsumeConfig(order_by_key=True, max_in_flight_per_queue=_MOST_CALLS)
     statistics = ConsumerStatistics(clock)
     pool: Any = SimpleNamespace(
         goes_on=lambda calls: True, awaited=None, submit=lambda assigned: None
@@ -152,15 +149,15 @@ def consumed_by_key(path: ConsumePathKind, is_async: bool) -> Work:
     def check() -> None:
         assert all(queue.done_offset == _MOST_CALLS for queue in filled)
 
-    case = f"{path}, by key, {'async' if is_async else 'plain'}"
+    case = f"by key, {'async' if is_async else 'plain'}"
     items = _RUNS * _MOST_CALLS
     return Work(case, items, run_async if is_async else run, check, fill, _TIMES)
 
 
-def consumed_concurrently(path: ConsumePathKind, batch: int, messages: int) -> Work:
+def consumed_concurrently(batch: int, messages: int) -> Work:
     """Run over queues that were just filled, each as long as it is submitted."""
     clock = SystemClock()
-    config = ConsumeConfig(consume_message_batch_max_size=batch, consume_path=path)
+    config = ConsumeConfig(consume_message_batch_max_size=batch)
     dispatcher = ConcurrentDispatcher(
         cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
         "bench",
@@ -199,23 +196,20 @@ def consumed_concurrently(path: ConsumePathKind, batch: int, messages: int) -> W
     def check() -> None:
         assert all(queue.done_offset == messages for queue in filled)
 
-    case = f"{path}, concurrent, {messages} messages in batches of {batch}"
+    case = f"concurrent, {messages} messages in batches of {batch}"
     return Work(case, _RUNS * messages, run, check, fill, _TIMES)
 
 
 def matrix() -> Iterator[tuple[str, Callable[[], Work]]]:
     """A name and a maker of every case."""
-    # The native loop is of one core alone; with another it would be the Python one, timed again.
-    paths = list(ConsumePathKind) if core.OrderlyRun else [ConsumePathKind.PYTHON]
-    for path in paths:
-        for batch in workloads.LISTENER_BATCHES:
-            for messages in (workloads.PULL_SIZE, _CLAIM):
-                yield f"{path}-{batch}-{messages}", partial(consumed, path, batch, messages)
-                made = partial(consumed_concurrently, path, batch, messages)
-                yield f"{path}-concurrent-{batch}-{messages}", made
-        for is_async in (False, True):
-            name = "async" if is_async else "plain"
-            yield f"{path}-by_key-{name}", partial(consumed_by_key, path, is_async)
+    for batch in workloads.LISTENER_BATCHES:
+        for messages in (workloads.PULL_SIZE, _CLAIM):
+            yield f"{batch}-{messages}", partial(consumed, batch, messages)
+            made = partial(consumed_concurrently, batch, messages)
+            yield f"concurrent-{batch}-{messages}", made
+    for is_async in (False, True):
+        name = "async" if is_async else "plain"
+        yield f"by_key-{name}", partial(consumed_by_key, is_async)
 
 
 def main() -> None:

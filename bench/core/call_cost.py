@@ -19,24 +19,19 @@ from bench.machine import command_line, run_json, save
 FEW, MANY = 32, 256  # messages of a pass
 
 
-def split(rows: dict[str, float], path: str) -> dict[str, float]:
+def split(rows: dict[str, float]) -> dict[str, float]:
     """Return the ns per call and per pass, from the ns per message of passes of both sizes."""
-    few, many = (rows[f"{path}, {size} messages in batches of 1"] * size for size in (FEW, MANY))
+    few, many = (rows[f"{size} messages in batches of 1"] * size for size in (FEW, MANY))
     call = (many - few) / (MANY - FEW)
     return {"call_ns": call, "pass_ns": few - FEW * call}
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    found: dict[str, list[dict[str, float]]] = {"native": [], "python": []}
+    found: list[dict[str, float]] = []
     for number in range(rounds):
-        rows = run_json("bench.core.bench_consume_loop", [])["rows"]
-        for path, of_path in found.items():
-            of_path.append(split(rows, path))
-        print(f"round {number} {json.dumps({path: each[-1] for path, each in found.items()})}")
-    return {
-        path: {name: round(statistics.median(row[name] for row in rows)) for name in rows[0]}
-        for path, rows in found.items()
-    }
+        found.append(split(run_json("bench.core.bench_consume_loop", [])["rows"]))
+        print(f"round {number} {json.dumps(found[-1])}")
+    return {name: round(statistics.median(row[name] for row in found)) for name in found[0]}
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 So many calls at once, each of which waits so long, make at most calls / wait a second. Threads
 get messages whose keys are skewed (Zipf, exponent 0.5), tasks get keys that are all as frequent.
-Alternating with the consume loop in Python, and with threads and tasks that only wait.
+Alternating with threads and tasks that only wait.
 Writes bench/results/lanes_embedded.json.
 """
 
@@ -83,8 +83,7 @@ def run(address: str, case: Case, group: str, *options: str) -> dict[str, float]
 
 
 VERSIONS = {
-    "native": ("--consume-path", "native"),
-    "python": ("--consume-path", "python"),
+    "native": (),
     "bare": ("--bare",),
 }
 

@@ -52,7 +52,6 @@ def main() -> None:
     parser.add_argument("--wait-ms", type=float, required=True, help="of each call")
     parser.add_argument("--at-once", type=int, required=True, help="calls: threads, or tasks")
     parser.add_argument("--kind", choices=("threads", "tasks"), required=True)
-    parser.add_argument("--consume-path", choices=("python", "native"), default="native")
     parser.add_argument("--bare", action="store_true")
     asked = parser.parse_args()
     if IMPLEMENTATION == "reference":
@@ -119,7 +118,6 @@ def consume(asked: argparse.Namespace, count: Count) -> None:
         name_servers=asked.address,
         consume_from_where="first_offset",
         order_by_key=True,
-        consume_path=asked.consume_path,
         consume_thread_count=asked.at_once,
         # All threads may be with one queue; the tasks have no other limit than this one.
         max_in_flight_per_queue=asked.at_once // asked.queues if is_async else asked.at_once,

@@ -205,7 +205,7 @@ def lanes_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     rows = []
     for case, by_version in result["rows"].items():
-        versions = [by_version[each] for each in ("native", "python", "bare")]
+        versions = [by_version[each] for each in ("native", "bare")]
         rows.append([
             case, *(f"{each['share']:.2f}" for each in versions),
             *(f"{each['cpu_us']:.1f}" for each in versions),
@@ -221,10 +221,8 @@ def lanes_section(result: dict[str, Any]) -> str:
             [
                 "calls at once, wait",
                 "share of the ceiling",
-                "loop in Python",
                 "bare",
                 "CPU us per message",
-                "loop in Python",
                 "bare",
             ],
             rows,

@@ -182,10 +182,12 @@ cdef class AssignedQueue:
 
     # Claims.
 
-    def claim(self, limit, now_ms):
+    def claim(self, limit, now_ms, *, kind=0):
         cdef size_t most = at_least_one(limit, self.process_queue.name, "claim")
         cdef omq.omq_claim made
-        cdef Claim claim = self._claim(omq.OMQ_CLAIM_ALONE, most, clamped(now_ms), &made)
+        cdef Claim claim = self._claim(
+            <omq.omq_claim_kind><int>kind, most, clamped(now_ms), &made
+        )
         return (claim if claim is not None else <int>made.result), made.follow
 
     cdef Claim _claim(
@@ -457,13 +459,7 @@ cdef class AssignedQueue:
                 offsets[i] = omq.omq_message_offset(index._bytes(), &index._rows, row)
             if self.lanes is not None and leaves:
                 self.lane_calls.pop(offsets[0], None)
-            follow = self._finish(claim.generation, now_ms, offsets, count, done, leaves)
-            if follow & omq.OMQ_COUNTS and self.failed_ms and self.lanes is not None:
-                for i in range(done):
-                    self.attempts.pop(offsets[i], None)
-                    self.outages.pop(offsets[i], None)
-                    self.failed_ms.pop(offsets[i], None)
-            return follow
+            return self._finish(claim.generation, now_ms, offsets, count, done, leaves)
         finally:
             if offsets is not small:
                 PyMem_Free(offsets)
@@ -474,6 +470,7 @@ cdef class AssignedQueue:
     ) except? 0:
         cdef omq.omq_status status
         cdef uint32_t follow
+        cdef Py_ssize_t i
         with cython.critical_section(self, self.process_queue):
             status = omq.omq_assigned_queue_finish(
                 self._state, generation, now_ms, offsets, count, done, leaves, &follow
@@ -484,6 +481,11 @@ cdef class AssignedQueue:
                 self._drop_batches()
         if status != omq.OMQ_OK:
             raise failure(status, f"{self.process_queue.name}: finish")
+        if follow & omq.OMQ_COUNTS and (self.attempts or self.outages):
+            for i in range(done):
+                self.attempts.pop(offsets[i], None)
+                self.outages.pop(offsets[i], None)
+                self.failed_ms.pop(offsets[i], None)
         return follow
 
     cdef int _drop_batches(self) except -1:

@@ -70,23 +70,11 @@ class PullPathKind(StrEnum):
     NATIVE = "native"  # the pull engine, where it can; elsewhere the Python path
 
 
-class ConsumePathKind(StrEnum):
-    """Path of buffered messages through the listener (docs/internals/architecture.md#calls)."""
-
-    PYTHON = "python"
-    NATIVE = "native"  # the native loop, where it can; elsewhere the Python one
-
-
 PULL_PATH_VARIABLE = "ORDERMQ_PULL_PATH"
-CONSUME_PATH_VARIABLE = "ORDERMQ_CONSUME_PATH"
 
 
 def _pull_path() -> PullPathKind:
     return path_from(PULL_PATH_VARIABLE, PullPathKind.NATIVE)
-
-
-def _consume_path() -> ConsumePathKind:
-    return path_from(CONSUME_PATH_VARIABLE, ConsumePathKind.NATIVE)
 
 
 class Keyless(StrEnum):
@@ -262,13 +250,10 @@ class ConsumeConfig(Value, kw_only=True):
     max_ahead_per_queue: int = 2_000
     # By key: order of messages without a sharding key, "lane" or "barrier".
     keyless: Keyless = Keyless.LANE
-    # Loop that calls listeners: "native" for the one of the core where it can, or "python";
-    # default from ORDERMQ_CONSUME_PATH.
-    consume_path: ConsumePathKind = field(default_factory=_consume_path)
 
     def __post_init__(self) -> None:
         require_flags(self)
-        require_choice(self, keyless=Keyless, consume_path=ConsumePathKind)
+        require_choice(self, keyless=Keyless)
         if self.order_by_key and not self.auto_commit:
             raise ConfigError(
                 "order_by_key=True needs auto_commit=True: a COMMIT of one message "

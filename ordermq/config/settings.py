@@ -15,7 +15,6 @@ from ordermq.config import (
     ConsumeConfig,
     ConsumeFromWhere,
     ConsumeMode,
-    ConsumePathKind,
     DirectPullConfig,
     Keyless,
     LeaseConfig,
@@ -146,7 +145,6 @@ class ConsumerSettings(RemotingSettings, total=False):
     max_in_flight_per_queue: int
     max_ahead_per_queue: int
     keyless: Keyless | Literal["lane", "barrier"]
-    consume_path: ConsumePathKind | Literal["python", "native"]
     allocation: Allocation | Literal["avg", "avg_by_circle", "consistent_hash"] | AllocationStrategy
     consume_from_where: ConsumeFromWhere | Literal["last_offset", "first_offset", "timestamp"]
     consume_timestamp_ms: int

@@ -35,12 +35,10 @@ __all__ = [
     "AnswerBlock",
     "AnswerQueue",
     "AssignedQueue",
-    "BatchCalls",
     "CallContext",
-    "CallPlan",
     "Claim",
-    "ConcurrentPlan",
-    "ConcurrentRun",
+    "ConsumePlan",
+    "ConsumeRun",
     "DurationCounts",
     "AwaitedAnswer",
     "FrameStream",
@@ -48,14 +46,11 @@ __all__ = [
     "Outbox",
     "IdWindow",
     "LaneMap",
-    "LanePlan",
-    "LaneRun",
     "LockTable",
     "MessageIndex",
     "MessageRun",
     "MessageView",
     "OffsetMap",
-    "OrderlyRun",
     "PendingFields",
     "PlainSends",
     "ProcessQueue",
@@ -64,7 +59,6 @@ __all__ = [
     "PullStream",
     "RecordWriter",
     "RequestTemplate",
-    "RunPlan",
     "SendRun",
     "SendTimer",
     "TimedListener",
@@ -118,8 +112,8 @@ ProcessQueue: type[contract.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[contract.LaneMap] = _core.LaneMap
 LockTable: type[contract.LockTable[Any]] = _core.LockTable
 IdWindow: type[contract.IdWindow] = _core.IdWindow
-CallPlan: type[contract.CallPlan] = _core.CallPlan
-BatchCalls: type[contract.BatchCalls] = _core.BatchCalls
+ConsumePlan: type[contract.ConsumePlan] = _core.ConsumePlan
+ConsumeRun: type[contract.ConsumeRun] = _core.ConsumeRun
 DurationCounts: type[contract.DurationCounts] = _core.DurationCounts
 TimedListener: type[contract.TimedListener] = _core.TimedListener
 SendTimer: type[contract.SendTimer] = _core.SendTimer
@@ -147,13 +141,6 @@ AwaitedAnswer: type[contract.AwaitedAnswer] | None = getattr(_core, "AwaitedAnsw
 Outbox: type[contract.Outbox] | None = getattr(_core, "Outbox", None)
 # And this; the others read each send as a command.
 SendRun: type[contract.SendRun] | None = getattr(_core, "SendRun", None)
-# And these; the Python loop serves the others.
-RunPlan: type[contract.RunPlan] | None = getattr(_core, "RunPlan", None)
-OrderlyRun: type[contract.OrderlyRun] | None = getattr(_core, "OrderlyRun", None)
-LanePlan: type[contract.LanePlan] | None = getattr(_core, "LanePlan", None)
-LaneRun: type[contract.LaneRun] | None = getattr(_core, "LaneRun", None)
-ConcurrentPlan: type[contract.ConcurrentPlan] | None = getattr(_core, "ConcurrentPlan", None)
-ConcurrentRun: type[contract.ConcurrentRun] | None = getattr(_core, "ConcurrentRun", None)
 ordered_rows: contract.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import contract

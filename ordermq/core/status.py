@@ -30,6 +30,11 @@ CLAIM_REVOKED: Final = 2
 CLAIM_PAUSED: Final = 3
 CLAIM_LEASE_LOST: Final = 4
 
+# omq_claim_kind: how a claim treats the dispatch flag.
+CLAIM_ALONE: Final = 0
+CLAIM_SHARED: Final = 1
+CLAIM_FURTHER: Final = 2
+
 # omq_follow: what follows from a call of an assigned queue.
 COUNTS: Final = 1
 LEASE_OVER: Final = 2

@@ -30,11 +30,10 @@ CORES: dict[str, ModuleType] = {
 }
 CLASSES = [
     "AssignedQueue",
-    "AssignedQueue",
-    "BatchCalls",
     "CallContext",
-    "CallPlan",
     "Claim",
+    "ConsumePlan",
+    "ConsumeRun",
     "DurationCounts",
     "FrameTemplate",
     "RequestTemplate",
@@ -65,14 +64,6 @@ ENGINE = [
     "PullStream",
     "SendRun",
 ]
-LOOP = [
-    "ConcurrentPlan",
-    "ConcurrentRun",
-    "LanePlan",
-    "LaneRun",
-    "OrderlyRun",
-    "RunPlan",
-]
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "encode_batch": "EncodeBatch",
     "encode_rows": "EncodeRows",
@@ -96,8 +87,8 @@ LOCK_TABLES: list[type[contract.LockTable[Any]]] = [cffi_binding.LockTable, refe
 INDEXES: list[type[contract.MessageIndex]] = [cffi_binding.MessageIndex, reference.MessageIndex]
 ID_WINDOWS: list[type[contract.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
 CONTEXTS: list[type[contract.CallContext]] = [reference.CallContext]
-PLANS: list[type[contract.CallPlan]] = [reference.CallPlan]
-CALLS: list[type[contract.BatchCalls]] = [reference.BatchCalls]
+PLANS: list[type[contract.ConsumePlan]] = [reference.ConsumePlan]
+CONSUME_RUNS: list[type[contract.ConsumeRun]] = [reference.ConsumeRun]
 DURATIONS: list[type[contract.DurationCounts]] = [reference.DurationCounts]
 SEND_TIMERS: list[type[contract.SendTimer]] = [reference.SendTimer]
 TIMED: list[type[contract.TimedListener]] = [reference.TimedListener]
@@ -211,11 +202,7 @@ def test_every_status_and_fault_has_its_number_and_its_text() -> None:
     for name in ("INNER_SIZE", "INNER_BODY", "INNER_PROPERTIES", "INNER_DELAYED"):
         error = status.malformed_batch(getattr(status, name), 3, 7, 40)
         assert "batch of 40 bytes: message 3, byte 7: " in str(error)
-    for kind in ("omq_stage", "omq_claim_result", "omq_follow"):
-        for name in enums[kind]:
-            if name != "OMQ_CLAIMED":
-                assert getattr(status, name.removeprefix("OMQ_")) == getattr(lib, name)
-    for kind in ("omq_stage", "omq_claim_result", "omq_follow"):
+    for kind in ("omq_stage", "omq_claim_result", "omq_claim_kind", "omq_follow"):
         for name in enums[kind]:
             if name != "OMQ_CLAIMED":
                 assert getattr(status, name.removeprefix("OMQ_")) == getattr(lib, name)
@@ -297,12 +284,12 @@ def test_the_cython_module_has_nothing_that_the_contract_has_not() -> None:
         for name, found in vars(cython).items()
         if not name.startswith("_") and getattr(found, "__module__", None) == cython.__name__
     }
-    assert own == {*CLASSES, *FUNCTIONS, *ENGINE, *LOOP}
+    assert own == {*CLASSES, *FUNCTIONS, *ENGINE}
 
 
 def test_what_one_core_alone_has_fulfils_its_contract_by_name() -> None:
-    # The others have no thread without an interpreter to run it, and no calls without one.
-    for name in [*ENGINE, *LOOP]:
+    # The others have no thread without an interpreter to run it.
+    for name in ENGINE:
         declared = vars(getattr(contract, name))
         public = {each for each in declared if not each.startswith("_")}
         assert public <= set(dir(getattr(CORES["cython"], name))), name

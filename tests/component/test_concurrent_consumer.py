@@ -14,7 +14,6 @@ import pytest
 from ordermq import ConsumeResult, Message, MessageView, Producer, PushConsumer, Stop
 from ordermq.broker import EmbeddedBroker, message_routing
 from ordermq.client.broker_api import BrokerApi
-from ordermq.config.consumer import CONSUME_PATH_VARIABLE
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
@@ -26,12 +25,6 @@ from tests.component.test_hand_off import Flow
 from tests.component.test_orderly_consumer import committed, send_all
 
 MakeConsumer = Callable[..., PushConsumer]
-
-
-@pytest.fixture(autouse=True, params=["python", "native"])
-def consume_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run every test with both loops."""
-    monkeypatch.setenv(CONSUME_PATH_VARIABLE, request.param)
 
 
 @pytest.fixture
@@ -302,7 +295,7 @@ def test_a_queue_restarts_after_an_internal_error_while_other_batches_run(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    broken, settle = threading.Event(), ConcurrentDispatcher._settle
+    broken, settle = threading.Event(), ConcurrentDispatcher._settle_call
 
     def break_once(*arguments: Any) -> None:
         if not broken.is_set():
@@ -312,12 +305,12 @@ def test_a_queue_restarts_after_an_internal_error_while_other_batches_run(
 
     def listen(messages: Any, context: Any) -> int:
         seen.take(messages, context)
-        return len(messages)  # a result that the dispatcher judges, in either loop
+        return len(messages)  # a result that the dispatcher judges
 
     async def listen_async(messages: Any, context: Any) -> int:
         return listen(messages, context)
 
-    monkeypatch.setattr(ConcurrentDispatcher, "_settle", break_once)
+    monkeypatch.setattr(ConcurrentDispatcher, "_settle_call", break_once)
     send_all(producer, numbered(20, keys=1))
     consumer = make_consumer(listen if kind == "plain" else listen_async, concurrent=True)
     with consumer:
@@ -335,7 +328,7 @@ def test_a_queue_that_broke_restarts_after_the_last_of_its_running_batches(
 ) -> None:
     """A queue restarts only after its batches have ended, and those end after the first try."""
     broken, let_go, tried = threading.Event(), threading.Event(), threading.Event()
-    settle, regain = ConcurrentDispatcher._settle, AssignedQueue.regain
+    settle, regain = ConcurrentDispatcher._settle_call, AssignedQueue.regain
 
     def break_once(*arguments: Any) -> None:
         if not broken.is_set():
@@ -352,9 +345,9 @@ def test_a_queue_that_broke_restarts_after_the_last_of_its_running_batches(
         if bytes(messages[0].body) == b"1" and not tried.is_set():
             assert let_go.wait(DEADLINE_S)
         seen.take(messages, context)
-        return len(messages)  # a result that the dispatcher judges, in either loop
+        return len(messages)  # a result that the dispatcher judges
 
-    monkeypatch.setattr(ConcurrentDispatcher, "_settle", break_once)
+    monkeypatch.setattr(ConcurrentDispatcher, "_settle_call", break_once)
     monkeypatch.setattr(AssignedQueue, "regain", regain_told)
     send_all(producer, numbered(20, keys=1))
     with make_consumer(listen, concurrent=True):

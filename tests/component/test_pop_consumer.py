@@ -52,13 +52,11 @@ def make(make_consumer: MakeConsumer) -> MakeConsumer:
 
 
 @pytest.mark.parametrize("by_key", [False, True])
-@pytest.mark.parametrize("path", ["native", "python"])
 def test_members_share_a_group_and_each_key_keeps_its_order(
-    producer: Producer, make: MakeConsumer, seen: Seen, broker: EmbeddedBroker, by_key: bool,
-    path: str,
-) -> None:  # fmt: skip
+    producer: Producer, make: MakeConsumer, seen: Seen, broker: EmbeddedBroker, by_key: bool
+) -> None:
     for _ in range(3):
-        make(seen.take, order_by_key=by_key, consume_path=path).start()
+        make(seen.take, order_by_key=by_key).start()
     send_all(producer, numbered(2_000))
     seen.wait_for_count(2_000)
     assert_in_order(seen, 2_000)

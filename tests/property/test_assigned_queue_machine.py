@@ -160,8 +160,11 @@ class AssignedQueueMachine(RuleBasedStateMachine):
 
     # Two workers, or more.
 
-    @rule(limit=st.integers(1, 4))
-    def claim(self, limit: int) -> None:
+    @rule(
+        limit=st.integers(1, 4),
+        kind=st.sampled_from([status.CLAIM_ALONE, status.CLAIM_SHARED, status.CLAIM_FURTHER]),
+    )
+    def claim(self, limit: int, kind: int) -> None:
         queue = self.queues[1]
         may = (
             queue.stage == status.STAGE_ACTIVE
@@ -170,7 +173,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             and not queue.is_paused
         )
         count = len(self.claims)
-        self.claimed([queue.claim(limit, self.now_ms) for queue in self.queues])
+        self.claimed([queue.claim(limit, self.now_ms, kind=kind) for queue in self.queues])
         assert may or len(self.claims) == count, "claimed outside of the lease"
 
     @precondition(lambda self: self.claims and self.kind != "by key")
@@ -207,6 +210,10 @@ class AssignedQueueMachine(RuleBasedStateMachine):
         offsets = [
             offset for place, offset in enumerate(pair[1].messages.offsets()) if place in places
         ]
+        for queue in self.queues:  # as they may have failed before
+            for offset in pair[1].messages.offsets():
+                counts = queue.attempts if offset % 2 else queue.outages
+                counts[offset] = counts.get(offset, 0) + 1
         self.settled(pair, lambda queue, claim: queue.finish_offsets(claim, offsets, leaves=leaves))
 
     @precondition(lambda self: self.claims and self.kind != "by key")

@@ -3,33 +3,27 @@
 
 A worker that serves a queue claims one batch, submits the queue for the next worker if it has
 more, and only then calls the listener. So as many batches run as there are threads, from whichever
-queues have messages. Batches finish in any order; the commit goes up to the smallest offset that
-is not done. The broker first stores failed messages again for later, in the group's retry topic.
-
-Native runs claim on for a millisecond, while the request for the next worker waits in the pool.
+queues have messages. It claims on for a millisecond, while the request for the next worker waits in
+the pool. Batches finish in any order; the commit goes up to the smallest offset that is not done.
+The broker first stores failed messages again for later, in the group's retry topic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple, cast
 
 from ordermq import core
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
-from ordermq.config import ConsumeConfig, ConsumePathKind, PullConfig
+from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
-    CallOutcome,
+    MOST_UNREPORTED,
     ConsumeLoop,
-    ListenerCalls,
     Outcome,
-    Step,
-    Steps,
-    call_plan,
+    Settling,
     failure_text,
 )
 from ordermq.consumer.dispatch.failure_policy import (
@@ -49,7 +43,6 @@ from ordermq.consumer.listener import (
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    NotClaimed,
     QueueCallbacks,
     RunningCall,
 )
@@ -69,7 +62,6 @@ from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
-from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
 _TO_DEAD_LETTERS = -1  # as a delay level
@@ -77,7 +69,6 @@ _TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
 # A listener that only counts takes 0.2 us, passing a queue on to the next worker some 5 us. But
 # meanwhile other queues wait, and the pool learns nothing of slow calls: hence a millisecond.
 _RUN_MS = 1
-_MOST_MESSAGES_PER_RUN = 256
 
 
 class SendBack(NamedTuple):
@@ -92,73 +83,6 @@ class SendBack(NamedTuple):
     delay_level: int | None
     error: BaseException | None
     since_ms: int
-
-
-class ConcurrentCalls(Step, Protocol):
-    """Batches of one queue, each claimed, called and settled by itself, until something is to
-    decide: what `ConcurrentDispatcher` does in Python, natively.
-
-    It returns the outcome of a call that does not simply succeed, which stays in progress, and
-    ends there. None: all are settled, or the listener has limited what its last call has done.
-
-    Attributes:
-        assigned: its queue.
-        call: the call in progress; None if there is none, or somebody has taken it.
-        calls: calls begun.
-    """
-
-    @property
-    def assigned(self) -> AssignedQueue: ...
-    @property
-    def call(self) -> RunningCall | None: ...
-    @property
-    def calls(self) -> int: ...
-
-    def take(self, messages: MessageRun) -> ConcurrentContext | None:
-        """Leave the call of these messages to the caller, who settles it; any thread.
-
-        Returns: its context; None if it is not in progress.
-        """
-
-    def let_go(self) -> None:
-        """Have no call in progress: an error has ended the run."""
-
-    def take_counts(self) -> tuple[int, int, int]:
-        """Return calls and messages that succeeded and ms spent in them since the last time; any
-        thread."""
-
-
-class MakeConcurrentCalls(Protocol):
-    """Makes the native run of a queue."""
-
-    def __call__(
-        self, assigned: AssignedQueue, submit: Callable[[AssignedQueue], None]
-    ) -> ConcurrentCalls:
-        """Make it, on the thread that performs it.
-
-        Args: submit: has the queue served by a further worker.
-        """
-
-
-def native_calls(
-    config: ConsumeConfig, calls: core.contract.CallPlan, is_closed: Callable[[], bool]
-) -> MakeConcurrentCalls | None:
-    """Return what makes native runs; None if the core or the settings do not allow them.
-
-    Args: calls: of the dispatcher.
-    """
-    if config.consume_path is ConsumePathKind.PYTHON:
-        return None
-    if core.ConcurrentPlan is None or core.ConcurrentRun is None:
-        return None
-    plan = core.ConcurrentPlan(
-        calls=calls,
-        running_call=RunningCall,
-        is_closed=is_closed,
-        most_ms=_RUN_MS,
-        most_messages=_MOST_MESSAGES_PER_RUN,
-    )
-    return partial(core.ConcurrentRun, plan)
 
 
 class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
@@ -201,21 +125,19 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         self._failures = FailureHandler(client, group, config, policy, recorder, statistics, guard)
         self._guard = guard
         self._is_broadcasting = is_broadcasting
-        # Batches with listeners. Two may want to settle one: the worker whose listener returned,
-        # and the watch that has waited long enough. Whoever pops it does; pop is atomic. Native
-        # runs have their calls themselves, and `take` does the same.
-        self._running: dict[MessageRun, tuple[RunningCall, ConcurrentContext]] = {}
-        self._runs: set[ConcurrentCalls] = set()
-        calls = call_plan(
-            client.clock,
-            config.consume_message_batch_max_size,
-            recorder.enabled,
-            self._other_success,
-            self._record_start if recorder.enabled else None,
-            ConcurrentContext,
-        )
-        self._make_run = native_calls(config, calls, lambda: self._is_closed)
-        statistics.gather_with(self._count_runs)
+        differing: dict[str, Any] = {
+            "context": ConcurrentContext,
+            "is_shared": True,
+            "is_judged": recorder.enabled,
+            "most_ms": _RUN_MS,
+            "most_unreported": MOST_UNREPORTED,
+        }
+        size = config.consume_message_batch_max_size
+        on_start = self._record_start if recorder.enabled else None
+        self._plan = self._make_plan(size, on_start, **differing)
+        # One by one, where an exception decides on the one message that has raised it.
+        retry_size = 1 if policy.dead_letter_on else size
+        self._retry_plan = self._make_plan(retry_size, self._begin_retried, **differing)
 
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
@@ -230,8 +152,11 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         return limits_by_fill_and_span(config)
 
     def _running_calls(self, assigned: Sequence[AssignedQueue]) -> list[RunningCall]:
-        calls = [call for call, _ in self._running.copy().values()]
-        return calls + [call for run in self._runs.copy() if (call := run.call) is not None]
+        return [
+            RunningCall(run.assigned, *call)
+            for run in self._runs.copy()
+            if (call := run.call) is not None
+        ]
 
     async def consume_directly(
         self, batch: MessageBatch, assigned: AssignedQueue | None
@@ -246,78 +171,36 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             ConcurrentContext(alone, claim, run, run[0].reconsume_times)
         )
 
-    # A run: one batch, or, natively, one after the other.
+    # A run.
 
-    def _consume(self, assigned: AssignedQueue) -> Steps:
-        make_run = self._make_run
-        # Whatever is in a retry topic has failed before, and each batch counts its attempts.
-        if make_run is None or assigned.queue.topic.startswith(RETRY_PREFIX):
-            return self._in_python(assigned)
-        return self._natively(assigned, make_run)
+    def _plan_of(self, assigned: AssignedQueue) -> core.contract.ConsumePlan:
+        is_retry = assigned.queue.topic.startswith(RETRY_PREFIX)
+        return self._retry_plan if is_retry else self._plan
 
-    def _natively(self, assigned: AssignedQueue, make_run: MakeConcurrentCalls) -> Steps:
-        run = make_run(assigned, self._pool.submit)
-        self._runs.add(run)
-        try:
-            called = yield run
-            call = run.call
-            if call is not None and (context := run.take(call.messages)) is not None:
-                self._settle(call, context, called)
-            # else all is settled, or the watch was first
-        finally:
-            run.let_go()
-            self._runs.discard(run)
-            self._count(run)
-        if run.calls:
-            self._pool.goes_on(run.calls)  # only to report them
+    def _begin_retried(self, context: ConcurrentContext) -> None:
+        # Whatever is in a retry topic has failed before: attempts in other processes count, too.
+        context.attempt += context.messages[0].reconsume_times
+        if self._recorder.enabled:
+            self._record_start(context)
 
-    def _count_runs(self) -> None:
-        for run in self._runs.copy():
-            self._count(run)
+    def _settle(
+        self, run: core.contract.ConsumeRun, context: ConcurrentContext, outcome: Outcome
+    ) -> Settling:
+        yield from ()  # it waits for nothing: what follows is done by the I/O thread
+        call = run.call
+        # Its worker and the watch for slow listeners may both want to settle a call. If the watch
+        # was first, the messages are sent back, and the result comes too late.
+        if call is not None and run.take(call[0]) is not None:
+            self._settle_call(RunningCall(run.assigned, *call), context, outcome)
+        return True
 
-    def _in_python(self, assigned: AssignedQueue) -> Steps:
-        now_ms = self._clock.now_ms()
-        size = self._config.consume_message_batch_max_size
-        # One by one, where an exception decides on the one message that has raised it.
-        if self._policy.dead_letter_on and assigned.queue.topic.startswith(RETRY_PREFIX):
-            size = 1
-        claim = assigned.begin_batch(size, now_ms)
-        if isinstance(claim, NotClaimed):
-            return
-        # Before the call: the next worker claims the next batch while this one runs.
-        if assigned.has_more():
-            self._pool.submit(assigned)
-        run = claim.messages
-        try:
-            attempt = assigned.attempts.get(run.first_offset, 0)
-            if assigned.queue.topic.startswith(RETRY_PREFIX):
-                attempt += run[0].reconsume_times  # attempts in other processes count, too
-            context = ConcurrentContext(assigned, claim, run, attempt)
-            if self._recorder.enabled:
-                self._record_start(context)
-            call = RunningCall(assigned, run, now_ms, threading.get_ident())
-            self._running[run] = call, context
-            called = yield ListenerCalls((context,), self._recorder.enabled, self._other_success)
-            if self._running.pop(run, None) is not None:
-                self._settle(call, context, called)
-            # else the watch was first: the messages are sent back, the result comes too late
-        except Exception:
-            # An internal error abandons the batch; the watch must not settle it a second time.
-            self._running.pop(run, None)
-            raise
-        self._pool.goes_on(1)  # only to report the call; a run is one batch
-
-    def _settle(self, call: RunningCall, context: ConcurrentContext, called: CallOutcome) -> None:
+    def _settle_call(self, call: RunningCall, context: ConcurrentContext, outcome: Outcome) -> None:
         assigned, run = call.assigned, call.messages
-        size = done = len(run)
-        error: BaseException | None = None
-        # A plain result needs no judging, unless the listener has limited it.
-        if called is not None or context.ack_index is not None:
-            outcome: Outcome = (ConsumeResult.SUCCESS, None) if called is None else called[1]
-            verdict = self._judge(context, outcome)
-            done, error = verdict.done, verdict.error
-            if self._recorder.enabled:
-                self._record_end(context, verdict)
+        size = len(run)
+        verdict = self._judge(context, outcome)
+        done, error = verdict.done, verdict.error
+        if self._recorder.enabled:
+            self._record_end(context, verdict)
         spent_ms = self._clock.now_ms() - call.since_ms
         self._statistics.consumed(assigned.queue, done, size - done, 1, spent_ms)
         assigned.internal_errors = 0
@@ -379,11 +262,9 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         )
 
     def _take(self, messages: MessageRun) -> ConcurrentContext | None:
-        if (found := self._running.pop(messages, None)) is not None:
-            return found[1]
         for run in self._runs.copy():
             if (context := run.take(messages)) is not None:
-                return context
+                return cast(ConcurrentContext, context)
         return None
 
     def _finish_soon(
@@ -407,8 +288,6 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                     self._recorder.record_messages(
                         EventType.DIVERT, assigned.queue, epoch, [message]
                     )
-        for offset in finished:
-            assigned.attempts.pop(offset, None)
         is_outage = treatment.delay_level is None
         counts = assigned.outages if is_outage else assigned.attempts
         for offset in kept:

@@ -1,22 +1,16 @@
 """ConsumeLoop: the base of every dispatcher, from a submitted queue to settled batches.
 
-A run serves one queue on one worker. It is a generator, `_consume`, that does what the three
-dispatchers do differently and yields the steps that wait:
+A run serves one queue on one worker. It claims messages, calls the listener batch by batch, settles
+the claim and claims again: all of that is the core's (`core.ConsumeRun`), and the three dispatchers
+differ in its rules (`ConsumeRules`). Python decides what follows from a call that did not simply
+succeed. `_consume` is a generator that yields the steps that wait:
 
-    claim    a `BatchClaim` from the queue, or the reason why there is none
-    batch    cut the claim into runs of messages
-    context  one `ConsumeContext` per run
-    call     the listener, until a result needs a decision          <- yielded: `ListenerCalls`
-    settle   done, retried, or moved elsewhere; commit if wanted    <- yielded: `OnIoThread`
+    the run       until a result needs a decision, a commit is due, or there is no more
+    `OnIoThread`  a commit, a move to the dead letters
 
 A thread performs the steps for plain listeners and a task performs them for `async def` ones, so
-both follow the same rules. Per message only the middle three run, of an orderly claim all of them
-inside one `BatchCalls`. Native code can be that step (`consume_path`), or one for all of these,
-claim after claim (`ClaimRun` in orderly.py, `LaneCalls` in key_ordered.py, `ConcurrentCalls` in
-concurrent.py): it returns the first outcome of a call that does not simply succeed.
-
-An exception of the listener is caught in `ListenerCalls`, `_judge` makes a `Verdict` of it, and the
-dispatcher asks `failure_policy.py` what follows.
+both follow the same rules. An exception of the listener is an outcome, `_judge` makes a `Verdict`
+of it, and the dispatcher asks `failure_policy.py` what follows.
 """
 
 from __future__ import annotations
@@ -26,10 +20,9 @@ import inspect
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, cast
 
 from ordermq import core
 from ordermq.client.runtime import Runtime, result_of
@@ -61,6 +54,7 @@ from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 from ordermq.supervisor import every
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
@@ -69,6 +63,8 @@ _CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-
 _FIRST_RESTART_MS = 1_000
 _MAX_RESTART_MS = 60_000
 HOLD_S = 0.001  # so long a run may keep an event loop from its other tasks
+# Calls within a millisecond: a run that has made so many looks whether other queues wait.
+MOST_UNREPORTED = 256
 
 AnyListener = Callable[..., Any]
 Awaited = Callable[[Awaitable[object]], object]  # waits for what a plain listener returned
@@ -101,50 +97,7 @@ class Step(Protocol):
 
 
 Steps = Generator[Step, Any, None]
-
-
-class ListenerCalls:
-    """Call the listener with each context, until a call does not simply succeed.
-
-    The run is sent a `CallOutcome`. It may yield the same step again to continue from there.
-
-    Args:
-        is_judged: return after each call: the run wants to see every outcome.
-        other_success: the value that means success besides SUCCESS: None, unless Java's results
-            are in use.
-    """
-
-    __slots__ = ("contexts", "is_judged", "other_success")
-
-    def __init__(
-        self,
-        contexts: Iterable[ConsumeContext],
-        is_judged: bool,
-        other_success: ConsumeResult | None = None,
-    ) -> None:
-        self.contexts = contexts
-        self.is_judged = is_judged
-        self.other_success = other_success
-
-    # Both values are compared by identity, and in each loop anew: this runs per message, and
-    # a table look-up or a method call would cost as much as a listener that only counts.
-
-    def perform(self, listener: AnyListener, runtime: Runtime, awaited: Awaited) -> CallOutcome:
-        is_judged, other_success = self.is_judged, self.other_success
-        for context in self.contexts:
-            try:
-                value = listener(context.messages, context)
-            # BaseException: a listener's sys.exit() must fail its batch, not end the worker.
-            except BaseException as error:  # noqa: BLE001 - judged as the outcome
-                return context, (None, error)
-            if (value is not _SUCCESS and value is not other_success) or is_judged:
-                return context, _outcome_of(value, awaited)
-        return None
-
-    def perform_async(
-        self, listener: AnyListener, runtime: Runtime
-    ) -> Coroutine[Any, Any, CallOutcome]:
-        return _call_async(self.contexts, listener, self.is_judged, self.other_success)
+Settling = Generator[Step, Any, bool]  # returns whether the run may claim on
 
 
 def _outcome_of(value: object, awaited: Awaited) -> Outcome:
@@ -157,58 +110,6 @@ def _outcome_of(value: object, awaited: Awaited) -> Outcome:
         except BaseException as error:  # noqa: BLE001 - judged as the outcome
             return None, error
     return value, None
-
-
-async def _call_async(
-    contexts: Iterable[ConsumeContext],
-    listener: AnyListener,
-    is_judged: bool,
-    other_success: ConsumeResult | None,
-) -> CallOutcome:
-    """Call an `async def` listener with each context, until a call does not simply succeed."""
-    for context in contexts:
-        try:
-            value = listener(context.messages, context)
-            if inspect.isawaitable(value):
-                value = await value
-        except KeyboardInterrupt:
-            raise  # of the program: its loop may be the one this runs on
-        except BaseException as error:  # noqa: BLE001 - judged as the outcome
-            return context, (None, _told_apart(error))
-        if (value is not _SUCCESS and value is not other_success) or is_judged:
-            return context, (value, None)
-    return None
-
-
-def call_plan(
-    clock: Clock,
-    size: int,
-    is_judged: bool,
-    other_success: ConsumeResult | None,
-    on_start: Callable[[ConsumeContext], None] | None,
-    context: type[ConsumeContext] = ConsumeContext,
-) -> core.contract.CallPlan:
-    """Make the values that the calls of all claims of a dispatcher share.
-
-    Args:
-        size: maximum number of messages per batch.
-        is_judged, other_success: as of `ListenerCalls`.
-        on_start: called with the context of each batch before its listener; for the history.
-        context: class of the contexts.
-    """
-    return core.CallPlan(
-        run=MessageRun,
-        context=context,
-        size=size,
-        clock_ms=clock.now_ms,
-        clock_id=system_clock_id(clock),
-        is_judged=is_judged,
-        success=_SUCCESS,
-        other_success=other_success,
-        on_start=on_start,
-        outcome_of=_outcome_of,
-        call_async=partial(_call_async, is_judged=is_judged, other_success=other_success),
-    )
 
 
 class OnIoThread:
@@ -232,12 +133,12 @@ class OnIoThread:
             return None, _told_apart(error)
 
 
-def awaiting(value: object) -> object:
+def _awaiting(value: object) -> object:
     """Return a coroutine that awaits what a listener returned; or the value, if it is a result."""
     return result_of(value) if inspect.isawaitable(value) else value
 
 
-def outcome_raised(error: BaseException) -> Outcome:
+def _outcome_raised(error: BaseException) -> Outcome:
     """Return the outcome of a call on an event loop that raised."""
     return None, _told_apart(error)
 
@@ -313,15 +214,31 @@ class SlowListenerWatch:
         )
 
 
-class CountedRun(Protocol):
-    """A native run, which has counted calls that are not in the statistics yet."""
+class ConsumeRules(Value, kw_only=True):
+    """Fulfils `core.contract.ConsumeRules`, which says what each means."""
 
-    @property
-    def assigned(self) -> AssignedQueue:
-        """The queue it serves."""
-
-    def take_counts(self) -> tuple[int, int, int]:
-        """Return calls, messages and ms spent since the last time; any thread."""
+    run: type
+    context: type
+    size: int
+    is_shared: bool
+    is_ordered: bool
+    most_ms: int
+    hold_ns: int
+    clock_ms: Callable[[], int]
+    clock_id: int | None
+    is_judged: bool
+    success: object
+    other_success: object
+    outcome_of: Callable[[object, Any], object]
+    outcome_raised: Callable[[BaseException], object]
+    awaiting: Callable[[object], object]
+    is_closed: Callable[[], bool]
+    on_start: Callable[[Any], object] | None = None
+    auto_commit: bool = True
+    commits_each: bool = False
+    most_batches: int = 1
+    quick_ms: int = 0
+    most_unreported: int = 1
 
 
 class ConsumeLoop(ABC, Generic[Queue]):
@@ -370,6 +287,45 @@ class ConsumeLoop(ABC, Generic[Queue]):
             limits_tasks=limits_tasks,
         )
         self._is_closed = False
+        # Runs that may have counts to take, and calls in progress. Taken by those who read them,
+        # and once a second, the counts cost a pull nothing.
+        self._runs: set[core.contract.ConsumeRun] = set()
+        statistics.gather_with(self._count_runs)
+
+    def _make_plan(
+        self,
+        size: int,
+        on_start: Callable[[Any], None] | None,
+        *,
+        is_shared: bool,
+        is_judged: bool,
+        **differing: Any,
+    ) -> core.contract.ConsumePlan:
+        """Make the rules of runs. Args: as of `ConsumeRules`, which has defaults for the others."""
+        rules: dict[str, Any] = {
+            "run": MessageRun,
+            "context": ConsumeContext,
+            "is_ordered": self.is_ordered,
+            "most_ms": self._config.max_time_consume_continuously_ms,
+            "hold_ns": int(HOLD_S * 1e9),
+            "clock_ms": self._clock.now_ms,
+            "clock_id": system_clock_id(self._clock),
+            "success": _SUCCESS,
+            "other_success": self._other_success,
+            "outcome_of": _outcome_of,
+            "outcome_raised": _outcome_raised,
+            "awaiting": _awaiting,
+            "is_closed": lambda: self._is_closed,
+        }
+        return core.ConsumePlan(
+            ConsumeRules(
+                size=size,
+                on_start=on_start,
+                is_shared=is_shared,
+                is_judged=is_judged,
+                **(rules | differing),
+            )
+        )
 
     # Receiver, as in consumer/queue/receiver.py; each dispatcher adds the rest.
 
@@ -463,8 +419,54 @@ class ConsumeLoop(ABC, Generic[Queue]):
     # A run.
 
     @abstractmethod
+    def _plan_of(self, assigned: Queue) -> core.contract.ConsumePlan:
+        """Return the rules by which a queue is served."""
+
+    @abstractmethod
+    def _settle(self, run: core.contract.ConsumeRun, context: Any, outcome: Outcome) -> Settling:
+        """Decide what follows from a call that did not simply succeed.
+
+        Returns: False if the run ends: the queue was submitted, or will be, or rests. True if it
+            may go on, behind this call; unless that was taken it counts as done.
+        """
+
+    async def _commit(self, assigned: Queue) -> None:
+        """Commit what a run has settled; only ordered groups have runs that want it."""
+
+    def _give_back(self, run: core.contract.ConsumeRun) -> None:
+        """Settle what a run has claimed, that an error has ended; by default it is abandoned."""
+
+    def _ended(self, assigned: Queue) -> None:
+        """Note that nothing more could be claimed; by default nothing follows."""
+
     def _consume(self, assigned: Queue) -> Steps:
         """Consume what is pending of a queue; the caller holds its dispatch flag."""
+        try:  # one atomic call: two runs may begin at once, see `resting_runs`
+            run = cast(core.contract.ConsumeRun, assigned.resting_runs.pop())
+        except IndexError:
+            goes_on, plan = self._pool.goes_on, self._plan_of(assigned)
+            run = core.ConsumeRun(plan, assigned, goes_on, self.submit)
+        run.begin()
+        self._runs.add(run)
+        try:
+            while not run.has_ended:
+                if (called := (yield cast(Step, run))) is not None:
+                    if not (yield from self._settle(run, *called)):
+                        return
+                elif run.wants_commit:
+                    yield OnIoThread(self._commit(assigned))
+        except BaseException:
+            self._give_back(run)
+            raise
+        finally:
+            submits = run.submits
+            run.rest()
+            self._runs.add(run)  # its counts were perhaps taken meanwhile, but not the last
+            assigned.resting_runs.append(run)
+        if submits:
+            self.submit(assigned)  # other queues wait for this thread; the flag stays set
+        else:
+            self._ended(assigned)
 
     def _run(self, assigned: Queue) -> None:
         steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime
@@ -534,11 +536,26 @@ class ConsumeLoop(ABC, Generic[Queue]):
         runtime = self._client.runtime
         runtime.post(lambda: runtime.spawn(submit(), f"{action} {assigned.queue}"))
 
-    def _count(self, run: CountedRun, failed: int = 0) -> None:
-        """Add to the statistics what a native run has counted."""
-        calls, messages, spent_ms = run.take_counts()
-        if calls:
-            self._statistics.consumed(run.assigned.queue, messages, failed, calls, spent_ms)
+    def _count_runs(self) -> None:
+        """Add to the statistics what runs have counted."""
+        for run in self._runs.copy():
+            if not run.is_running:
+                self._runs.discard(run)
+            calls, messages, spent_ms = run.take_counts()
+            if calls:
+                self._statistics.consumed(run.assigned.queue, messages, 0, calls, spent_ms)
+            if run.is_running:  # it has begun meanwhile
+                self._runs.add(run)
+
+    def _count_call(self, run: core.contract.ConsumeRun, done: int, failed: int) -> None:
+        """Add a call that the run does not settle, and with it those of its claim before it."""
+        self._statistics.consumed(
+            run.assigned.queue,
+            run.done_messages + done,
+            failed,
+            run.done_calls + 1,
+            self._clock.now_ms() - run.claimed_ms,
+        )
 
     # Judging.
 

@@ -171,7 +171,6 @@ class AssignedQueue(core.AssignedQueue):
         self._on_drained = callbacks.on_drained
         self._on_room = callbacks.on_room
         self._on_idle = callbacks.on_idle
-        self._permit: FillPermit | None = None  # of who fills the process queue by itself
         # What was pulled and is not done, each with the offset behind its last message, for the
         # age of the oldest. Kept when the lease is lost, though nothing of it counts any more:
         # its age goes on. Its own lock: those who pull, and those who ask.
@@ -438,7 +437,6 @@ class AssignedQueue(core.AssignedQueue):
         """
         if not self._may_fill(generation):
             return False
-        self._permit = permit
         permit.permit()
         # Looked at again: what has ended it meanwhile has not seen this permit.
         if not self._may_fill(generation):
@@ -505,10 +503,3 @@ class AssignedQueue(core.AssignedQueue):
     def resume(self, by: Pause = Pause.USER) -> bool:
         """End one kind of pause; True if the caller must submit the queue."""
         return bool(self.resume_from(by))
-
-    def revoke(self) -> bool:
-        """Start no batch from here on; True if none is running, else `on_drained` follows."""
-        is_drained = super().revoke()
-        if self._permit is not None:
-            self._permit.forbid()
-        return is_drained

@@ -79,10 +79,6 @@ class KeyOrderedQueue(AssignedQueue):
         call = self.lane_calls.get(claim.messages.first_offset)
         return self.last_claim_ms if call is None else RunningCall(self, *call).since_ms
 
-    def request_another(self) -> bool:
-        """Set the dispatch flag if another call may run now; True: the caller submits the queue."""
-        return bool(self.begin_run(only_startable=True))
-
     def set_auto_commit(self, is_on: bool) -> None:
         if not is_on:
             raise ConfigError(

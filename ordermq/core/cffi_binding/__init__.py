@@ -26,10 +26,10 @@ from ordermq.core.cffi_binding.request_template import RequestTemplate
 # quicker through a C call.
 from ordermq.core.reference import (
     AssignedQueue,
-    BatchCalls,
     CallContext,
-    CallPlan,
     Claim,
+    ConsumePlan,
+    ConsumeRun,
     DurationCounts,
     MessageRun,
     PendingFields,
@@ -44,10 +44,10 @@ from ordermq.core.reference import (
 
 __all__ = [
     "AssignedQueue",
-    "BatchCalls",
     "CallContext",
-    "CallPlan",
     "Claim",
+    "ConsumePlan",
+    "ConsumeRun",
     "DurationCounts",
     "FrameTemplate",
     "IdWindow",

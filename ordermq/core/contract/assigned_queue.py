@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ordermq.core.status import CLAIM_ALONE
+
 if TYPE_CHECKING:
     from ordermq.core.contract.lane_map import LaneMap
     from ordermq.core.contract.message_codec import MessageIndex
@@ -161,13 +163,18 @@ class AssignedQueue(Protocol):
 
     # Claims.
 
-    def claim(self, limit: int, now_ms: int) -> tuple[Any, int]:
+    def claim(self, limit: int, now_ms: int, *, kind: int = CLAIM_ALONE) -> tuple[Any, int]:
         """Claim the lowest pending messages; by key, one call's: each message of another key, one
         that failed before alone.
 
+        Args:
+            kind: CLAIM_ALONE: the queue has one claim at a time. CLAIM_SHARED: others may be made
+                beside it; DISPATCH says that one more can be, by another worker. CLAIM_FURTHER:
+                made behind a shared one; the dispatch flag is of a request that waits.
         Returns: the claim, or CLAIM_EMPTY, CLAIM_REVOKED, CLAIM_PAUSED or CLAIM_LEASE_LOST, and
-            flags: LEASE_OVER. Without a claim the dispatch flag is cleared; but by key who serves
-            a request has cleared it.
+            flags: LEASE_OVER, and of a shared claim DISPATCH, or IDLE. Without a claim the
+            dispatch flag is cleared, but not by a further one, and not by key, where who serves a
+            request has cleared it.
         Raises: ValueError: a limit below 1. MemoryError: nothing was claimed.
         """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ class CallContext(Protocol):
     def __init__(self, assigned: Any, claim: Any, messages: MessageRun, attempt: int) -> None: ...
 
     @property
-    def attempt(self) -> int: ...
+    def attempt(self) -> int:
+        """Failed attempts before this call; a dispatcher may add to them before the call."""
+
+    @attempt.setter
+    def attempt(self, attempt: int) -> None: ...
     @property
     def claim(self) -> Any: ...
     @property
@@ -61,233 +65,202 @@ class CallContext(Protocol):
         """Of concurrent calls: 0 until a listener sets it."""
 
 
-class CallPlan(Protocol):
-    """Values that all listener calls of a dispatcher share; made once."""
-
-    def __init__(
-        self,
-        *,
-        run: type,
-        context: type,
-        size: int,
-        clock_ms: Callable[[], int],
-        clock_id: int | None,
-        is_judged: bool,
-        success: object,
-        other_success: object,
-        on_start: Callable[[Any], object] | None,
-        outcome_of: Callable[[object, Any], object],
-        call_async: Callable[[Iterable[Any], Any], Any],
-    ) -> None:
-        """Make one.
-
-        Args:
-            run: class of the batches, derived from MessageRun.
-            context: class of the contexts, derived from CallContext.
-            size: maximum number of messages per batch.
-            clock_id: of the system's clock that `clock_ms` reads; None: it must be asked.
-            is_judged: every call ends `perform`.
-            success, other_success: results that do not, if they need no judging.
-            on_start: called with each context before its listener.
-            outcome_of: makes the outcome of any other result; given the result and what waits
-                for an awaitable one.
-            call_async: `perform_async`, given the calls and the listener.
-        """
-
-
-class BatchCalls(Protocol):
-    """Calls a listener for the batches of one claim; an iterator of their contexts.
-
-    Asking for the next context says that the batch before is done. None begins once the queue's
-    `should_end_claim` is set, after `until_ms` or after the lease; but the first does.
-    """
-
-    def __init__(self, plan: CallPlan, assigned: AssignedQueue, claim: Any, until_ms: int) -> None:
-        """Make the calls of a claim, which has `messages` and `lease.deadline_ms`."""
+class ConsumeRules(Protocol):
+    """The rules by which runs claim, call and settle; each dispatcher makes its own."""
 
     @property
-    def batches(self) -> int:
-        """Batches done so far."""
+    def run(self) -> type:
+        """Class of the batches, derived from MessageRun."""
 
     @property
-    def messages(self) -> int:
-        """Messages done so far."""
+    def context(self) -> type:
+        """Class of the contexts, derived from CallContext."""
 
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
+    @property
+    def size(self) -> int:
+        """Maximum number of messages of a call, >= 1."""
 
-    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any:
-        """Call until a call does not simply succeed; return its context and outcome, or None.
-
-        Performed again, it continues behind that call, which then counts as done.
+    @property
+    def is_shared(self) -> bool:
+        """Other runs serve the queue beside this one, each claim is one call, and its messages
+        finish in any order. False: one run, and claims of up to `most_batches` calls.
         """
 
-    def perform_async(self, listener: Any, runtime: Any) -> Any:
-        """Return a coroutine that does the same with an `async def` listener."""
-
-
-class RunPlan(Protocol):
-    """Values that all runs of a dispatcher share; made once."""
-
-    def __init__(
-        self,
-        *,
-        calls: CallPlan,
-        over: object,
-        submit: object,
-        most_ms: int,
-        quick_ms: int,
-        most_batches: int,
-        perform_async: Callable[[Any, Any, Any], Any],
-    ) -> None:
-        """Make one.
-
-        Args:
-            over, submit: ends of a run; see consumer/dispatch/orderly.py.
-            most_ms: time after which a run claims no more.
-            quick_ms: time after which a claim has no further batch, and the next claim has one.
-            most_batches: largest number of batches per claim.
-            perform_async: given the run, the listener and the runtime.
+    @property
+    def is_ordered(self) -> bool:
+        """A result counts only under the lease of its claim. False: whatever became of that; and
+        claims behind a run's first one leave the dispatch flag alone.
         """
 
+    @property
+    def most_ms(self) -> int:
+        """Time after which a run claims no more."""
 
-class OrderlyRun(Protocol):
-    """Claims of one queue, called and settled one after the other: the `ClaimRun` of
-    consumer/dispatch/orderly.py, whose dispatcher does the same in Python.
+    @property
+    def hold_ns(self) -> int:
+        """Time after which a run lets other tasks of its event loop go on."""
+
+    @property
+    def clock_ms(self) -> Callable[[], int]:
+        """The time, monotonic."""
+
+    @property
+    def clock_id(self) -> int | None:
+        """The id of the system's clock that `clock_ms` reads; None: it must be asked."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Every call ends `perform`."""
+
+    @property
+    def success(self) -> object:
+        """It and `other_success` do not, if they need no judging."""
+
+    @property
+    def other_success(self) -> object: ...
+    @property
+    def outcome_of(self) -> Callable[[object, Any], object]:
+        """Makes the outcome of any other result; given the result and what waits for an awaitable
+        one.
+        """
+
+    @property
+    def outcome_raised(self) -> Callable[[BaseException], object]:
+        """Makes the outcome of a call of an `async def` listener that raised."""
+
+    @property
+    def awaiting(self) -> Callable[[object], object]:
+        """Returns a coroutine that awaits a result, or a result that is not to be awaited."""
+
+    @property
+    def is_closed(self) -> Callable[[], bool]:
+        """Tells, behind each call of such a listener, that its result is void."""
+
+    @property
+    def on_start(self) -> Callable[[Any], object] | None:
+        """Called with each context before its listener, if there is anything to do."""
+
+    @property
+    def auto_commit(self) -> bool:
+        """The auto commit of each claim, until a listener changes it."""
+
+    @property
+    def commits_each(self) -> bool:
+        """A run wants a commit behind each claim whose results commit."""
+
+    @property
+    def most_batches(self) -> int:
+        """Largest number of calls of a claim. Doubled up to this in eight claims; a slow one begins
+        anew.
+        """
+
+    @property
+    def quick_ms(self) -> int:
+        """Time after which a claim has no further call, and is slow."""
+
+    @property
+    def most_unreported(self) -> int:
+        """Calls within a millisecond that the pool is not told of; it is told behind a claim."""
+
+
+class ConsumePlan(Protocol):
+    """The rules of a dispatcher, read once for all of its runs."""
+
+    def __init__(self, rules: ConsumeRules) -> None:
+        """Raises: ValueError: a size below 1."""
+
+
+class ConsumeRun(Protocol):
+    """Serves a queue: claims, calls a listener, settles, and claims again; a step of a dispatcher.
+
+    `perform` returns the first outcome of a call that does not simply succeed, together with its
+    context, and continues behind that call when it is performed again. It returns None once the
+    run has ended, or wants a commit. Whatever the dispatcher has not taken by then counts as done.
 
     Every claim and settlement is the queue's own; what follows of it goes to the queue's `follow`.
-    """
-
-    def __init__(
-        self, plan: RunPlan, assigned: AssignedQueue, goes_on: Callable[[int], bool]
-    ) -> None: ...
-
-    @property
-    def assigned(self) -> Any: ...
-    @property
-    def is_running(self) -> bool: ...
-    def begin(self) -> None: ...
-    def rest(self) -> None: ...
-    @property
-    def is_open(self) -> bool: ...
-    @is_open.setter
-    def is_open(self, is_open: bool) -> None: ...
-    @property
-    def commits(self) -> bool: ...
-    @commits.setter
-    def commits(self, commits: bool) -> None: ...
-    @property
-    def end(self) -> Any: ...
-    @property
-    def calls(self) -> BatchCalls: ...
-    @property
-    def now_ms(self) -> int: ...
-    def advance(self) -> bool: ...
-    def count_failed(self, done: int) -> None: ...
-    def take_counts(self) -> tuple[int, int, int]: ...
-    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
-    def perform_async(self, listener: Any, runtime: Any) -> Any: ...
-
-
-class LanePlan(Protocol):
-    """Values that all runs of a key-ordered dispatcher share; made once."""
-
-    def __init__(
-        self,
-        *,
-        calls: CallPlan,
-        over: object,
-        submit: object,
-        most_ms: int,
-        hold_ns: int,
-        is_closed: Callable[[], bool],
-        outcome_raised: Callable[[BaseException], object],
-        awaiting: Callable[[object], object],
-    ) -> None:
-        """Make one.
-
-        Args:
-            over, submit: ends of a run; see consumer/dispatch/orderly.py.
-            most_ms: time after which a run claims no more.
-            hold_ns: time after which a run lets other tasks of its event loop go on.
-            is_closed: tells, behind each call of an `async def` listener, that its result is void.
-            outcome_raised: makes the outcome of a call of such a listener that raised.
-            awaiting: returns a coroutine that awaits a result, or a result that is not to be.
-        """
-
-
-class LaneRun(Protocol):
-    """Calls for the keys of one queue, claimed and settled one after the other: the `LaneCalls` of
-    consumer/dispatch/key_ordered.py, whose dispatcher does the same in Python.
-
-    Every claim and settlement is the queue's own; what follows of it goes to the queue's `follow`.
+    A run is used again and again, each time between `begin` and `rest`, by one worker.
     """
 
     def __init__(
         self,
-        plan: LanePlan,
+        plan: ConsumePlan,
         assigned: AssignedQueue,
         goes_on: Callable[[int], bool],
         submit: Callable[[Any], object],
-    ) -> None: ...
-
-    @property
-    def assigned(self) -> Any: ...
-    @property
-    def begun_ms(self) -> int: ...
-    @property
-    def claim(self) -> Any: ...
-    @property
-    def end(self) -> Any: ...
-    def let_go(self) -> None: ...
-    def take_counts(self) -> tuple[int, int, int]: ...
-    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
-    def perform_async(self, listener: Any, runtime: Any) -> Any: ...
-
-
-class ConcurrentPlan(Protocol):
-    """Values that all runs of a concurrent dispatcher share; made once."""
-
-    def __init__(
-        self,
-        *,
-        calls: CallPlan,
-        running_call: Callable[[Any, Any, int, int], object],
-        is_closed: Callable[[], bool],
-        most_ms: int,
-        most_messages: int,
     ) -> None:
-        """Make one.
+        """Make the run of a queue.
 
         Args:
-            running_call: makes what is told of a call in progress.
-            is_closed: tells, behind each call of an `async def` listener, that its result is void.
-            most_ms, most_messages: time, and messages, after which a run claims no more.
+            goes_on: reports calls to the pool; False: the run ends, others wait for its thread.
+            submit: has the queue served by a further worker.
         """
 
-
-class ConcurrentRun(Protocol):
-    """Batches of one queue, each claimed, called and settled by itself: the `ConcurrentCalls` of
-    consumer/dispatch/concurrent.py, whose dispatcher does the same in Python.
-
-    Its first claim answers the dispatch flag; the further ones leave it alone. An iterator of
-    contexts, for calls that are awaited.
-    """
-
-    def __init__(
-        self, plan: ConcurrentPlan, assigned: AssignedQueue, submit: Callable[[Any], object]
-    ) -> None: ...
+    @property
+    def assigned(self) -> Any:
+        """The queue it serves."""
 
     @property
-    def assigned(self) -> Any: ...
+    def is_running(self) -> bool:
+        """True between `begin` and `rest`."""
+
     @property
-    def calls(self) -> int: ...
+    def has_ended(self) -> bool:
+        """True once it claims no more."""
+
     @property
-    def call(self) -> Any: ...
-    def take(self, messages: Any) -> Any: ...
-    def let_go(self) -> None: ...
-    def take_counts(self) -> tuple[int, int, int]: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
-    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
-    def perform_async(self, listener: Any, runtime: Any) -> Any: ...
+    def submits(self) -> bool:
+        """True once it has ended before its queue was empty: the caller submits the queue."""
+
+    @property
+    def wants_commit(self) -> bool:
+        """True while it waits for a commit of what it has just settled."""
+
+    @property
+    def commits(self) -> bool:
+        """The present call, without auto commit, commits what was held before, too."""
+
+    @commits.setter
+    def commits(self, commits: bool) -> None: ...
+    @property
+    def claim(self) -> Any:
+        """The present claim; None if there is none, or its call is taken."""
+
+    @property
+    def claimed_ms(self) -> int:
+        """Time of the present claim."""
+
+    @property
+    def done_calls(self) -> int:
+        """Calls of the present claim that are done, without the present one."""
+
+    @property
+    def done_messages(self) -> int:
+        """Messages of these calls."""
+
+    @property
+    def call(self) -> tuple[Any, int, int] | None:
+        """The call in progress: its messages, the time of its claim, its thread; any thread."""
+
+    def begin(self) -> None:
+        """Start anew, on the thread that performs it."""
+
+    def rest(self) -> None:
+        """Drop what is claimed; the counts stay."""
+
+    def take(self, messages: Any) -> Any:
+        """Leave the call of these messages, and its claim, to the caller, who settles it; any
+        thread.
+
+        Returns: its context; None if it is not in progress.
+        """
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return calls, messages and ms spent of what it has settled since the last time; any
+        thread.
+        """
+
+    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any:
+        """Call on this thread. Args: awaited: waits for the result of an awaitable one."""
+
+    def perform_async(self, listener: Any, runtime: Any) -> Any:
+        """Return an awaitable that does the same with an `async def` listener."""

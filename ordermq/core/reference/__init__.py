@@ -6,7 +6,7 @@ beside the native cores and compare every result. The contract is ordermq/core/c
 
 from ordermq.core.reference.assigned_queue import AssignedQueue, Claim
 from ordermq.core.reference.call_times import DurationCounts, SendTimer, TimedListener
-from ordermq.core.reference.consume_loop import BatchCalls, CallContext, CallPlan
+from ordermq.core.reference.consume_loop import CallContext, ConsumePlan, ConsumeRun
 from ordermq.core.reference.frame_codec import FrameTemplate, read_header
 from ordermq.core.reference.id_window import IdWindow
 from ordermq.core.reference.lane_map import LaneMap
@@ -33,10 +33,10 @@ from ordermq.core.reference.request_template import RequestTemplate
 
 __all__ = [
     "AssignedQueue",
-    "BatchCalls",
     "CallContext",
-    "CallPlan",
     "Claim",
+    "ConsumePlan",
+    "ConsumeRun",
     "DurationCounts",
     "FrameTemplate",
     "IdWindow",

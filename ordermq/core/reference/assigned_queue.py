@@ -10,10 +10,13 @@ from typing import Any
 from ordermq.core.reference.arguments import out_of_range
 from ordermq.core.reference.process_queue import ProcessQueue
 from ordermq.core.status import (
+    CLAIM_ALONE,
     CLAIM_EMPTY,
+    CLAIM_FURTHER,
     CLAIM_LEASE_LOST,
     CLAIM_PAUSED,
     CLAIM_REVOKED,
+    CLAIM_SHARED,
     COUNTS,
     DISPATCH,
     DRAINED,
@@ -219,16 +222,17 @@ class AssignedQueue:
 
     # Claims.
 
-    def claim(self, limit: int, now_ms: int) -> tuple[Any, int]:
+    def claim(self, limit: int, now_ms: int, *, kind: int = CLAIM_ALONE) -> tuple[Any, int]:
         if limit < 1:
             raise out_of_range(f"{self._buffer.name}: claim of {limit}")
         with self._lock:
             refusal, flags = self._may_claim(now_ms)
-            if refusal and self._lanes is None:
+            if refusal and self._lanes is None and kind != CLAIM_FURTHER:
                 self._buffer.end_dispatch()
             if refusal:
                 return refusal, flags
-            return self._take(limit, now_ms) if self._lanes is None else self._fly(limit, now_ms)
+            claim = self._take if self._lanes is None else self._fly
+            return claim(limit, now_ms, kind)
 
     def _may_claim(self, now_ms: int) -> tuple[int, int]:
         if self._stage != STAGE_ACTIVE:
@@ -240,7 +244,9 @@ class AssignedQueue:
             return CLAIM_LEASE_LOST, LEASE_OVER
         return (CLAIM_PAUSED if self._pauses else 0), 0
 
-    def _take(self, limit: int, now_ms: int) -> tuple[Any, int]:
+    def _take(self, limit: int, now_ms: int, kind: int) -> tuple[Any, int]:
+        if kind == CLAIM_FURTHER and not self._buffer.pending_count:
+            return CLAIM_EMPTY, 0
         if self._isolate_until >= 0:
             if self._position() <= self._isolate_until:
                 limit = 1
@@ -249,9 +255,10 @@ class AssignedQueue:
         segments = self._buffer.take_segments(limit)
         if not segments:
             return CLAIM_EMPTY, 0
-        return self._claimed(self._run_kind(segments), now_ms), 0
+        flags = self.end_run() if kind == CLAIM_SHARED else 0
+        return self._claimed(self._run_kind(segments), now_ms), flags
 
-    def _fly(self, limit: int, now_ms: int) -> tuple[Any, int]:
+    def _fly(self, limit: int, now_ms: int, kind: int) -> tuple[Any, int]:
         offsets, tokens = (list(column) for column in self._lanes.take_columns(limit))
         if not offsets:
             return CLAIM_EMPTY, 0
@@ -269,7 +276,7 @@ class AssignedQueue:
             tokens = [tokens[place] for place in kept]
         claim = self._claimed(self._run_kind(list(self._segments(tokens))), now_ms)
         self._lane_calls[offsets[0]] = claim.messages, now_ms, self._worker
-        return claim, 0
+        return claim, self.begin_run(only_startable=True) if kind == CLAIM_SHARED else 0
 
     def _claimed(self, messages: Any, now_ms: int) -> Any:
         self._running += self._counts_running
@@ -374,10 +381,6 @@ class AssignedQueue:
             flags = self._judge(claim.generation, now_ms)
             if flags & COUNTS:
                 self._lanes.done_columns(array("q", offsets[:done]))
-                for offset in offsets[:done] if self._failed_ms else ():
-                    self._attempts.pop(offset, None)
-                    self._outages.pop(offset, None)
-                    self._failed_ms.pop(offset, None)
             else:
                 # The lanes were reset while this call ran. They remember it as an old flight, and
                 # start no message of its keys before it is reported as ended.
@@ -397,6 +400,10 @@ class AssignedQueue:
         if flags & COUNTS:
             watermark = self._buffer.remove(offsets)
             self._done = max(self._done, self._done_after(watermark))
+            for offset in offsets:
+                self._attempts.pop(offset, None)
+                self._outages.pop(offset, None)
+                self._failed_ms.pop(offset, None)
         flags |= self._leave() if leaves else 0
         left = self._buffer.pending_count if self._lanes is None else self._running
         return flags | self._told_room() | (0 if left else IDLE)

@@ -1,5 +1,5 @@
-"""Both loops of concurrent groups, call by call: the native one does what the one in Python does
-(docs/internals/architecture.md#calls)."""
+"""Both loops of concurrent groups, call by call: that of the core does what that of the reference
+does (docs/internals/architecture.md#calls)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from ordermq.model.names import RETRY_PREFIX
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
+from .consume_loops import LOOPS, consuming_by
 from .test_consume_paths import RAISED, RESULTS
 from .test_lane_paths import Remembered
 
-PATHS = ["python", "native"]
 DEADLINE_S = 20
 START_MS = 1_000
 LEASE_END_MS = 50_000
@@ -77,12 +77,11 @@ class Batches:
     """A queue and a dispatcher; what workers would do beside a call is done inside of it.
 
     Args:
-        per_run: messages after which a native run claims no more; those in Python have one batch.
+        per_run: calls after which a run claims no more.
     """
 
     def __init__(
         self,
-        path: str,
         per_run: int = 1,
         *,
         is_recorded: bool = False,
@@ -110,8 +109,8 @@ class Batches:
             ),
         )
         self.statistics.follow(lambda: [self.assigned])
-        settings = ConsumeConfig(consume_path=path, send_back_retry_ms=10, **config)
-        with mock.patch.object(concurrent, "_MOST_MESSAGES_PER_RUN", per_run):
+        settings = ConsumeConfig(send_back_retry_ms=10, **config)
+        with mock.patch.object(concurrent, "MOST_UNREPORTED", per_run):
             self.service = ConcurrentDispatcher(
                 cast(Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")),
                 "G",
@@ -124,8 +123,6 @@ class Batches:
                 DeadLetterGuard("G", 0, 0, self.statistics),
                 False,
             )
-        is_native = path == "native" and core.ConcurrentRun is not None
-        assert (self.service._make_run is not None) == is_native
         service: Any = self.service
         service._pool = SimpleNamespace(
             submit=self.submitted.append, goes_on=self._goes_on, awaited=None
@@ -294,22 +291,22 @@ def test_both_loops_do_the_same_batch_by_batch(
     rounds: list[tuple[list[tuple[str | None, str]], list[str]]],
 ) -> None:
     told = []
-    for path in PATHS:
-        batches = Batches(
-            path,
-            is_recorded=is_recorded,
-            consume_message_batch_max_size=size,
-            strict_results=is_strict,
-        )
-        for script, deeds in rounds:
-            left = iter(script)
-            for _ in range(len(script) + 1):
-                batches.follow(left)
-            for deed in deeds:
-                batches.do(deed, None)
-            batches.look()
-        batches.do("finish", None)
-        told.append(batches.seen)
+    for loop in LOOPS:
+        with consuming_by(loop):
+            batches = Batches(
+                is_recorded=is_recorded,
+                consume_message_batch_max_size=size,
+                strict_results=is_strict,
+            )
+            for script, deeds in rounds:
+                left = iter(script)
+                for _ in range(len(script) + 1):
+                    batches.follow(left)
+                for deed in deeds:
+                    batches.do(deed, None)
+                batches.look()
+            batches.do("finish", None)
+            told.append(batches.seen)
     assert told[0] == told[1]
 
 
@@ -319,50 +316,53 @@ def test_both_loops_do_the_same_after_each_deed(deed: str | None, per_run: int) 
     """Of each kind one, in a call between two others, with every result."""
     for result in RESULTS:
         told = []
-        for path in PATHS:
-            batches = Batches(path, per_run, consume_message_batch_max_size=2)
-            batches.look = lambda: None  # type: ignore[method-assign]  # runs differ
-            batches.do("room", None)
-            batches.drain(iter([(None, "none"), (deed, result), (None, "none")]))
-            batches.seen.append(batches.state())
-            for behind in ("resume", "seek_back", "regain", "more", "finish"):
-                batches.do(behind, None)
-                batches.drain(iter(()))
-                batches.seen += [behind, batches.state()]
-            told.append(batches.seen)
+        for loop in LOOPS:
+            with consuming_by(loop):
+                batches = Batches(per_run, consume_message_batch_max_size=2)
+                batches.do("room", None)
+                batches.drain(iter([(None, "none"), (deed, result), (None, "none")]))
+                batches.seen.append(batches.state())
+                for behind in ("resume", "seek_back", "regain", "more", "finish"):
+                    batches.do(behind, None)
+                    batches.drain(iter(()))
+                    batches.seen += [behind, batches.state()]
+                told.append(batches.seen)
         assert told[0] == told[1], result
 
 
-# Not "late": of a native run a request is left over, which finds the lease expired and says so.
+# Not "late": of a run of many a request is left over, which finds the lease expired and says so.
 @given(
     st.integers(1, 70),
     st.booleans(),
     rounds_of(calls.filter(lambda call: call[0] != "late")),
 )
-def test_a_native_run_of_many_batches_makes_the_calls_of_as_many_runs(
+def test_a_run_of_many_batches_makes_the_calls_of_as_many_runs(
     size: int,
     is_strict: bool,
     rounds: list[tuple[list[tuple[str | None, str]], list[str]]],
 ) -> None:
     told = []
-    for path in PATHS:
-        batches = Batches(path, 256, consume_message_batch_max_size=size, strict_results=is_strict)
-        batches.look = lambda: None  # type: ignore[method-assign]  # of which there are fewer
-        for script, deeds in rounds:
-            batches.drain(iter(script))
-            batches.seen.append(batches.state())
-            for deed in deeds:
-                batches.do(deed, None)
-        batches.do("finish", None)
-        batches.drain(iter(()))
-        batches.seen += [batches.state(), batches.reported]
-        told.append(batches.seen)
+    for loop, per_run in zip(LOOPS, (1, 256), strict=True):
+        with consuming_by(loop):
+            batches = Batches(
+                per_run, consume_message_batch_max_size=size, strict_results=is_strict
+            )
+            batches.look = lambda: None  # type: ignore[method-assign]  # of which there are fewer
+            for script, deeds in rounds:
+                batches.drain(iter(script))
+                batches.seen.append(batches.state())
+                for deed in deeds:
+                    batches.do(deed, None)
+            batches.do("finish", None)
+            batches.drain(iter(()))
+            batches.seen += [batches.state(), batches.reported]
+            told.append(batches.seen)
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_call_that_the_watch_has_sent_back_is_not_settled_again(path: str) -> None:
-    batches = Batches(path, 256, consume_message_batch_max_size=20)
+@pytest.mark.usefixtures("loop")
+def test_a_call_that_the_watch_has_sent_back_is_not_settled_again() -> None:
+    batches = Batches(256, consume_message_batch_max_size=20)
     batches.drain(iter([(None, "none"), ("watch", "none"), (None, "none")]))
     assert batches.assigned.done_offset == 20
     assert batches.statistics["messages_done"] == 40
@@ -373,10 +373,10 @@ def test_a_call_that_the_watch_has_sent_back_is_not_settled_again(path: str) -> 
     assert batches.assigned.done_offset == COUNT
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize("result", ["none", "nonsense"])
-def test_the_watch_finds_the_calls_of_every_thread(path: str, result: str) -> None:
-    batches = Batches(path, 256)
+def test_the_watch_finds_the_calls_of_every_thread(result: str) -> None:
+    batches = Batches(256)
     service: Any = batches.service
     threads: set[int] = set()
     entered, let_go = threading.Barrier(4), threading.Event()
@@ -410,9 +410,9 @@ def test_the_watch_finds_the_calls_of_every_thread(path: str, result: str) -> No
     batches.do("finish", None)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_broken_run_has_no_call_in_progress(path: str) -> None:
-    batches = Batches(path, 256)
+@pytest.mark.usefixtures("loop")
+def test_a_broken_run_has_no_call_in_progress() -> None:
+    batches = Batches(256)
     service: Any = batches.service
 
     def refuse(assigned: AssignedQueue) -> None:
@@ -425,13 +425,13 @@ def test_a_broken_run_has_no_call_in_progress(path: str) -> None:
     with pytest.raises(TypeError, match="a defect"):
         perform()
     assert batches.service._running_calls([]) == []
-    assert not batches.service._runs
     assert batches.statistics["messages_done"] == 0
+    assert not batches.service._runs
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_what_a_broken_run_has_done_before_is_counted(path: str) -> None:
-    batches = Batches(path, 256)
+@pytest.mark.usefixtures("loop")
+def test_what_a_broken_run_has_done_before_is_counted() -> None:
+    batches = Batches(256)
 
     def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
         if messages[0].queue_offset == 5:
@@ -448,8 +448,9 @@ def test_what_a_broken_run_has_done_before_is_counted(path: str) -> None:
     assert batches.statistics["messages_done"] == 6
 
 
-def test_counts_are_read_while_a_native_run_goes_on() -> None:
-    batches = Batches("native", 256)
+@pytest.mark.usefixtures("loop")
+def test_counts_are_read_while_a_run_goes_on() -> None:
+    batches = Batches(256)
     counted: list[tuple[int, int]] = []
 
     def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
@@ -466,19 +467,19 @@ def test_counts_are_read_while_a_native_run_goes_on() -> None:
     assert batches.statistics["batches"] == COUNT
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_run_has_one_batch_and_a_native_one_those_of_a_millisecond(path: str) -> None:
-    batches = Batches(path, 256)
+@pytest.mark.usefixtures("loop")
+def test_a_run_has_the_batches_of_a_millisecond() -> None:
+    batches = Batches(256)
     batches.follow(iter([(None, "none")] * 3 + [("slow", "none")]))
     served = [row[0][0] for row in batches.seen if isinstance(row[0], list)]
-    assert served == ([0] if batches.service._make_run is None else [0, 1, 2, 3])
+    assert served == [0, 1, 2, 3]
     assert batches.submitted == [batches.assigned], "for the next worker"
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_retry_topic_counts_the_attempts_of_other_members(path: str) -> None:
+@pytest.mark.usefixtures("loop")
+def test_a_retry_topic_counts_the_attempts_of_other_members() -> None:
     queue = MessageQueue(f"{RETRY_PREFIX}G", QUEUE.broker_name, QUEUE.queue_id)
-    batches = Batches(path, 256, queue=queue)
+    batches = Batches(256, queue=queue)
     attempts: list[int] = []
     with mock.patch.object(MessageView, "reconsume_times", 4):
         batches.assigned.attempts[1] = 2
@@ -487,6 +488,20 @@ def test_a_retry_topic_counts_the_attempts_of_other_members(path: str) -> None:
         while batches.submitted:
             service._run(batches.submitted.pop())
     assert attempts == [4, 6] + [4] * (COUNT - 2)
+
+
+@pytest.mark.usefixtures("loop")
+def test_the_failures_of_a_message_are_forgotten_once_it_is_done() -> None:
+    batches = Batches(256, consume_message_batch_max_size=2)
+    assigned = batches.assigned
+    assigned.outages.update({5: 1, 9: 2})
+    batches.drain(iter([(None, "suspend"), (None, "one"), (None, "none")]))
+    batches.do("finish", None)
+    assert assigned.attempts == {0: 1, 3: 1}, "not stored again, and not done yet"
+    batches.submitted = [assigned]
+    batches.drain(iter(()))
+    assert assigned.done_offset == COUNT
+    assert assigned.attempts == assigned.outages == {}
 
 
 class Tasks(Batches):
@@ -514,9 +529,9 @@ class Tasks(Batches):
         asyncio.run(serve())
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_async_listener_is_awaited_and_what_fails_is_sent_back(path: str) -> None:
-    tasks, done = Tasks(path, 256, consume_message_batch_max_size=3), list[int]()
+@pytest.mark.usefixtures("loop")
+def test_an_async_listener_is_awaited_and_what_fails_is_sent_back() -> None:
+    tasks, done = Tasks(256, consume_message_batch_max_size=3), list[int]()
 
     async def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> object:
         first = messages[0].queue_offset
@@ -540,9 +555,9 @@ def test_an_async_listener_is_awaited_and_what_fails_is_sent_back(path: str) -> 
     assert not tasks.failed
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_async_call_that_ends_behind_a_close_is_not_settled(path: str) -> None:
-    tasks = Tasks(path, 256)
+@pytest.mark.usefixtures("loop")
+def test_an_async_call_that_ends_behind_a_close_is_not_settled() -> None:
+    tasks = Tasks(256)
 
     async def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
         tasks.service._is_closed |= messages[0].queue_offset == 7
@@ -552,11 +567,11 @@ def test_an_async_call_that_ends_behind_a_close_is_not_settled(path: str) -> Non
     assert tasks.assigned.done_offset == 7
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_many_threads_and_failures_lose_nothing(path: str) -> None:
+@pytest.mark.usefixtures("loop")
+def test_many_threads_and_failures_lose_nothing() -> None:
     """Listeners fail at random while another thread fills, and a third is the watch."""
     count, chance = 4_000, random.Random(5)
-    batches = Batches(path, 256, consume_message_batch_max_size=3)
+    batches = Batches(256, consume_message_batch_max_size=3)
     service: Any = batches.service
     service._send_back = _all_stored
     done: set[int] = set()
@@ -612,21 +627,18 @@ async def _all_stored(messages: Sequence[MessageView], treatment: SendBack) -> l
     return []
 
 
-def test_what_a_native_run_is_asked_for_is_checked() -> None:
-    batches = Batches("native", 256)
-    if batches.service._make_run is None:
-        return  # another core
-    run = batches.service._make_run(batches.assigned, batches.submitted.append)
+@pytest.mark.usefixtures("loop")
+def test_a_run_without_a_call_has_none_to_take() -> None:
+    batches = Batches(256)
+    run = core.ConsumeRun(batches.service._plan, batches.assigned, bool, batches.submitted.append)
     assert run.call is None
     assert run.take(MessageRun([(batch([0]), 0, 1)])) is None
-    with pytest.raises(TypeError):
-        batches.service._make_run(cast(Any, None), batches.submitted.append)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_each_call_is_settled_by_its_worker_or_by_the_watch_and_never_by_both(path: str) -> None:
+@pytest.mark.usefixtures("loop")
+def test_each_call_is_settled_by_its_worker_or_by_the_watch_and_never_by_both() -> None:
     count = 2_000
-    batches = Batches(path, 256, count=count, consume_message_batch_max_size=1)
+    batches = Batches(256, count=count, consume_message_batch_max_size=1)
     service, assigned = batches.service, batches.assigned
     called: list[int] = []
     taken: list[int] = []

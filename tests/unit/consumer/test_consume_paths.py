@@ -1,4 +1,4 @@
-"""Both loops, call by call: the native one does what the one in Python does
+"""Both loops, call by call: that of the core does what that of the reference does
 (docs/internals/architecture.md#calls)."""
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from hypothesis import strategies as st
 
 from ordermq import core
 from ordermq.clock import CLOCK_ID, ManualClock, SystemClock, system_clock_id
-from ordermq.config import ConsumeConfig
-from ordermq.config.consumer import CONSUME_PATH_VARIABLE
-from ordermq.consumer.dispatch.consume_loop import call_plan
-from ordermq.consumer.dispatch.orderly import RunEnd, native_runs
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import Pause
-from ordermq.errors import ConfigError
 from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
 from .batches import batch
+from .consume_loops import LOOPS, consuming_by
 from .test_orderly import LEASE_END_MS, Consumption
 
 RESULTS = {
@@ -58,9 +54,8 @@ SETTINGS: list[dict[str, Any]] = [{}, {}, {"auto_commit": False}, {"commit_inter
 class Script:
     """One consumption that follows a script, and what could be seen of it."""
 
-    def __init__(self, path: str, size: int, is_strict: bool, settings: dict[str, Any]) -> None:
+    def __init__(self, size: int, is_strict: bool, settings: dict[str, Any]) -> None:
         self.consumption = Consumption(
-            consume_path=path,
             consume_message_batch_max_size=size,
             strict_results=is_strict,
             **settings,
@@ -171,22 +166,23 @@ def test_both_loops_do_the_same(
     rounds: list[tuple[list[tuple[str | None, str]], list[str]]],
 ) -> None:
     told = []
-    for path in ("python", "native"):
-        script = Script(path, size, is_strict, settings)
-        for script_calls, deeds in rounds:
-            # As a pool would: whoever is not dispatched is not run.
-            if script.assigned.process_queue.is_dispatched:
-                script.run(script_calls)
-            for deed in deeds:
-                script.do(deed, None)
-            script.look()
-        told.append(script.seen)
+    for loop in LOOPS:
+        with consuming_by(loop):
+            script = Script(size, is_strict, settings)
+            for script_calls, deeds in rounds:
+                # As a pool would: whoever is not dispatched is not run.
+                if script.assigned.process_queue.is_dispatched:
+                    script.run(script_calls)
+                for deed in deeds:
+                    script.do(deed, None)
+                script.look()
+            told.append(script.seen)
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("path", ["python", "native"])
-def test_an_async_listener_is_awaited_call_by_call(path: str) -> None:
-    consumption = Consumption(consume_path=path, consume_message_batch_max_size=3)
+@pytest.mark.usefixtures("loop")
+def test_an_async_listener_is_awaited_call_by_call() -> None:
+    consumption = Consumption(consume_message_batch_max_size=3)
     assigned, seen, done = consumption.assigned, consumption.seen, list[int]()
 
     async def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
@@ -208,9 +204,9 @@ def test_an_async_listener_is_awaited_call_by_call(path: str) -> None:
     assert consumption.statistics["listener_errors"] == 1
 
 
-@pytest.mark.parametrize("path", ["python", "native"])
-def test_a_call_that_ends_behind_a_close_is_not_settled(path: str) -> None:
-    consumption = Consumption(consume_path=path)
+@pytest.mark.usefixtures("loop")
+def test_a_call_that_ends_behind_a_close_is_not_settled() -> None:
+    consumption = Consumption()
 
     async def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
         consumption.service._is_closed |= messages[0].queue_offset == 7
@@ -231,44 +227,25 @@ def test_the_time_of_the_system_is_read_natively_and_any_other_is_asked_for() ->
     assert system_clock_id(ManualClock()) is None
 
 
-def test_the_environment_chooses_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(CONSUME_PATH_VARIABLE, raising=False)
-    assert ConsumeConfig().consume_path == "native"
-    monkeypatch.setenv(CONSUME_PATH_VARIABLE, "python")
-    assert ConsumeConfig().consume_path == "python"
-    monkeypatch.setenv(CONSUME_PATH_VARIABLE, "native")
-    assert ConsumeConfig().consume_path == "native"
-    monkeypatch.setenv(CONSUME_PATH_VARIABLE, "fast")
-    with pytest.raises(ConfigError, match=r"ORDERMQ_CONSUME_PATH='fast' in the environment"):
-        ConsumeConfig()
-
-
-@pytest.mark.parametrize(
-    ("settings", "is_native"),
-    [
-        ({}, True),
-        ({"auto_commit": False}, False),
-        ({"commit_interval_ms": 0}, False),
-        ({"consume_path": "python"}, False),
-    ],
-)
-def test_what_the_native_loop_does_not_do_takes_the_one_in_python(
-    settings: dict[str, Any], is_native: bool
-) -> None:
-    config = ConsumeConfig(**{"consume_path": "native"} | settings)
-    make_run = native_runs(config, call_plan(SystemClock(), 1, False, None, None), 256)
-    assert (make_run is not None) == (is_native and core.OrderlyRun is not None)
-
-
+@pytest.mark.usefixtures("loop")
 def test_a_run_that_has_ended_claims_no_more() -> None:
-    consumption = Consumption(consume_path="native")
-    assigned, make_run = consumption.assigned, consumption.service._make_run
-    if make_run is None:
-        return  # another core
-    run = make_run(assigned, lambda calls: True)
+    consumption = Consumption()
+    assigned, service = consumption.assigned, consumption.service
+    called: list[object] = []
+    run = core.ConsumeRun(service._plan, assigned, lambda calls: True, consumption.submitted.append)
+    run.begin()
     assigned.pause()
-    assert not run.advance()
-    assert run.end is RunEnd.OVER
+    assert run.perform(lambda messages, context: called.append(messages), None, None) is None
+    assert run.has_ended
+    assert not run.submits
     assert assigned.resume()
-    assert not run.advance(), "the next run does"
+    assert run.perform(lambda messages, context: called.append(messages), None, None) is None
+    assert called == [], "the next run does"
     assert assigned.process_queue.pending_count == 200
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_plan_has_calls_of_at_least_one_message() -> None:
+    service = Consumption().service
+    with pytest.raises(ValueError, match="ConsumePlan: calls of 0"):
+        service._make_plan(0, None, is_shared=False, is_judged=False)

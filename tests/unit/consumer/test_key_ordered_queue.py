@@ -75,7 +75,7 @@ def test_a_key_runs_one_message_at_a_time_in_parallel_to_other_keys() -> None:
     second = claim(assigned)
     assert (first.messages.offsets(), second.messages.offsets()) == ([0], [2])
     assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
-    assert not assigned.request_another()
+    assert not assigned.begin_run(only_startable=True)
     assert assigned.end_batch(second, 1, 0)
     assert assigned.done_offset == 0
     assert assigned.end_batch(first, 1, 0)

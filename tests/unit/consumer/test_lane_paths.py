@@ -1,4 +1,4 @@
-"""Both loops of key lanes, call by call: the native one does what the one in Python does
+"""Both loops of key lanes, call by call: that of the core does what that of the reference does
 (docs/internals/architecture.md#calls)."""
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq import core
 from ordermq.client.user_code import OwnThreads
-from ordermq.clock import ManualClock, SystemClock
+from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import (
     ListenerCancelled,
     OnIoThread,
-    call_plan,
 )
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Stop, policy_for
-from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher, native_lanes
+from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.worker_pool import stacks_of_tasks
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
@@ -38,9 +36,9 @@ from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
+from .consume_loops import LOOPS, consuming_by
 from .test_consume_paths import RAISED, RESULTS
 
-PATHS = ["python", "native"]
 START_MS = 1_000
 LEASE_END_MS = 50_000
 COUNT = 60
@@ -87,7 +85,6 @@ class Lanes:
 
     def __init__(
         self,
-        path: str,
         policy: FailurePolicy | None = None,
         is_recorded: bool = False,
         **config: Any,
@@ -101,7 +98,7 @@ class Lanes:
         self.commits = 0
         self.depth = 0
         self.end = COUNT
-        settings = ConsumeConfig(order_by_key=True, consume_path=path, **config)
+        settings = ConsumeConfig(order_by_key=True, **config)
         self.assigned = KeyOrderedQueue(
             QUEUE,
             "G",
@@ -125,10 +122,6 @@ class Lanes:
             self.statistics,
             OwnThreads(),
             DeadLetterGuard("G", 0, 0, self.statistics),
-        )
-        is_native = path == "native" and core.LaneRun is not None
-        assert (self.service._make_run is not None) == (
-            is_native and settings.commit_interval_ms > 0
         )
         service: Any = self.service
         service._pool = SimpleNamespace(
@@ -296,24 +289,24 @@ def test_both_loops_of_key_lanes_do_the_same(
     rounds: list[tuple[list[tuple[str | None, str]], list[str]]],
 ) -> None:
     told = []
-    for path in PATHS:
-        lanes = Lanes(
-            path,
-            policy,
-            is_recorded,
-            consume_message_batch_max_size=size,
-            strict_results=is_strict,
-            **settings,
-        )
-        for script, deeds in rounds:
+    for loop in LOOPS:
+        with consuming_by(loop):
+            lanes = Lanes(
+                policy,
+                is_recorded,
+                consume_message_batch_max_size=size,
+                strict_results=is_strict,
+                **settings,
+            )
+            for script, deeds in rounds:
+                lanes.others_wait = False
+                lanes.follow(iter(script))
+                for deed in deeds:
+                    lanes.do(deed, None)
+                lanes.look()
             lanes.others_wait = False
-            lanes.follow(iter(script))
-            for deed in deeds:
-                lanes.do(deed, None)
-            lanes.look()
-        lanes.others_wait = False
-        lanes.follow(itertools.repeat((None, "none")))
-        told.append(lanes.seen)
+            lanes.follow(itertools.repeat((None, "none")))
+            told.append(lanes.seen)
     assert told[0] == told[1]
 
 
@@ -340,13 +333,11 @@ class AsyncLanes(Lanes):
             await tasks.pop(0)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize("seed", range(5))
-def test_async_calls_of_a_key_come_one_after_the_other_beside_those_of_others(
-    path: str, seed: int
-) -> None:
+def test_async_calls_of_a_key_come_one_after_the_other_beside_those_of_others(seed: int) -> None:
     source = random.Random(seed)
-    lanes = AsyncLanes(path, max_in_flight_per_queue=4, consume_message_batch_max_size=2)
+    lanes = AsyncLanes(max_in_flight_per_queue=4, consume_message_batch_max_size=2)
     running: list[str | None] = []
     seen: dict[str | None, list[int]] = {}
     most = 0
@@ -372,9 +363,9 @@ def test_async_calls_of_a_key_come_one_after_the_other_beside_those_of_others(
     assert not lanes.assigned.is_running
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_async_call_has_its_task_its_timeouts_and_what_it_raises(path: str) -> None:
-    lanes = AsyncLanes(path)
+@pytest.mark.usefixtures("loop")
+def test_an_async_call_has_its_task_its_timeouts_and_what_it_raises() -> None:
+    lanes = AsyncLanes()
     tasks = []
 
     async def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
@@ -403,9 +394,9 @@ def test_an_async_call_has_its_task_its_timeouts_and_what_it_raises(path: str) -
     assert lanes.statistics["listener_errors"] == 3
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_what_an_async_listener_returns_is_awaited_whatever_it_is(path: str) -> None:
-    lanes = AsyncLanes(path)
+@pytest.mark.usefixtures("loop")
+def test_what_an_async_listener_returns_is_awaited_whatever_it_is() -> None:
+    lanes = AsyncLanes()
 
     class Promise:
         def __await__(self) -> Iterator[Any]:
@@ -424,10 +415,10 @@ def test_what_an_async_listener_returns_is_awaited_whatever_it_is(path: str) -> 
     assert lanes.statistics["listener_errors"] == 0
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_cancelled_call_fails_nothing_and_its_key_goes_on(path: str, is_closed: bool) -> None:
-    lanes = AsyncLanes(path, max_in_flight_per_queue=2)
+def test_a_cancelled_call_fails_nothing_and_its_key_goes_on(is_closed: bool) -> None:
+    lanes = AsyncLanes(max_in_flight_per_queue=2)
     judged: list[Any] = []
     service: Any = lanes.service
     judge = service._judge
@@ -464,13 +455,10 @@ def test_a_cancelled_call_fails_nothing_and_its_key_goes_on(path: str, is_closed
         assert [type(each) for each in judged] == [ListenerCancelled]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_listener_that_never_waits_lets_other_tasks_run(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("consume_loop", "key_ordered"):
-        monkeypatch.setattr(f"ordermq.consumer.dispatch.{module}.HOLD_S", -1.0)
-    lanes = AsyncLanes(path, max_in_flight_per_queue=1)
+@pytest.mark.usefixtures("loop")
+def test_a_listener_that_never_waits_lets_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ordermq.consumer.dispatch.consume_loop.HOLD_S", -1.0)
+    lanes = AsyncLanes(max_in_flight_per_queue=1)
     calls = 0
     seen = []
 
@@ -490,9 +478,9 @@ def test_a_listener_that_never_waits_lets_other_tasks_run(
     assert len(set(seen)) > COUNT // 2
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_interrupt_of_the_program_ends_its_loop(path: str) -> None:
-    lanes = AsyncLanes(path)
+@pytest.mark.usefixtures("loop")
+def test_an_interrupt_of_the_program_ends_its_loop() -> None:
+    lanes = AsyncLanes()
 
     async def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
         await asyncio.sleep(0)
@@ -504,42 +492,19 @@ def test_an_interrupt_of_the_program_ends_its_loop(path: str) -> None:
     assert lanes.assigned.running_calls() == []
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_internal_error_gives_back_what_was_claimed(path: str) -> None:
-    lanes = Lanes(path)
+@pytest.mark.usefixtures("loop")
+def test_an_internal_error_gives_back_what_was_claimed() -> None:
+    lanes = Lanes()
     service: Any = lanes.service
 
     def broken(*about: object) -> None:
         raise RuntimeError("a test's own failure")
 
     # What fails is what a consumer with a history does between a claim and its call.
-    if service._make_run is not None:
-        calls = call_plan(lanes.clock, 1, False, None, broken)
-        service._make_run = native_lanes(service._config, calls, lambda: False)
-    service._recorder = SimpleNamespace(enabled=True)
-    service._record_begin = broken
+    service._plan = service._make_plan(1, broken, is_shared=True, is_judged=False)
     service._client.runtime = None
     service._run(lanes.submitted.pop())
     assert lanes.assigned.lease is None
     assert lanes.assigned.internal_errors == 1
     assert lanes.assigned.running_calls() == []
     assert not lanes.assigned.is_running
-
-
-@pytest.mark.parametrize(
-    ("settings", "is_native"),
-    [
-        ({}, True),
-        ({"commit_interval_ms": 0}, False),
-        ({"consume_path": "python"}, False),
-        ({"consume_message_batch_max_size": 65}, True),
-    ],
-)
-def test_what_the_native_loop_does_not_do_takes_the_one_in_python(
-    settings: dict[str, Any], is_native: bool
-) -> None:
-    config = ConsumeConfig(**{"order_by_key": True, "consume_path": "native"} | settings)
-    size = config.consume_message_batch_max_size
-    plan = call_plan(SystemClock(), size, False, None, None)
-    made = native_lanes(config, plan, lambda: False)
-    assert (made is not None) == (is_native and core.LaneRun is not None)

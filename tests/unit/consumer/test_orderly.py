@@ -10,14 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from ordermq import core
 from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
-from ordermq.config.consumer import CONSUME_PATH_VARIABLE
 from ordermq.consumer.dispatch.consume_loop import OnIoThread
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
-from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
+from ordermq.consumer.dispatch.orderly import MAX_MESSAGES_PER_CLAIM, OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
@@ -43,10 +41,7 @@ LEASE_END_MS = 50_000
 Listener = Callable[[Sequence[MessageView], ConsumeContext], Any]
 
 
-@pytest.fixture(autouse=True, params=["python", "native"])
-def consume_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run every test with both loops."""
-    monkeypatch.setenv(CONSUME_PATH_VARIABLE, request.param)
+pytestmark = pytest.mark.usefixtures("loop")
 
 
 class Consumption:
@@ -77,11 +72,6 @@ class Consumption:
         self.statistics.follow(lambda: [self.assigned])
         self.runtime = SimpleNamespace(post=lambda job: None, spawn=self.spawn)
         settings = ConsumeConfig(**config)
-        # Batches that are committed one by one are called by the loop in Python.
-        is_plain = settings.auto_commit and settings.commit_interval_ms > 0
-        self.is_native = (
-            settings.consume_path == "native" and core.OrderlyRun is not None and is_plain
-        )
         self.service = OrderlyDispatcher(
             cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime, client_id="me")),
             "G",
@@ -111,8 +101,6 @@ class Consumption:
 
     def run(self, listener: Listener) -> None:
         """One run, to its end."""
-        kind: Any = core.OrderlyRun if self.is_native else core.BatchCalls
-        assert kind is not None
         steps = self.service._consume(self.assigned)
         try:
             step = next(steps)
@@ -122,7 +110,6 @@ class Consumption:
                     self.commits += 1
                     step = steps.send((None, None))
                     continue
-                assert isinstance(step, kind)
                 step = steps.send(self.call(step, listener))
         except StopIteration:
             return
@@ -147,8 +134,8 @@ def test_a_quick_listener_is_called_batch_by_batch_from_growing_claims() -> None
     assert consumption.statistics["batches"] == consumption.statistics["messages_done"] == 200
 
 
-def test_what_a_native_run_has_counted_is_read_at_any_time_and_once() -> None:
-    consumption = Consumption(consume_path="native")
+def test_what_a_run_has_counted_is_read_at_any_time_and_once() -> None:
+    consumption = Consumption()
     statistics, read = consumption.statistics, list[int]()
 
     def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
@@ -156,9 +143,8 @@ def test_what_a_native_run_has_counted_is_read_at_any_time_and_once() -> None:
         return ConsumeResult.SUCCESS
 
     consumption.run(listen)
-    if consumption.is_native:
-        # Claims of 1, 2, 4 .. messages: what is settled is seen from the next claim on.
-        assert read[:8] == [0, 1, 1, 3, 3, 3, 3, 7]
+    # Claims of 1, 2, 4 .. messages: what is settled is seen from the next claim on.
+    assert read[:8] == [0, 1, 1, 3, 3, 3, 3, 7]
     assert (statistics["messages_done"], statistics["batches"]) == (200, 200)
     assigned = consumption.assigned
     assert assigned.accept(assigned.generation, batch(range(200, 203)), 203)
@@ -169,9 +155,7 @@ def test_what_a_native_run_has_counted_is_read_at_any_time_and_once() -> None:
 
 
 def test_a_run_that_is_about_to_end_leaves_the_next_one_alone() -> None:
-    consumption = Consumption(consume_path="native")
-    if not consumption.is_native:
-        return  # the loop in Python has nothing that two runs could share
+    consumption = Consumption()
     assigned = consumption.assigned
     first = consumption.service._consume(assigned)
     assert consumption.call(next(first), lambda messages, context: None) is None
@@ -192,7 +176,7 @@ def test_a_run_that_is_about_to_end_leaves_the_next_one_alone() -> None:
 
 def test_a_queue_is_submitted_again_behind_the_others_only_while_it_has_messages() -> None:
     consumption = Consumption()
-    consumption.assigned.batches_per_claim = consumption.service._max_batches_per_claim
+    consumption.assigned.batches_per_claim = MAX_MESSAGES_PER_CLAIM
     consumption.others_wait = True
     consumption.assigned.accept(0, batch(range(200, 300)), 300)
     consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
