@@ -1,7 +1,7 @@
 /* Plain sends at the beginning of received bytes, for a broker: read, grouped by queue, written as
  * records, answered. Whatever is unusual ends the run and is left to the broker's handlers, which
- * are the reference; ordermq/broker/processors/send_runs.py says what is plain. An object is used
- * by one thread at a time. */
+ * are the reference; ordermq/broker/processors/received_sends.py says what is plain. An object is
+ * used by one thread at a time. */
 #ifndef OMQ_SEND_RUN_H
 #define OMQ_SEND_RUN_H
 

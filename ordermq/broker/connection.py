@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from ordermq import core, forking
@@ -59,7 +59,7 @@ class BrokerConnection(asyncio.Protocol):
         statistics: BrokerStatistics,
         when_stored: Callable[[Callable[[], None]], None],
         take_sends: Callable[[BrokerConnection, bytes], int],
-        handle: Callable[[BrokerConnection, Sequence[Command], int], int],
+        handle: Callable[[BrokerConnection, Command], None],
         opened: Callable[[BrokerConnection], None],
         closed: Callable[[BrokerConnection], None],
     ) -> None:
@@ -235,7 +235,8 @@ class BrokerConnection(asyncio.Protocol):
             # A handler's reply may fill the buffer, and its request may close the connection.
             if not self._is_open:
                 break
-            done += self._handle(self, commands, done)
+            self._handle(self, commands[done])
+            done += 1
         self._is_working = False
         self._backlog = commands[done:]
         self.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from ordermq.broker.access import Access
@@ -26,7 +25,6 @@ from ordermq.broker.processors import (
     topics,
 )
 from ordermq.broker.processors.received_sends import received_sends
-from ordermq.broker.processors.send_runs import SendRuns, no_run, send_run
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.broker.store.store import loading
@@ -88,7 +86,6 @@ class BrokerServer:
             )
         self._received_sends = received_sends(self._context)
         self._access = Access(config.policies) if config.policies else None
-        self._send_runs: SendRuns = no_run if config.accounts else send_run
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.
@@ -191,18 +188,7 @@ class BrokerServer:
         """Handle plain sends at the beginning of received bytes; return the bytes they take."""
         return self._received_sends.take(connection, received)
 
-    def _handle(
-        self, connection: BrokerConnection, requests: Sequence[Command], position: int
-    ) -> int:
-        """Handle the request at a position, or a run of sends that begins there."""
-        count = self._send_runs(self._context, connection, requests, position)
-        if count:
-            self._statistics.requests += count
-            return count
-        self._handle_one(connection, requests[position])
-        return 1
-
-    def _handle_one(self, connection: BrokerConnection, request: Command) -> None:
+    def _handle(self, connection: BrokerConnection, request: Command) -> None:
         if request.is_response:
             connection.settle(request)
             return

@@ -11,7 +11,7 @@
 | 12 search by key; 33 view by id | query_message.py |
 | 307, 309, 324, 325 requests that the broker passes on to a client | client_requests.py |
 
-`send_runs.py` stores plain sends (310) that came together with one write, `received_sends.py` does
-so without a command for each of them.
+`received_sends.py` stores plain sends (310) that came together with one write, without a command
+for each of them.
 `fast_path.py` reads and writes the headers of sends and pulls.
 """

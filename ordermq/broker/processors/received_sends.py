@@ -1,9 +1,15 @@
 """Received sends: the plain sends of one read, stored and answered as bytes.
 
-Half of what a send cost the broker was to make a command, a header and a record of it in Python.
-The core's `SendRun` reads the plain sends at the beginning of a read in one call, writes the
-records of each queue in another, and all answers in a third. It leaves to `send_runs`, which is
-the reference, whatever it does not know to be plain, and everything behind that in the same read.
+Clients with many sends in flight write them together, and so they are read together. One write to
+the store for all of them, one append per queue and one piece of answers take half of the time that
+as many writes take, and half of what is left was to make a command, a header and a record of each
+in Python. The core's `SendRun` reads the plain sends at the beginning of a read in one call, writes
+the records of each queue in another, and all answers in a third.
+
+One that comes alone costs the broker 4 us, where it takes 11 by the handler of single sends.
+Plain is what needs nothing but its queue: known topic, no delay, no transaction, no retry, no copy.
+Whatever else comes, malformed requests included, is left to `send.send`, with everything behind it
+in the same read.
 """
 
 from __future__ import annotations
@@ -14,11 +20,13 @@ from ordermq import core
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext
 from ordermq.broker.processors.fast_path import SEND_REPLY
-from ordermq.broker.processors.send_runs import plain_log
-from ordermq.broker.store import Append
+from ordermq.broker.store import Append, QueueLog
+from ordermq.broker.topics import is_retry_topic
 from ordermq.errors import StoreError
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
+
+_SEND = b'{"code":%d,' % RequestCode.SEND_MESSAGE_V2  # as all known clients begin its header
 
 
 class ReceivedSends(Protocol):
@@ -43,9 +51,16 @@ class NativeReceivedSends:
         self._new_run = run
 
     def take(self, connection: BrokerConnection, received: bytes) -> int:
-        # As for other runs, one that comes alone is left to the handler of single sends. Seen here,
-        # it costs 0.3 us, and 2.4 by the core.
-        if 4 + int.from_bytes(received[:4]) >= len(received):
+        # A run ends, too, where the ids of a queue do not ascend, as of a client whose threads
+        # send by themselves: the next one may begin there.
+        taken = 0
+        while size := self._take_run(connection, received[taken:] if taken else received):
+            taken += size
+        return taken
+
+    def _take_run(self, connection: BrokerConnection, received: bytes) -> int:
+        # Other requests come alone: seen here, one costs 0.1 us, and 2.4 by the core.
+        if not received.startswith(_SEND, 8):
             return 0
         context = self._context
         run = self._new_run(
@@ -53,7 +68,7 @@ class NativeReceivedSends:
             max_frame_bytes=connection.max_frame_bytes,
             max_body_bytes=context.config.max_message_bytes,
         )
-        if len(run) < 2:
+        if not len(run):
             return 0
         appends: list[Append] = []
         unique_ids: list[list[str]] = []
@@ -62,7 +77,7 @@ class NativeReceivedSends:
             if log is None:
                 return 0
             ids = run.unique_ids(part)
-            # A lower id may be that of a copy: `send_runs` searches for it.
+            # A lower id may be that of a copy: `send.send` searches for it.
             if not context.recent_sends.are_new(log, ids):
                 return 0
             writer = connection.writer(topic, queue_id)
@@ -109,6 +124,19 @@ class NativeReceivedSends:
         answers = run.answers(SEND_REPLY, connection.store_host_hex.encode(), offsets)
         if answers:
             connection.send(answers)
+
+
+def plain_log(context: BrokerContext, topic_name: str, queue_id: int) -> QueueLog | None:
+    """Return the log of a queue whose sends are stored there as they come; None for any other."""
+    topic = context.topics.sendable(topic_name)
+    if (
+        topic is None
+        or not topic.is_writable
+        or is_retry_topic(topic.name)
+        or not 0 <= queue_id < max(topic.read_queues, topic.write_queues)
+    ):
+        return None
+    return context.store.log(topic.name, queue_id)
 
 
 def received_sends(context: BrokerContext) -> ReceivedSends:

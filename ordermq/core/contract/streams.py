@@ -152,8 +152,8 @@ class SendRun(Protocol):
     """Plain sends at the beginning of received bytes, read without an object for each of them.
 
     It ends before the first frame that is not whole, or not a plain send
-    (`ordermq/broker/processors/send_runs.py`) with a JSON header and an id. The sends of one queue
-    are a part; their ids ascend and have one producer, or the run ends. One thread at a time.
+    (`ordermq/broker/processors/received_sends.py`) with a JSON header and an id. The sends of one
+    queue are a part; their ids ascend and have one producer, or the run ends. One thread at a time.
     """
 
     def __init__(self, data: bytes, *, max_frame_bytes: int, max_body_bytes: int) -> None:

@@ -1,5 +1,5 @@
-"""The core's reader of plain sends takes what the reference takes, field by field, and never
-anything that the reference would not (ordermq/broker/processors/send_runs.py)."""
+"""The core's reader of plain sends takes what is plain, field by field, and never anything else
+(ordermq/broker/processors/received_sends.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from ordermq import core
 from ordermq.broker.processors.fast_path import SEND_REPLY, send_reply
-from ordermq.broker.processors.send_runs import is_special
 from ordermq.broker.recent_sends import unique_id_of
 from ordermq.errors import ProtocolError
+from ordermq.model import properties as props
 from ordermq.model.stored_message import host_bytes
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command, Framer, encode, make_binary
@@ -47,8 +47,21 @@ def read(data: bytes) -> core.contract.SendRun:
     return core.SendRun(data, max_frame_bytes=MOST_FRAME, max_body_bytes=MOST_BODY)
 
 
+def is_special(ext: Mapping[str, str], properties: str) -> bool:
+    """Return True if a send may need more than its queue."""
+    # The words may stand in a value, too, and mean nothing there.
+    return (
+        ext.get("j", "0") != "0"  # a retry
+        or "l" in ext
+        or props.REPLY_TO_CLIENT in properties
+        or props.TRANSACTION_PREPARED in properties
+        or "DELAY" in properties
+        or "TIMER_DELIVER" in properties
+    )
+
+
 def is_plain(command: Command) -> bool:
-    """The reference: what `send_run` takes."""
+    """The reference: what needs nothing but its queue."""
     ext = command.ext
     if command.code != RequestCode.SEND_MESSAGE_V2 or command.is_response:
         return False
