@@ -28,6 +28,10 @@ _EXAMPLES = "examples.md"
 # Of the files of examples/ that the site shows, by ending or name.
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".conf": "properties", "Dockerfile": "docker"}
 _CODE_WITH_PIPE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
+_TAG = re.compile(r"(<[^>]*>)")
+_PAGE_NAME = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")
+_CJK = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"
+_CHINESE_BREAK = re.compile(rf"(?<=[{_CJK}])\n *(?=[{_CJK}])")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)((?: \"[^\"]*\")?)\)")
 
 
@@ -59,7 +63,36 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({posixpath.relpath(_EXAMPLES, folder)}#{_anchor(name)})"
         return text
 
-    return _LINK.sub(resolved, _with_pipes(markdown))
+    text = _LINK.sub(resolved, _with_pipes(markdown))
+    return joined_chinese(text) if page.file.src_uri.startswith("zh-CN") else text
+
+
+def joined_chinese(markdown: str) -> str:
+    """Return the text without the line breaks between Chinese characters, which show as blanks."""
+    parts = markdown.split("```")
+    # Every other part is code, which keeps its lines.
+    parts[::2] = [_CHINESE_BREAK.sub("", part) for part in parts[::2]]
+    return "```".join(parts)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Make links of the pages that docstrings name, as `docs/order.md#failures`."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    return linked_pages(html)
+
+
+def linked_pages(html: str) -> str:
+    """Return the HTML of a page in api/ with links in place of the names of pages."""
+
+    def link(found: re.Match[str]) -> str:
+        name, anchor = found[1], found[2] or ""
+        return f'<a href="../{name}.html{anchor}">{name.rpartition("/")[2]}</a>'
+
+    # In attributes of tags the names stay as they are.
+    return "".join(
+        part if part.startswith("<") else _PAGE_NAME.sub(link, part) for part in _TAG.split(html)
+    )
 
 
 def _with_pipes(markdown: str) -> str:

@@ -1,0 +1,33 @@
+"""The build steps of the site: links of docstrings, and lines of Chinese pages."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+SCRIPT: dict[str, Any] = runpy.run_path(
+    str(Path(__file__).resolve().parents[2] / "ci" / "docs_site.py")
+)
+
+
+def test_a_page_that_a_docstring_names_becomes_a_link() -> None:
+    linked = SCRIPT["linked_pages"]
+    assert linked("<p>twice (docs/order.md#failures).</p>") == (
+        '<p>twice (<a href="../order.html#failures">order</a>).</p>'
+    )
+    assert linked("docs/internals/semantics.md") == (
+        '<a href="../internals/semantics.html">semantics</a>'
+    )
+    kept = '<a title="docs/order.md">order</a>'
+    assert linked(kept) == kept
+
+
+def test_lines_of_chinese_are_joined_and_those_of_programs_are_not() -> None:
+    joined = SCRIPT["joined_chinese"]
+    assert joined("消息。\n按顺序") == "消息。按顺序"
+    assert joined("消息\n- 顺序") == "消息\n- 顺序"
+    assert joined("消息\n\n顺序") == "消息\n\n顺序"
+    assert joined("Spark\n消息") == "Spark\n消息"
+    code = "```python\n# 消息\n消息\n```"
+    assert joined(code) == code
