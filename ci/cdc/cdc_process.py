@@ -85,7 +85,10 @@ def apply(settings: Settings) -> None:
         "copy",
         name_servers=settings.name_servers,
         consume_from_where="first_offset",
+        # Few large calls: a transaction of one change costs as much as one of a hundred.
         consume_message_batch_max_size=512,
+        pull_batch_size=512,
+        pull_interval_ms=200,
         suspend_current_queue_time_ms=200,
         lock_max_live_ms=settings.lease_ms // 2,
         lock_interval_ms=max(settings.lease_ms // 6, 10),

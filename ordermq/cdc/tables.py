@@ -1,14 +1,10 @@
-"""Copies of tables: values as their columns take them, and the statements that write rows."""
+"""Copies of tables: which value a column takes, and the statements that write rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
-import orjson
 from sqlalchemy import (
     JSON,
     Column,
@@ -24,13 +20,28 @@ from sqlalchemy import types as of
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ordermq.cdc.change import Change
+from ordermq.cdc.values import (
+    as_binary,
+    as_bool,
+    as_day,
+    as_decimal,
+    as_document,
+    as_float,
+    as_int,
+    as_interval,
+    as_text,
+    as_time,
+    as_unzoned,
+    as_uuid,
+    as_zoned,
+    expect,
+)
 from ordermq.errors import ChangeRefused, ConfigError
 
 INSERTS: dict[str, Callable[[Table], Any]] = {
     "postgresql": postgresql.insert,
     "sqlite": sqlite.insert,
 }
-_DAY = timedelta(days=1)
 
 
 def require_databases(engine: Engine) -> None:
@@ -173,9 +184,6 @@ def _bind_type(column: Column[Any]) -> Any:
     return column.type
 
 
-# Values: what formats lack types for is made what the column takes; nothing loses digits.
-
-
 def _adapter(column: Column[Any], dialect: str) -> Callable[[Any], Any]:
     kind = column.type
     if isinstance(kind, of.Numeric) and not isinstance(kind, of.Float) and dialect == "sqlite":
@@ -184,97 +192,29 @@ def _adapter(column: Column[Any], dialect: str) -> Callable[[Any], Any]:
             "Text, which keeps every digit"
         )
     if isinstance(kind, of.DateTime):
-        return _zoned if kind.timezone else _unzoned
+        return as_zoned if kind.timezone else as_unzoned
     for types, adapt in _ADAPTERS:
         if isinstance(kind, types):
             return adapt
     return lambda value: value
 
 
-def _expect(value: Any, *kinds: type) -> Any:
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise TypeError(f"got {type(value).__name__}")
-    return value
-
-
-def _bool(value: Any) -> bool:
-    if value in (0, 1):
-        return bool(value)
-    raise ValueError("expected 0 or 1")
-
-
-def _int(value: Any) -> int:
-    if int(_expect(value, int, bool, Decimal)) != value:
-        raise ValueError("not whole")
-    return int(value)
-
-
-def _decimal(value: Any) -> Decimal:
-    # Of a float the shortest decimal that is it; the source's own digits are lost before.
-    return (
-        Decimal(repr(value))
-        if isinstance(value, float)
-        else Decimal(_expect(value, int, Decimal, str))
-    )
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, (dict, list)):
-        return orjson.dumps(value).decode()
-    return str(_expect(value, int, bool, float, UUID, timedelta))
-
-
 def _document(value: Any) -> Any:
-    if isinstance(value, str):
-        value = orjson.loads(value)
+    value = as_document(value)
     return JSON.NULL if value is None else value
 
 
-def _zoned(value: Any) -> datetime:
-    moment: datetime = _expect(value, datetime)
-    if moment.tzinfo is None:
-        raise ValueError("no zone: CanalCodec(time_zone=...) names that of MySQL's timestamps")
-    return moment.astimezone(UTC)  # SQLite would drop another one
-
-
-def _unzoned(value: Any) -> datetime:
-    moment: datetime = _expect(value, datetime)
-    if moment.tzinfo is not None:
-        raise ValueError("it has a zone, and the column has none: DateTime(timezone=True)")
-    return moment
-
-
-def _day(value: Any) -> date:
-    if isinstance(value, datetime):
-        raise TypeError("got datetime")
-    day: date = _expect(value, date)
-    return day
-
-
-def _time(value: Any) -> time:
-    if isinstance(value, timedelta) and timedelta() <= value < _DAY:
-        return (datetime.min + value).time()  # MySQL's `time` is a span
-    of_day: time = _expect(value, time)
-    return of_day
-
-
 _ADAPTERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (of.Boolean, _bool),
-    (of.Integer, _int),
-    (of.Float, lambda value: float(_expect(value, int, float, Decimal))),
-    (of.Numeric, _decimal),
-    (of.Enum, lambda value: _expect(value, str)),
-    (of.Uuid, lambda value: value if isinstance(value, UUID) else UUID(_expect(value, str))),
-    (of.String, _text),
-    (of.LargeBinary, lambda value: _expect(value, bytes)),
-    (of.Date, _day),
-    (of.Time, _time),
-    (of.Interval, lambda value: _expect(value, timedelta)),
+    (of.Boolean, as_bool),
+    (of.Integer, as_int),
+    (of.Float, as_float),
+    (of.Numeric, as_decimal),
+    (of.Enum, lambda value: expect(value, str)),
+    (of.Uuid, as_uuid),
+    (of.String, as_text),
+    (of.LargeBinary, as_binary),
+    (of.Date, as_day),
+    (of.Time, as_time),
+    (of.Interval, as_interval),
     (of.JSON, _document),
 )

@@ -39,6 +39,7 @@ stages/queue_state.py, stages/state_store.py |
 | How are batches sent and retried? | sink/block_sender.py |
 | How is a message found that was written twice? | sink/row_stamps.py, stages/deduplication.py |
 | How do all rows of a target queue get into one task? | sink/target_queues.py |
+| How does a table of a database become Parquet or Delta? | copied_tables.py |
 
 source, sink and stages import options, packages, schema, session, row_order, shown_errors and
 versions, and not each other. Spark finds the format by the package `pyspark_ordermq`.
@@ -54,6 +55,7 @@ from ordermq.spark.packages import needed_here
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ordermq.spark.copied_tables import DeltaCopy, ParquetCopy, TableChanges
     from ordermq.spark.sink.target_queues import by_target_queue
     from ordermq.spark.source.lag_listener import LagListener
     from ordermq.spark.stages.apply_in_order import apply_in_order
@@ -67,9 +69,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeadLetter",
+    "DeltaCopy",
     "LagListener",
     "ParkKey",
+    "ParquetCopy",
     "StageContext",
+    "TableChanges",
     "apply_in_order",
     "apply_with_keyed_state",
     "apply_with_state",
@@ -85,6 +90,7 @@ __all__ = [
 # Imported when a name is used: Spark's processes that only plan a read import this package, too,
 # and pandas would cost each of them a second.
 _HOMES = {
+    "copied_tables": ("DeltaCopy", "ParquetCopy", "TableChanges"),
     "sink.target_queues": ("by_target_queue",),
     "source.lag_listener": ("LagListener",),
     "stages.apply_in_order": ("apply_in_order",),

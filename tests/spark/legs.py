@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 # Programs and clusters of their own, locks and workers that must expire, and tests whose plan
 # another one of the short leg has run already.
 LONG: Final[dict[str, tuple[str, ...]]] = {
+    "test_copied_tables": ("test_a_delta_table_has_the_newest_rows_though_batches_run_again",),
     "test_endings": (
         "test_an_idle_program_releases_its_locks_at_every_kind_of_end",
         "test_a_busy_program_keeps_its_locks_at_every_kind_of_end",

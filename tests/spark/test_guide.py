@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ordermq import Message, Producer
+from ordermq.cdc import Change, DebeziumCodec, Operation
 from tests.component.docs_examples import DOCS, examples
 from tests.spark.conftest import Broker
 
@@ -24,6 +26,14 @@ def names(broker: Broker, producer: Producer) -> dict[str, Any]:
     for customer, amount in SALES:
         body = json.dumps({"customer": customer, "amount": amount}).encode()
         producer.send(Message("orders", body), sharding_key=customer)
+    for number, price in ((1, "2.50"), (2, "0.99"), (1, "3.00")):
+        row = {"id": number, "name": "pear", "price": Decimal(price)}
+        change = Change(
+            operation=Operation.INSERT, database="shop", table="goods", key_columns=("id",),
+            after=row,
+        )  # fmt: skip
+        body = DebeziumCodec().encode(change)
+        producer.send(Message("changes", body), sharding_key=change.sharding_key())
     # As a program's: Spark pickles the functions of a module by their name, and this one has none.
     return {"__name__": "__main__"}
 
@@ -65,6 +75,10 @@ def test_every_example_runs(
     assert sorted((row.sharding_key, row.amount) for row in saved) == sorted(SALES)
     lake = deltalake.DeltaTable(f"{tmp_path}/amounts.delta").to_pyarrow_table().to_pylist()
     assert sorted((row["sharding_key"], row["amount"]) for row in lake) == sorted(SALES)
+    goods = [(1, "pear", Decimal("3.00")), (2, "pear", Decimal("0.99"))]
+    assert sorted(map(tuple, names["in_parquet"].read(spark).collect())) == goods
+    lake = deltalake.DeltaTable(f"{tmp_path}/goods.delta").to_pyarrow_table().to_pylist()
+    assert sorted(tuple(row.values()) for row in lake) == goods
     counts = spark.read.format("ordermq").options(**names["servers"], topic="counts").load()
     last = {row.sharding_key: int(bytes(row.body)) for row in counts.orderBy("offset").collect()}
     assert last == {"ann": 2, "bob": 2, "cid": 1}
