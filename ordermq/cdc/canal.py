@@ -11,7 +11,14 @@ from uuid import UUID
 
 import orjson
 
-from ordermq.cdc.change import Change, Operation, Row, require_changes
+from ordermq.cdc.change import (
+    Change,
+    Operation,
+    Row,
+    malformed_is_refused,
+    require_changes,
+    require_field,
+)
 from ordermq.errors import ChangeRefused, ConfigError
 
 _ROWS = {
@@ -29,6 +36,7 @@ _SQL_TYPES = {
     -2: "binary", -3: "varbinary", -4: "longblob", 2004: "blob",
 }  # fmt: skip
 _TIME = re.compile(r"(-?)(\d{1,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
+_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?|[+-]?\.[0-9]+")
 _ZERO_DATE = re.compile(r"0000-|\d{4}-00|\d{4}-\d\d-00")
 
 
@@ -54,25 +62,32 @@ class CanalCodec:
 
         Raises: ChangeRefused: it is no flat message, or a value does not fit its type.
         """
-        flat = _flat_message(body)
+        with malformed_is_refused("no flat message of Canal"):
+            return self._decode(_flat_message(body))
+
+    def _decode(self, flat: dict[str, Any]) -> tuple[Change, ...]:
         kind = flat.get("type")
         if kind in _NO_CHANGES:
             return ()
         told: dict[str, Any] = {
-            "database": _text(flat, "database"),
-            "table": _text(flat, "table"),
-            "committed_ms": flat.get("es") or None,
-            "transaction": flat.get("gtid") or None,
+            "database": require_field(flat, "database", str) or "",
+            "table": require_field(flat, "table", str) or "",
+            "committed_ms": require_field(flat, "es", int) or None,
+            "transaction": require_field(flat, "gtid", str) or None,
         }
         if flat.get("isDdl"):
             operation = Operation.TRUNCATE if kind == "TRUNCATE" else Operation.DDL
-            return (Change(operation=operation, ddl=_text(flat, "sql") or None, **told),)
+            return (
+                Change(operation=operation, ddl=require_field(flat, "sql", str) or None, **told),
+            )
         if kind not in _ROWS:
             raise ChangeRefused(
                 f"flat message of type {kind!r}: expected INSERT, UPDATE or DELETE. MySQL logs "
                 "statements instead of rows unless binlog_format is ROW"
             )
-        told["key_columns"] = tuple(flat.get("pkNames") or ())
+        told["key_columns"] = tuple(require_field(flat, "pkNames", list) or ())
+        if not all(isinstance(column, str) for column in told["key_columns"]):
+            raise ChangeRefused(f"pkNames is {flat['pkNames']!r:.80}, expected names")
         return self._rows(flat, _ROWS[kind], told)
 
     def encode(self, value: Any, /) -> bytes:
@@ -238,13 +253,6 @@ def _flat_message(body: bytes) -> dict[str, Any]:
     return flat
 
 
-def _text(flat: Mapping[str, Any], name: str) -> str:
-    value = flat.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ChangeRefused(f"flat message: {name} is {value!r:.80}, expected a text")
-    return value or ""
-
-
 def _column_types(flat: Mapping[str, Any]) -> dict[str, str]:
     types = {
         column: _SQL_TYPES[number]
@@ -269,6 +277,13 @@ def _duration(text: str) -> timedelta:
         microseconds=int((fraction or "").ljust(6, "0")),
     )
     return -span if sign else span
+
+
+def _decimal(text: str) -> Decimal:
+    # MySQL writes no exponents. As a text, 1e999999999 would fill the memory.
+    if _DECIMAL.fullmatch(text) is None:
+        raise ValueError("expected digits, with a point at most")
+    return Decimal(text)
 
 
 def _octets(text: str) -> bytes:
@@ -301,7 +316,7 @@ _DECODERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(
         ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year", "bit"), int
     ),
-    **dict.fromkeys(("decimal", "numeric", "dec", "fixed"), Decimal),
+    **dict.fromkeys(("decimal", "numeric", "dec", "fixed"), _decimal),
     **dict.fromkeys(("float", "double", "real"), float),
     **dict.fromkeys(
         ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry"), _octets

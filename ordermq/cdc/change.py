@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ordermq.errors import ChangeRefused, ConfigError
 from ordermq.model.message import MessageView
 
+_T = TypeVar("_T")
 Row = Mapping[str, Any]
 Place = tuple[int, ...]
 POSITION_PROPERTY = "CDC_POSITION"  # of messages: not every format has one, or one per change
@@ -232,6 +234,34 @@ def require_changes(value: object) -> tuple[Change, ...]:
     if not all(isinstance(each, Change) for each in found):
         raise ChangeRefused(f"{value!r}: expected a Change, or several")
     return found
+
+
+@contextmanager
+def malformed_is_refused(what: str) -> Iterator[None]:
+    """Refuse a message whose parts are not of the format's types, wherever that shows.
+
+    Raises: ChangeRefused: names the message as `what`.
+    """
+    try:
+        yield
+    except ChangeRefused:
+        raise
+    except _MALFORMED as error:
+        raise ChangeRefused(f"{what}: {type(error).__name__}: {error}") from error
+
+
+_MALFORMED = (AttributeError, TypeError, LookupError, ValueError, ArithmeticError, RecursionError)
+
+
+def require_field(told: Mapping[str, Any], name: str, kind: type[_T]) -> _T | None:
+    """Return a field of a message, None where it is missing or null.
+
+    Raises: ChangeRefused: it has another type.
+    """
+    value = told.get(name)
+    if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
+        return value
+    raise ChangeRefused(f"{name} is {value!r:.80}, expected {kind.__name__}")
 
 
 def _text_of_key(value: object) -> str:

@@ -17,7 +17,14 @@ from uuid import UUID
 
 import orjson
 
-from ordermq.cdc.change import Change, Operation, Row, require_changes
+from ordermq.cdc.change import (
+    Change,
+    Operation,
+    Row,
+    malformed_is_refused,
+    require_changes,
+    require_field,
+)
 from ordermq.errors import ChangeRefused, ConfigError
 
 _OPERATIONS = {
@@ -32,6 +39,7 @@ _TRANSACTIONS = {"BEGIN": Operation.BEGIN, "END": Operation.COMMIT}
 _TOMBSTONES = (b"", b"null", b"default")
 UNAVAILABLE = "__debezium_unavailable_value"
 _SOURCE_TYPE = "__debezium.source.column.type"
+_MOST_SCALE = 16_383  # PostgreSQL's; as a text, a scale of a billion would fill the memory
 _EPOCH = datetime(1970, 1, 1)
 _DAY = date(1970, 1, 1)
 
@@ -73,6 +81,10 @@ class DebeziumCodec:
         """
         if bytes(body) in _TOMBSTONES:
             return ()
+        with malformed_is_refused("no event of Debezium"):
+            return self._decode(body)
+
+    def _decode(self, body: bytes) -> tuple[Change, ...]:
         try:
             event = orjson.loads(body)
         except orjson.JSONDecodeError as error:
@@ -94,8 +106,8 @@ class DebeziumCodec:
             return (
                 Change(
                     operation=_TRANSACTIONS[event["status"]],
-                    transaction=event.get("id"),
-                    committed_ms=event.get("ts_ms"),
+                    transaction=require_field(event, "id", str),
+                    committed_ms=require_field(event, "ts_ms", int),
                 ),
             )
         if "ddl" in event or "tableChanges" in event:
@@ -146,10 +158,12 @@ class DebeziumCodec:
         source = event.get("source")
         if not isinstance(source, dict):
             raise ChangeRefused("event of Debezium: no source, which names the table")
-        table = source.get("table") or source.get("collection") or ""
+        table = (
+            require_field(source, "table", str) or require_field(source, "collection", str) or ""
+        )
         if operation is not Operation.TRUNCATE and not table:
             raise ChangeRefused(f"event of Debezium: {operation}, and source has no table")
-        database = source.get("schema") or source.get("db") or ""
+        database = require_field(source, "schema", str) or require_field(source, "db", str) or ""
         name = f"{database}.{table}"
         types = _column_schemas(schema) or self._types.get(name) or self._types.get(table) or {}
         unavailable: set[str] = set()
@@ -172,8 +186,8 @@ class DebeziumCodec:
             unavailable=frozenset(unavailable),
             position=_position(source, operation),
             source=_name_of_source(source),
-            committed_ms=source.get("ts_ms") or event.get("ts_ms"),
-            transaction=(event.get("transaction") or {}).get("id"),
+            committed_ms=require_field(source, "ts_ms", int) or require_field(event, "ts_ms", int),
+            transaction=require_field(event.get("transaction") or {}, "id", str),
         )
 
 
@@ -181,12 +195,14 @@ def _of_schema_topic(event: dict[str, Any]) -> Change:
     source = event.get("source") or {}
     return Change(
         operation=Operation.DDL,
-        table=source.get("table") or "",
-        database=event.get("schemaName") or event.get("databaseName") or "",
+        table=require_field(source, "table", str) or "",
+        database=require_field(event, "schemaName", str)
+        or require_field(event, "databaseName", str)
+        or "",
         position=_position(source, Operation.DDL),
         source=_name_of_source(source),
-        committed_ms=event.get("ts_ms") or source.get("ts_ms"),
-        ddl=event.get("ddl"),
+        committed_ms=require_field(event, "ts_ms", int) or require_field(source, "ts_ms", int),
+        ddl=require_field(event, "ddl", str),
     )
 
 
@@ -323,6 +339,8 @@ def _float(value: Any) -> float:
 
 
 def _decimal(value: Any, scale: int) -> Decimal:
+    if abs(scale) > _MOST_SCALE:
+        raise ValueError(f"scale {scale}: no database has more than {_MOST_SCALE} digits")
     unscaled = int.from_bytes(_octets(value), "big", signed=True)
     # From its parts: `scaleb` would round to the context's precision.
     sign, digits = int(unscaled < 0), tuple(map(int, str(abs(unscaled))))

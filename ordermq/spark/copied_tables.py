@@ -37,7 +37,7 @@ class ChangeCodec(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TableChanges:
-    """What a copy holds of which table.
+    """Table of a database, and the columns of its copy.
 
     Args:
         table: of the source, `orders` or `shop.orders`; changes of others are left out.

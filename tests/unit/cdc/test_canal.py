@@ -189,6 +189,26 @@ def test_a_message_that_cannot_be_right_is_refused(fields: dict[str, Any], text:
         CanalCodec().decode(flat(**fields))
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"es": "soon"}, {"gtid": 5}, {"pkNames": "id"}, {"pkNames": [[]]}, {"mysqlType": [1]},
+        {"sqlType": {"id": []}}, {"sqlType": "int"}, {"isDdl": True, "sql": [1]},
+        {"database": ["shop"]}, {"type": ["INSERT"]}, {"old": 5},
+        {"data": {"id": "7"}}, {"data": [[["7"]]]}, {"data": [{"id": {"id": {}}}]},
+    ],
+)  # fmt: skip
+def test_parts_of_another_type_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ChangeRefused):
+        CanalCodec().decode(flat(**({"type": "UPDATE"} | fields)))
+
+
+@pytest.mark.parametrize("text", ["1e999999999", "NaN", "1_0", " 1", "٣", "", ".", "-"])
+def test_a_decimal_is_digits_with_a_point_at_most(text: str) -> None:
+    with pytest.raises(ChangeRefused, match="expected digits"):
+        value_of(text, "decimal(10,2)")
+
+
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"null", b"{}", b'{"op": "c"}', b'{"a": 1'])
 def test_what_is_no_flat_message_is_refused(body: bytes) -> None:
     with pytest.raises(ChangeRefused, match="no flat message"):

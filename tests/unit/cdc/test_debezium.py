@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from ordermq.cdc import Change, DebeziumCodec, Operation, Order
+from ordermq.cdc import CanalCodec, Change, DebeziumCodec, Operation, Order
 from ordermq.errors import ChangeRefused, ConfigError
 
 POSTGRESQL = {
@@ -349,6 +349,100 @@ def test_a_value_that_the_log_does_not_have_is_told_apart(placeholder: object) -
 def test_what_is_no_event_is_refused(body: bytes, text: str) -> None:
     with pytest.raises(ChangeRefused, match=text):
         DebeziumCodec().decode(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        event(op=["c"]), event(op={"c": 1}), event(ts_ms="soon", source={"table": "t"}),
+        event(transaction="x"), event(transaction={"id": 5}), event(source={"table": ["t"]}),
+        event(source=POSTGRESQL | {"ts_ms": "x"}), event(source=POSTGRESQL | {"sequence": "["}),
+        event(source=POSTGRESQL | {"sequence": '{"a": 1}'}), event(source=MYSQL | {"pos": "x"}),
+        event(source=MYSQL | {"file": 5}), event(source=MYSQL | {"schema": {}}),
+        with_schema(-1, {"type": "int64", "parameters": "x"}),
+        with_schema({"a": 1}, {"type": "struct", "fields": [5]}),
+        orjson.dumps({"schema": [1], "payload": orjson.loads(event())}),
+        orjson.dumps({"status": "END", "id": 5}), orjson.dumps({"ddl": 5}),
+        orjson.dumps({"ddl": "x", "source": "y"}), b'{"op":' + b"[" * 100_000,
+        event(after={"a": []})[:-1] + b',"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    ],
+)  # fmt: skip
+def test_parts_of_another_type_are_refused(body: bytes) -> None:
+    with pytest.raises(ChangeRefused):
+        DebeziumCodec().decode(body)
+
+
+@pytest.mark.parametrize("scale", [2**31, -(2**31), "2"])
+def test_a_scale_that_no_database_has_is_refused(scale: Any) -> None:
+    value = {"scale": scale, "value": encoded(b"\x01")}
+    kind = {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal"}
+    with pytest.raises(ChangeRefused, match=r"\.v: "):
+        value_of(value, kind)
+
+
+@pytest.mark.parametrize(
+    ("codec", "whole"),
+    [
+        (DebeziumCodec(), with_schema("MTIz", {"type": "bytes"})),
+        (DebeziumCodec(), event(source=MYSQL, before=ROW, op="u")),
+        (
+            CanalCodec(),
+            CanalCodec().encode(
+                Change(
+                    operation=Operation.UPDATE, table="t", database="shop", key_columns=("id",),
+                    before={"id": 1, "at": datetime(2020, 1, 1)},
+                    after={"id": 1, "at": datetime(2020, 1, 2)}, committed_ms=5,
+                )
+            ),
+        ),
+    ],
+    ids=["with schema", "without schema", "Canal"],
+)  # fmt: skip
+def test_a_message_in_which_anything_is_replaced_is_decoded_or_refused(
+    codec: Any, whole: bytes
+) -> None:
+    hostile = (
+        None,
+        True,
+        -1,
+        2**64 - 1,
+        1e308,
+        "",
+        "x" * 1_000,
+        "9" * 5_000,
+        [],
+        [[]],
+        {},
+        {"": {}},
+    )
+    for path in paths(orjson.loads(whole)):
+        for value in hostile:
+            message = orjson.loads(whole)
+            put(message, path, value)
+            try:
+                changes = codec.decode(orjson.dumps(message))
+            except ChangeRefused:
+                continue
+            for change in changes:
+                assert isinstance(change.name, str)
+                assert isinstance(change.committed_ms, int | None), (path, value)
+                assert isinstance(change.position, tuple | None), (path, value)
+                assert isinstance(change.transaction, str | None), (path, value)
+                assert all(isinstance(column, str) for column in change.key_columns), (path, value)
+
+
+def paths(node: Any) -> list[tuple[Any, ...]]:
+    """Paths to each part of a document."""
+    if not isinstance(node, dict | list):
+        return []
+    items = list(node.items() if isinstance(node, dict) else enumerate(node))
+    return [(key, *rest) for key, part in items for rest in [(), *paths(part)]]
+
+
+def put(node: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
 
 
 VALUES = {
