@@ -48,6 +48,41 @@ REAL = f"ordermq, RocketMQ {ROCKETMQ}"
 EMBEDDED = "ordermq, embedded broker"
 READS = ("key and value", "all columns", "count by key")
 SINK = "sink"
+MOST_WRITTEN = 500_000  # rows, which are cached in the JVM; reads have no limit
+FILL_ROWS = 500_000  # of a DataFrame that Spark takes from this program
+VERSIONS = {
+    "pyspark": pyspark.__version__,
+    "kafka": VERSION,
+    "connector": CONNECTOR_VERSION,
+    "rocketmq": ROCKETMQ,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The three that run.
+
+    Args:
+        name_server, broker_pid: of RocketMQ.
+        embedded, embedded_pid: the embedded broker, which is a name server, too.
+    """
+
+    kafka: Kafka
+    name_server: str
+    broker_pid: int
+    embedded: str
+    embedded_pid: int
+
+
+@contextlib.contextmanager
+def brokers(folder: Path) -> Iterator[Brokers]:
+    """Run Kafka, RocketMQ and the embedded broker, with their data in a folder."""
+    with contextlib.ExitStack() as stack:
+        peer = stack.enter_context(kafka(folder / "kafka"))
+        parts = stack.enter_context(rocketmq_processes(ROCKETMQ))
+        own, address = stack.enter_context(broker_process(folder / "own", durability="os"))
+        pid = parts["broker-a"].pid
+        yield Brokers(peer, parts["name-server"].address, pid, address, own.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +104,15 @@ def messages(rows: int) -> pd.DataFrame:
 def fill_kafka(spark: SparkSession, broker: Kafka, sent: pd.DataFrame) -> None:
     """Store the messages in Kafka, by its connector."""
     broker.create_topic(TOPIC, QUEUES)
-    frame = spark.createDataFrame(sent).select(
-        "key",
-        F.lit(b"x" * BODY_BYTES).alias("value"),
-        F.col("queue").cast("int").alias("partition"),
-    )
     to = {"kafka.bootstrap.servers": broker.address, "topic": TOPIC}
-    frame.write.format("kafka").options(**to).mode("append").save()
+    spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")  # else a row at a time
+    for first in range(0, len(sent), FILL_ROWS):
+        frame = spark.createDataFrame(sent[first : first + FILL_ROWS]).select(
+            "key",
+            F.lit(b"x" * BODY_BYTES).alias("value"),
+            F.col("queue").cast("int").alias("partition"),
+        )
+        frame.write.format("kafka").options(**to).mode("append").save()
 
 
 def fill(address: str, sent: pd.DataFrame) -> None:
@@ -132,18 +169,15 @@ def ordermq_side(spark: SparkSession, name_servers: str, broker_pid: int) -> Sid
 @contextlib.contextmanager
 def sides(spark: SparkSession, sent: pd.DataFrame, folder: Path) -> Iterator[dict[str, Side]]:
     """Run the three brokers, with the messages in each."""
-    with contextlib.ExitStack() as stack:
-        peer = stack.enter_context(kafka(folder / "kafka"))
-        parts = stack.enter_context(rocketmq_processes(ROCKETMQ))
-        own, address = stack.enter_context(broker_process(folder / "own", durability="os"))
-        name_server = parts["name-server"].address
-        fill_kafka(spark, peer, sent)
-        fill(name_server, sent)
-        fill(address, sent)
+    with brokers(folder) as all_brokers:
+        real, own = all_brokers.name_server, all_brokers.embedded
+        fill_kafka(spark, all_brokers.kafka, sent)
+        fill(real, sent)
+        fill(own, sent)
         yield {
-            KAFKA: kafka_side(spark, peer),
-            REAL: ordermq_side(spark, name_server, parts["broker-a"].pid),
-            EMBEDDED: ordermq_side(spark, address, own.pid),
+            KAFKA: kafka_side(spark, all_brokers.kafka),
+            REAL: ordermq_side(spark, real, all_brokers.broker_pid),
+            EMBEDDED: ordermq_side(spark, own, all_brokers.embedded_pid),
         }
 
 
@@ -169,7 +203,8 @@ def measure(
     """Do each work by turns; return the figures of each side and work."""
     tree = Tree(spark)
     # Each key in one task, as the sink of ordermq wants it.
-    written = cached(spark, rows, KEYS)
+    most = min(rows, MOST_WRITTEN)
+    written = cached(spark, most, KEYS)
     todo = {name: works(side, written, rows) for name, side in all_sides.items()}
     found: dict[str, Any] = {}
     for work in (chosen,) if chosen else (*READS, SINK):
@@ -183,7 +218,8 @@ def measure(
                 print(f"{work}, {name}: {taken[0]:.2f} s, {taken[1]:.2f} CPU-s", flush=True)
                 if number:  # the first round warms the JVM and the workers
                     passes[name].append((*taken, cpu_seconds(side.broker_pid) - broker))
-        found[work] = {name: figures(each, passes[KAFKA], rows) for name, each in passes.items()}
+        done = most if work == SINK else rows
+        found[work] = {name: figures(each, passes[KAFKA], done) for name, each in passes.items()}
         for name, row in found[work].items():
             print(work, name, row, flush=True)
     return found
@@ -228,14 +264,12 @@ def main() -> None:
     result = {
         "command": command_line("bench.spark.kafka"),
         "workload": {
-            "rows": asked.rows, "rounds": asked.rounds, "body_bytes": BODY_BYTES,
+            "rows": asked.rows, "rows_written": min(asked.rows, MOST_WRITTEN),
+            "rounds": asked.rounds, "body_bytes": BODY_BYTES,
             "queues": QUEUES, "keys": int(sent["key"].nunique()),
             "load_before": round(before, 1),
         },
-        "versions": {
-            "pyspark": pyspark.__version__, "kafka": VERSION, "connector": CONNECTOR_VERSION,
-            "rocketmq": ROCKETMQ,
-        },
+        "versions": VERSIONS,
         "works": found,
     }  # fmt: skip
     print(save("spark_kafka", result))

@@ -26,12 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.end_to_end.bench_rocketmq import rocketmq_processes
-from bench.machine import ROOT, broker_process, command_line, save
-from bench.peers.kafka import CONNECTOR_VERSION, VERSION, Kafka, kafka, send_stamps
-from bench.spark.kafka import EMBEDDED, KAFKA, QUEUES, REAL
+from bench.machine import ROOT, command_line, save
+from bench.peers.kafka import Kafka, send_stamps
+from bench.spark.kafka import EMBEDDED, KAFKA, QUEUES, REAL, VERSIONS, brokers
 from bench.spark.processes import below, tree_cpu_seconds
-from bench.spark.sources import ROCKETMQ
 from ordermq import Admin, Message, Producer
 
 RATE = 1_000  # messages/s
@@ -157,14 +155,11 @@ def ordermq_side(name_servers: str, topic: str) -> Side:
 @contextlib.contextmanager
 def sides(folder: Path) -> Iterator[dict[str, Callable[[str], Side]]]:
     """Run the three brokers; yields what makes a side with a topic of its own."""
-    with contextlib.ExitStack() as stack:
-        peer = stack.enter_context(kafka(folder / "kafka"))
-        parts = stack.enter_context(rocketmq_processes(ROCKETMQ))
-        own = stack.enter_context(broker_process(folder / "own", durability="os"))[1]
+    with brokers(folder) as all_brokers:
         yield {
-            KAFKA: partial(kafka_side, peer),
-            REAL: partial(ordermq_side, parts["name-server"].address),
-            EMBEDDED: partial(ordermq_side, own),
+            KAFKA: partial(kafka_side, all_brokers.kafka),
+            REAL: partial(ordermq_side, all_brokers.name_server),
+            EMBEDDED: partial(ordermq_side, all_brokers.embedded),
         }
 
 
@@ -192,7 +187,7 @@ def main() -> None:
             "rate": RATE, "queues": QUEUES, "rounds": rounds, "measured_seconds": MEASURED_S,
             "idle_seconds": IDLE_S, "load_before": round(load, 1),
         },
-        "versions": {"kafka": VERSION, "connector": CONNECTOR_VERSION, "rocketmq": ROCKETMQ},
+        "versions": VERSIONS,
         "rows": rows,
     }  # fmt: skip
     print(save("spark_kafka_latency", result))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from bench.machine import broker_process
 from bench.peers.java_classes import missing
 from bench.spark.rows import BATCH_ROWS, BODY_BYTES, QUEUES, Part
 from bench.spark.turns import in_turns, row, timing
-from ordermq import Message, Producer
+from ordermq import Message, Producer, core
 from ordermq.core import RecordWriter, encode_batch
 from ordermq.model.arrow import COLUMNS, record_batch
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.options import SourceOptions
 from ordermq.spark.schema import spark_ddl
+from ordermq.spark.source.row_blocks import RowBlocks
 
 # One of each kind: texts, numbers, a key, a body, a time.
 SIX = ("topic", "queue_id", "offset", "sharding_key", "body", "store_timestamp")
@@ -52,6 +54,26 @@ def made(columns: tuple[str, ...], count: int) -> pa.RecordBatch:
     return record_batch(MessageBatch(_QUEUE, stored(count)), columns)
 
 
+def decoder(columns: tuple[str, ...]) -> Callable[[int], pa.RecordBatch]:
+    """Return what makes a record batch of `count` messages, as the reader of a queue does."""
+    assert core.AnswerBlock is not None
+    given = {"name_servers": "127.0.0.1:9876", "topic": "orders", "columns": ",".join(columns)}
+    rows, block = RowBlocks(SourceOptions.of(given), _QUEUE, None), core.AnswerBlock()
+
+    def decoded(count: int) -> pa.RecordBatch:
+        assert core.AnswerQueue is not None
+        records = stored(count)
+        answers = core.AnswerQueue(0, count, len(records), True)
+        answers.put(records, (), True, _QUEUE.queue_id, 0, count)
+        block.take(answers, count, len(records))
+        batch = rows.record_batch(block)
+        block.clear()
+        assert batch.num_rows == count
+        return batch
+
+    return decoded
+
+
 class _Reader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         self._queues = int(options.get("queues", QUEUES))
@@ -68,12 +90,9 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
+        make = decoder(self._columns) if self._decodes else partial(made, self._columns)
         for start in range(0, partition.rows, partition.batch_rows):
-            count = min(partition.batch_rows, partition.rows - start)
-            if self._decodes:
-                yield record_batch(MessageBatch(_QUEUE, stored(count)), self._columns)
-            else:
-                yield made(self._columns, count)
+            yield make(min(partition.batch_rows, partition.rows - start))
 
 
 class Stored(DataSource):
