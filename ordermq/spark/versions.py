@@ -45,6 +45,11 @@ ARROW_UDF: Final = Feature(
     (4, 1),
     'use engine="pandas", or `apply_in_order`, which has engine="arrow"',
 )
+STATE_BY_ROW: Final = Feature(
+    'form="rows" of `apply_with_state`',
+    (4, 1),
+    "leave it out: the form for pandas costs more time",
+)
 BATCHES_OF_AVAILABLE_NOW: Final = Feature(
     "Trigger.AvailableNow in several micro-batches of `max_rows`",
     (4, 2),
@@ -66,6 +71,7 @@ FEATURES: Final = (
     FORMAT,
     PUSHDOWN,
     ARROW_UDF,
+    STATE_BY_ROW,
     BATCHES_OF_AVAILABLE_NOW,
     END_OF_AVAILABLE_NOW,
     PROGRESS_ENDS,

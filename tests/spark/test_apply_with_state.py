@@ -16,6 +16,8 @@ from test_apply_in_order import frame, run_stream, stream
 
 from ordermq.errors import ConfigError
 from ordermq.spark.stages.apply_with_state import apply_with_state
+from ordermq.spark.versions import STATE_BY_ROW
+from tests.spark.conftest import needs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 
@@ -63,9 +65,13 @@ def test_state_is_kept_from_one_micro_batch_to_the_next(
     assert_numbered(run_stream(stage, tmp_path, "with_state"), 400)
 
 
-def test_a_restarted_query_continues_with_its_state(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [None, "pandas"])
+def test_a_restarted_query_continues_with_its_state(
+    spark: SparkSession, tmp_path: Path, form: Any
+) -> None:
     for rows in (40, 80):
-        stage = apply_with_state(stream(spark, rows=rows, queues=2), numbered, OUT, STATE)
+        source = stream(spark, rows=rows, queues=2)
+        stage = apply_with_state(source, numbered, OUT, STATE, form=form)
         query = (
             stage.writeStream.format("json")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -89,6 +95,31 @@ def test_repeated_rows_are_refused_without_the_cursor(spark: SparkSession) -> No
     with pytest.raises(Exception, match="arrives twice: pass drop_repeats=True") as caught:
         apply_with_state(twice, numbered, OUT, STATE).collect()
     assert "Traceback" not in str(caught.value)
+
+
+@needs(STATE_BY_ROW)
+def test_rows_have_the_types_of_spark_s_form_for_pandas(spark: SparkSession) -> None:
+    forms: tuple[Any, ...] = ("pandas", "rows")
+
+    def shown(rows: pd.DataFrame, state: Any) -> Any:
+        first = rows.sort_values("offset").iloc[0]
+        texts = [f"{name} {kind} {first[name]!r}" for name, kind in rows.dtypes.items()]
+        return {"key": [first["sharding_key"]], "text": ["; ".join(texts)]}, None
+
+    source = frame(spark, queues=1, rows=20).selectExpr(
+        "*",
+        "map('a', 1) AS counts",
+        "array(1, 2) AS numbers",
+        "named_struct('a', 1, 'b', 'x') AS pair",
+        "offset / 2 AS half",
+        "timestamp_micros(1700000000123456) AS at",
+        "'x' AS text",
+    )
+    found = []
+    for form in forms:
+        stage = apply_with_state(source, shown, "key string, text string", "seen bigint", form=form)
+        found.append(sorted((row.key, row.text) for row in stage.collect()))
+    assert found[0] == found[1]
 
 
 def test_a_batch_query_has_state_too(spark: SparkSession) -> None:
@@ -124,6 +155,11 @@ def test_a_state_with_other_columns_is_refused(spark: SparkSession) -> None:
 
     with pytest.raises(Exception, match=r"returned a state of \['other'\]"):
         apply_with_state(frame(spark), wrong, "x bigint", "seen bigint").collect()
+
+
+def test_another_form_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="form='arrow': expected 'rows' or 'pandas'"):
+        apply_with_state(frame(spark), numbered, OUT, STATE, form="arrow")  # type: ignore[arg-type]
 
 
 def test_without_protobuf_state_is_refused_with_what_to_install(

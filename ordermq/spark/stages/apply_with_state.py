@@ -10,11 +10,22 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
@@ -31,9 +42,12 @@ from ordermq.spark.stages.stage_invocation import (
     StageSpec,
     function_failed,
 )
+from ordermq.spark.versions import STATE_BY_ROW, is_before, require
 
 with needed_here():
+    import numpy as np
     import pandas as pd  # type: ignore[import-untyped]
+    import pyarrow as pa
 
 # An additional column of the state: cursors, parked key, and whether there is a user's
 # state. One JSON text, because a second ValueState would be a second lookup in RocksDB per key.
@@ -41,6 +55,7 @@ _OWN_COLUMN = "_ordermq"
 # The first version that Spark's transformWithState runs with; with an older one its worker
 # crashes without a message.
 _MIN_PROTOBUF = (6, 33, 5)
+Form = Literal["rows", "pandas"]
 _REMEDY = "pass drop_repeats=True to drop rows that arrive twice, or read each offset once"
 
 
@@ -55,6 +70,7 @@ def apply_with_state(
     drop_repeats: bool = False,
     on_failure: DeadLetter | None = None,
     ttl_ms: int | None = None,
+    form: Form | None = None,
     allow_speculation: bool = False,
     client_options: Mapping[str, str] | None = None,
     fence_interval_ms: int = 1_000,
@@ -62,12 +78,14 @@ def apply_with_state(
     """Call a function with each key's rows in order, and with the state of its last call.
 
     One call per key and micro-batch; a key's rows of a micro-batch are in memory together. It
-    runs on `transformWithStateInPandas`, several times slower than `apply_in_order`: use it only
-    where a state is needed.
+    runs on Spark's `transformWithState` (before 4.1 on its form for pandas), which takes
+    milliseconds per key: `apply_with_keyed_state` has the states of a sharding key for a
+    hundredth of that.
 
     Args:
         function: (rows, state) or (rows, state, context) -> (rows or None, state). Rows are a
-            pandas DataFrame with Spark's own timestamps (naive, in the session's zone). The state
+            pandas DataFrame with Spark's own timestamps (naive, in the session's zone); returned
+            ones are as those of `apply_in_order`. The state
             is a dict with the columns of `state_schema`, or None at first; return None to
             forget it.
         state_schema: of the state.
@@ -76,6 +94,9 @@ def apply_with_state(
             queue that is read twice, or replayed from outside, reaches the function once.
         on_failure: as in `apply_in_order`; parked keys are kept in the state, without directory.
         ttl_ms: forget a key this long after its last call.
+        form: of Spark's `transformWithState`: "rows", the default where Spark has it (since 4.1),
+            or "pandas". A checkpoint goes on only with the form that made it: "pandas" is for one
+            that Spark 4.0 has made.
     Others as in `apply_in_order`.
     Raises: ConfigError: protobuf or the RocksDB state store is missing, or an argument is wrong.
     """
@@ -98,13 +119,31 @@ def apply_with_state(
         rows=2,
     )
     state = struct_of(state_schema)
-    processor = _KeyProcessor(spec, frame.columns, tuple(order_by), state, drop_repeats, ttl_ms)
-    return frame.groupBy(*keys).transformWithStateInPandas(
+    grouped = frame.groupBy(*keys)
+    given: _RowForm
+    if _form(form) == "rows":
+        transform, given = grouped.transformWithState, _RowForm(frame.schema)
+    else:
+        transform, given = grouped.transformWithStateInPandas, _PandasForm(frame.schema)
+    processor = _KeyProcessor(spec, given, tuple(order_by), state, drop_repeats, ttl_ms)
+    return transform(
         statefulProcessor=processor,
         outputStructType=target,
         outputMode="append",
         timeMode="none" if ttl_ms is None else "processingTime",
     )
+
+
+def _form(asked: Form | None) -> Form:
+    if asked not in (None, "rows", "pandas"):
+        raise ConfigError(f"form={asked!r}: expected 'rows' or 'pandas'")
+    # The form for pandas makes a DataFrame of a key's rows, row by row, and has pandas make an
+    # Arrow batch of each result.
+    if asked is None:
+        return "rows" if not is_before(STATE_BY_ROW.since) else "pandas"
+    if asked == "rows":
+        require(STATE_BY_ROW)
+    return asked
 
 
 def check_state_store(spark: SparkSession) -> None:
@@ -148,20 +187,96 @@ class _KeyMemory:
     parked: str | None
 
 
+class _RowForm:
+    """Spark's rows, one by one: made a DataFrame for the function, and of its result.
+
+    Args: schema: of the rows.
+    """
+
+    def __init__(self, schema: StructType) -> None:
+        self._names = schema.names
+        self._columns = [_column_maker(field.dataType) for field in schema.fields]
+
+    def frame(self, rows: Iterator[Any]) -> pd.DataFrame:
+        """Return the rows of a key."""
+        # A key that is no column of the frame comes before its columns.
+        values = list(zip(*rows, strict=True))[-len(self._names) :]
+        arrays = [make(column) for make, column in zip(self._columns, values, strict=True)]
+        # By number: Spark 4.3 has computed columns named _13, _14, ... at their right places.
+        found = pd.DataFrame(dict(enumerate(arrays)), copy=False)
+        found.columns = self._names
+        return found
+
+    def results(self, batch: Any) -> Iterator[Any]:
+        """Return the rows of a result as Spark takes them."""
+        make = Row(*batch.schema.names)
+        columns = [column.to_pylist() for column in batch.columns]
+        return (make(*values) for values in zip(*columns, strict=True))
+
+
+class _PandasForm(_RowForm):
+    """Spark's DataFrames."""
+
+    def frame(self, rows: Iterator[Any]) -> pd.DataFrame:
+        frames = list(rows)
+        frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+        frame.columns = self._names
+        return frame
+
+    def results(self, batch: Any) -> Iterator[Any]:
+        # Without threads: waking them took longer than the work. Spark needs maps as dicts.
+        yield batch.to_pandas(use_threads=False, maps_as_pydicts="lossy")
+
+
+def _column_maker(kind: DataType) -> Callable[[Sequence[Any]], Any]:
+    """Return what makes a column of values; the types are those of Spark's form for pandas."""
+    if isinstance(kind, IntegralType):
+        return _integers
+    if isinstance(kind, (FloatType, DoubleType)):
+        return lambda values: np.array(values, np.float64)  # None is NaN
+    if isinstance(kind, TimestampType):
+        # Spark gives them in the session's zone.
+        return _times
+    if isinstance(kind, MapType):
+        return lambda values: _objects([None if one is None else dict(one) for one in values])
+    if isinstance(kind, ArrayType):
+        items = to_arrow_type(kind)
+        return lambda values: _objects(pa.array(values, items).to_pandas())  # NumPy arrays
+    return _objects
+
+
+def _integers(values: Sequence[Any]) -> Any:
+    return np.array(values, np.float64 if None in values else np.int64)
+
+
+def _times(values: Sequence[Any]) -> Any:
+    # Nanoseconds, as in Spark's form for pandas, unless they end before the time.
+    wide = np.array([None if one is None else one.replace(tzinfo=None) for one in values], "M8[us]")
+    fine = wide.astype("M8[ns]")
+    return fine if (fine[~np.isnat(wide)] == wide[~np.isnat(wide)]).all() else wide
+
+
+def _objects(values: Sequence[Any]) -> Any:
+    # Not np.array(values): it would make two dimensions of lists.
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
+
+
 class _KeyProcessor(StatefulProcessor):
     """Spark calls it once per key and micro-batch, with the key's rows in any order."""
 
     def __init__(
         self,
         spec: StageSpec,
-        columns: list[str],
+        form: _RowForm,
         order_by: tuple[str, ...],
         state_schema: StructType,
         drops_repeats: bool,
         ttl_ms: int | None,
     ) -> None:
         self._spec = spec
-        self._columns = columns
+        self._form = form
         self._order_by = list(order_by)
         self._names = state_schema.names
         self._kept_schema = StructType(list(state_schema.fields)).add(_OWN_COLUMN, StringType())
@@ -174,20 +289,15 @@ class _KeyProcessor(StatefulProcessor):
         self._value = handle.getValueState("kept", self._kept_schema, self._ttl_ms)
         self._invocation = StageInvocation(self._spec)
 
-    def handleInputRows(
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
-    ) -> Iterator[pd.DataFrame]:
-        frames = list(rows)
-        frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-        # Spark 4.3 names computed columns _13, _14, ...; their positions are right.
-        frame.columns = self._columns
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        frame = self._form.frame(rows)
         with text_first():
             yield from self._handle(key, frame)
 
     def close(self) -> None:
         pass
 
-    def _handle(self, key: Any, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    def _handle(self, key: Any, frame: pd.DataFrame) -> Iterator[Any]:
         """Process the rows of a key, and keep its state."""
         memory = self._load()
         queue = self._queue_in_order(frame)
@@ -204,7 +314,7 @@ class _KeyProcessor(StatefulProcessor):
     # The state.
 
     def _load(self) -> _KeyMemory:
-        kept = self._value.get() if self._value.exists() else None
+        kept = self._value.get()
         if kept is None:
             return _KeyMemory(None, {}, None)
         *values, own_text = kept
@@ -288,7 +398,7 @@ class _KeyProcessor(StatefulProcessor):
 
     def _process(
         self, frame: pd.DataFrame, memory: _KeyMemory, context: StageContext
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[Any]:
         """Call with the rows; after a failure with half as many, until the failing row is alone.
 
         Not by a process queue, as `StageInvocation` does it: a call's state is the argument of
@@ -319,9 +429,7 @@ class _KeyProcessor(StatefulProcessor):
                 result, limit, attempts = None, len(frame), 0
             first += len(part)
             for batch in self._spec.output.batches(result):
-                # Without threads: waking them took longer than the work. Spark needs maps as
-                # dicts.
-                yield batch.to_pandas(use_threads=False, maps_as_pydicts="lossy")
+                yield from self._form.results(batch)
 
     def _call(
         self, part: pd.DataFrame, state: dict[str, Any] | None, context: StageContext
