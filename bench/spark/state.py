@@ -1,16 +1,18 @@
 """Measure stages with state: python -m bench.spark.state [--keys N].
 
 A stream in which each micro-batch has one row per key; a count and a sum are kept per key, and
-each row gets the sum so far. `apply_with_keyed_state`, by column and with a call per key, and
-`apply_with_state`, in one session, one after the other. The ways with a call per key are given
-fewer keys: at Spark's pace all would take it an hour. Writes bench/results/spark_state.json.
+each row gets the sum so far. `apply_with_keyed_state`, by column and with a call per key,
+`apply_with_state`, and Spark's own `transformWithState` by row, in one session, one after the
+other. The ways with a call per key are given fewer keys: at Spark's pace all would take it an hour.
+Writes bench/results/spark_state.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from typing import Any
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from bench.machine import save
+from bench.machine import command_line, save
 from bench.spark.processes import Tree
 from bench.spark.rows import Rows
 from bench.spark.session import session
@@ -72,6 +75,23 @@ def by_key_of_arrow(rows: Any, state: Any) -> Any:
     return out, {"seen": seen + len(totals), "total": totals[-1]}
 
 
+class Sums(StatefulProcessor):
+    """The same by Spark's rows."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._kept = handle.getValueState("kept", STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        seen, total = self._kept.get() or (0, 0)
+        for row in sorted(rows, key=lambda row: row.offset):
+            seen, total = seen + 1, total + row.offset
+            yield Row(sharding_key=row.sharding_key, total=total)
+        self._kept.update((seen, total))
+
+    def close(self) -> None:
+        return None
+
+
 Way = Callable[[DataFrame, str], DataFrame]
 NEW = {"seen": 0, "total": 0}
 
@@ -90,16 +110,29 @@ def keyed_per_key(frame: DataFrame, folder: str) -> DataFrame:
     return apply_with_keyed_state(frame, by_key, OUT, STATE, per_key=True, directory=folder)
 
 
-def sparks(frame: DataFrame, folder: str) -> DataFrame:
+def keyed_per_key_of_series(frame: DataFrame, folder: str) -> DataFrame:
+    return apply_with_keyed_state(
+        frame, by_key_of_series, OUT, STATE, per_key=True, directory=folder
+    )
+
+
+def shuffled(frame: DataFrame, folder: str) -> DataFrame:
     return apply_with_state(frame, by_key, OUT, STATE)
 
 
-SPARKS = "apply_with_state"
+def sparks(frame: DataFrame, folder: str) -> DataFrame:
+    return frame.groupBy("sharding_key").transformWithState(Sums(), OUT, "append", "none")
+
+
+SHUFFLED = "apply_with_state"
+SPARKS = "Spark's transformWithState, by row"
 # How it is made, micro-batches, rows of each relative to the keys. All but the first are measured.
 WAYS: Mapping[str, tuple[Way, int, float]] = {
     "apply_with_keyed_state": (keyed, 6, 1.0),
     'apply_with_keyed_state, per_key=True, engine="arrow"': (keyed_per_key_of_arrow, 4, 1.0),
-    "apply_with_keyed_state, per_key=True": (keyed_per_key, 3, 0.05),
+    "apply_with_keyed_state, per_key=True": (keyed_per_key, 4, 1.0),
+    "apply_with_keyed_state, per_key=True, by Series": (keyed_per_key_of_series, 3, 0.05),
+    SHUFFLED: (shuffled, 3, 0.01),
     SPARKS: (sparks, 3, 0.01),
 }
 
@@ -128,7 +161,7 @@ def measure(spark: SparkSession, name: str, keys: int) -> dict[str, Any]:
                 seconds.append(progress["durationMs"]["triggerExecution"] / 1e3)
         query.stop()
         found: dict[str, Any] = {}
-        if name != SPARKS:
+        if name not in (SHUFFLED, SPARKS):
             found = checked(folder / "states", rows, keys)
     measured = rows // micro_batches * (micro_batches - 1)
     assert len(seconds) == micro_batches, seconds
@@ -164,6 +197,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=KEYS)
     parser.add_argument("--only", choices=WAYS, help="measure one way only; no result is saved")
     asked = parser.parse_args()
+    load = os.getloadavg()[0]
     spark = session()
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _PROVIDER)
     spark.dataSource.register(Rows)
@@ -179,8 +213,11 @@ def main() -> None:
         row["rate_ratio"] = round(row["rows_per_second"] / sparks_own["rows_per_second"], 1)
         cpu = sparks_own["cpu_ms_per_thousand_rows"] / row["cpu_ms_per_thousand_rows"]
         row["cpu_ratio"] = round(cpu, 1)
-    workload = {"keys": asked.keys, "queues": QUEUES, "body_bytes": 100}
-    print(save("spark_state", {"command": "python -m bench.spark.state", "workload": workload,
+    workload = {
+        "keys": asked.keys, "queues": QUEUES, "body_bytes": 100, "load_before": round(load, 1),
+    }  # fmt: skip
+    print(save("spark_state", {"command": command_line("bench.spark.state"),
+                               "workload": workload, "relative_to": SPARKS,
                                "ways": found}))  # fmt: skip
 
 
