@@ -286,6 +286,10 @@ class ClientSession(ProcessBound):
             start("heartbeat", every(clock, config.heartbeat_interval_ms, beat), own_id),
             start("routes", every(clock, config.route_interval_ms, refresh), own_id),
         ]
+        if self.proxy is not None:
+            # No connection to a broker breaks here, whose return would ask for the routes.
+            look = every(clock, _RETURN_CHECK_MS, self._look_for_brokers)
+            self._loops.append(start("brokers", look, own_id))
 
     async def leave(
         self, *, consumer_group: str | None = None, producer_group: str | None = None
@@ -433,6 +437,10 @@ class ClientSession(ProcessBound):
         task = self.runtime.spawn(work, name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    async def _look_for_brokers(self) -> None:
+        if self.routes.has_broker_away:
+            await self.routes.refresh_all()
 
     async def _find_again(self) -> None:
         for _ in range(_RETURN_CHECKS):

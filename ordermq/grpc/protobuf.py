@@ -73,12 +73,33 @@ class _Plan:
     """The fields of a message, in their order and by number."""
 
     def __init__(self, kind: type[ProtoMessage]) -> None:
+        self._kind = kind
         hints = typing.get_type_hints(kind)
         self.fields = [
             _FieldPlan(each.name, each.metadata["number"], hints[each.name], each.default)
             for each in fields(kind)
         ]
         self.by_number = {each.number: each for each in self.fields}
+        self._defaults = {
+            each.name: each.default for each in fields(kind) if each.default is not MISSING
+        }
+        self._containers = [
+            (each.name, each.default_factory)
+            for each in fields(kind)
+            if each.default_factory is not MISSING
+        ]
+
+    def empty(self) -> Any:
+        """Return a message without any field.
+
+        By its constructor, decoding took half as long again.
+        """
+        message = self._kind.__new__(self._kind)
+        values = vars(message)
+        values.update(self._defaults)
+        for name, factory in self._containers:
+            values[name] = factory()
+        return message
 
 
 _PLANS: dict[type, _Plan] = {}
@@ -148,8 +169,10 @@ def _write_value(value: Any, out: bytearray) -> None:
 
 
 def _read(kind: type[_M], data: bytes) -> _M:
-    by_number = _plan_of(kind).by_number
-    message = kind()
+    plan = _plan_of(kind)
+    by_number = plan.by_number
+    message: _M = plan.empty()
+    values = vars(message)
     at, end = 0, len(data)
     try:
         while at < end:
@@ -167,10 +190,17 @@ def _read(kind: type[_M], data: bytes) -> _M:
                 at += size
                 if at > end:
                     raise ProtocolError(f"a {kind.__name__} is truncated")
-                if each is not None:
+                if each is None:
+                    continue
+                if each.shape is None and each.kind is str:  # most fields
+                    values[each.name] = part.decode()
+                else:
                     _take_bytes(message, each, part)
             elif wire_type == _VARINT:
-                value, at = _read_varint(data, at)
+                value = data[at]
+                at += 1
+                if value >= 0x80:
+                    value, at = _read_varint(data, at - 1)
                 if each is not None:
                     _take_number(message, each, value)
             elif wire_type == _FIXED64:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import ssl
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import NamedTuple, cast
 
 import h2.config
@@ -120,3 +122,25 @@ async def grpc_server(
         for connection in connections:
             connection.transport.abort()
         await server.wait_closed()
+
+
+@contextlib.contextmanager
+def grpc_server_thread(answering: Answering) -> Iterator[str]:
+    """Yield the address of a server that runs on a thread of its own."""
+    address: queue.Queue[str] = queue.Queue()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with grpc_server(answering) as (found, _):
+            address.put(found)
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        yield address.get(timeout=20.0)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
