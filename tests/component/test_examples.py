@@ -17,6 +17,10 @@ from tests.component.conftest import eventually
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PRINTED = {
+    "asyncio_exactly_once.py": "booked 1275 cents of 1275, 1 call failed, 1 message was no order\n",
+    "readings_in_pandas.py": "<TopicState readings: 300 messages in 4 queues, groups: none>\n"
+    "        count   mean\nsensor              \ns-0       100  22.97\ns-1       100  22.99\n"
+    "s-2       100  23.01\nTrue\n",
     "first_steps.py": "o-17 placed\no-17 paid\no-17 shipped\n",
     "two_processes.py": "owners of the 8 queues: 2\nowners of the 8 queues: 1\n"
     "16 keys, each in order, nothing twice: True\n",
