@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -27,7 +27,7 @@ from ordermq.cdc.change import (
     Position,
     require_order,
 )
-from ordermq.errors import ConfigError, KeyFailed, OrderMQError
+from ordermq.errors import ConfigError, DataLoss, KeyFailed, OrderMQError
 from ordermq.lazy_imports import needed_from
 from ordermq.model.message import Message
 from ordermq.producer.producer import Producer
@@ -129,7 +129,8 @@ class PostgreSqlReader:
 
         Raises:
             ChangeRefused: a change that has no message, as a truncate ordered by key.
-            ConfigError: a server, a table or a publication that cannot be read.
+            ConfigError: a server, a table, a publication or a slot that cannot be read.
+            DataLoss: the server has dropped the log since the last confirmed change.
             OrderMQError: a message that no broker takes.
         """
         pause_s = 0.1
@@ -154,7 +155,11 @@ class PostgreSqlReader:
             source = self._slots.source(connection)
             self._slots.prepare(connection)
             if not self._slots.has_begun(connection):
-                self._snapshot(connection, source)
+                with self._slots.alone(connection):
+                    # Another reader may have sent the rows since.
+                    if not self._slots.has_begun(connection):
+                        self._snapshot(connection, source)
+            self._slots.check(connection)
             with self._connect(for_log=True) as stream:
                 self._follow(stream, Decoder(self._slots.key_of(connection), source))
 
@@ -202,7 +207,7 @@ class PostgreSqlReader:
             if size > 0:
                 self._take(bytes(data), decoder)
             elif size < 0:
-                raise psycopg.OperationalError("the server ended the log")
+                raise psycopg.OperationalError(_reason(connection))
             else:
                 self._settle(most=self._max_in_flight)
                 wait_s = _WAIT_S if self._waiting else _FEEDBACK_S
@@ -338,6 +343,47 @@ class _Slots:
         """Return whether every row has been sent, so that the log follows."""
         return self._has(connection, self.name)
 
+    def check(self, connection: psycopg.Connection[Any]) -> None:
+        """Check that the slot can be read.
+
+        Raises: ConfigError: it is of another kind; DataLoss: the server has dropped its log.
+        """
+        # As a document, since wal_status is there from version 13 on only.
+        (slot,) = _row(
+            connection,
+            "SELECT to_jsonb(s) || jsonb_build_object('is_here', database = current_database()) "
+            "FROM pg_replication_slots s WHERE slot_name = %s",
+            self.name,
+        )
+        if slot["plugin"] != "pgoutput" or not slot["is_here"]:
+            raise ConfigError(
+                f"slot {self.name!r} is of plugin {slot['plugin']} and database "
+                f"{slot['database']}, not of pgoutput and this database: choose another name"
+            )
+        if slot.get("wal_status") == "lost":
+            raise DataLoss(
+                f"the server has dropped the log of slot {self.name!r}, because the reader was "
+                "away for longer than max_slot_wal_keep_size allows: changes are missing. Empty "
+                f"the copies, run SELECT pg_drop_replication_slot('{self.name}'), and start the "
+                "reader, which sends every row again"
+            )
+
+    @contextmanager
+    def alone(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Keep other readers of the slot from sending the rows at the same time.
+
+        Raises: psycopg.OperationalError: one of them does.
+        """
+        told = ("ordermq", self.name)
+        (is_ours,) = _row(
+            connection, "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", *told
+        )
+        if not is_ours:
+            raise psycopg.OperationalError(f"another reader is sending the rows of {self.name}")
+        yield
+        # After an error the connection ends, and the lock with it.
+        _row(connection, "SELECT pg_advisory_unlock(hashtext(%s), hashtext(%s))", *told)
+
     def has_attempted(self, connection: psycopg.Connection[Any]) -> bool:
         """Return whether a reader was killed while it sent the rows."""
         self._drop(connection, self._again)
@@ -458,6 +504,13 @@ def _copied(
     )
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         yield from copy.rows()
+
+
+def _reason(connection: psycopg.pq.abc.PGconn) -> str:
+    """Return why the server ended the log."""
+    result = connection.get_result()
+    told = result.error_message if result is not None else b""
+    return told.decode(errors="replace").strip() or "the server ended the log"
 
 
 def _row(connection: psycopg.Connection[Any], statement: str, *values: object) -> tuple[Any, ...]:

@@ -20,8 +20,15 @@ from sqlalchemy import Column, MetaData, Table, create_engine, select
 
 from ordermq import Admin, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.cdc import ApplyChanges, CanalCodec, DebeziumCodec, PostgreSqlReader
-from ordermq.errors import ChangeRefused, ConfigError, ConnectFailed, KeyFailed
+from ordermq.cdc import (
+    ApplyChanges,
+    CanalCodec,
+    Change,
+    DebeziumCodec,
+    Operation,
+    PostgreSqlReader,
+)
+from ordermq.errors import ChangeRefused, ConfigError, ConnectFailed, DataLoss, KeyFailed
 from ordermq.sql import SqlOffsetStore
 from tests.component.conftest import DEADLINE_S, eventually
 from tests.component.docs_examples import DOCS
@@ -377,6 +384,143 @@ def test_truncates_go_with_the_order_of_the_table_and_are_refused_by_key(
     shop.execute("TRUNCATE goods")
     with pytest.raises(ChangeRefused, match=r"truncate of public.goods.*order by table"):
         readers.make(order="key").run()
+
+
+def test_of_two_readers_that_start_together_one_waits_and_goes_on_when_the_other_ends(
+    shop: psycopg.Connection[Any],
+    readers: Running,
+    make_consumer: MakeConsumer,
+    tmp_path: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    shop.execute("INSERT INTO goods SELECT n, 'first' FROM generate_series(1, 20) n")
+    copy = Copy(tmp_path, "debezium", small())
+    make_consumer(copy.apply, offset_store=copy.store).start()
+    both = [readers.start(), readers.start()]
+    eventually(lambda: sum(each.restarts for each in both) > 0, "a refusal")
+    eventually(lambda: copy.changes() == 20, "the rows, once")
+    eventually(lambda: 'replication slot "shop" is active for PID' in caplog.text, "the reason")
+    shop.execute("INSERT INTO goods VALUES (21, 'a')")
+    eventually(lambda: len(copy.rows()) == 21, "a change from one reader")
+    max(both, key=lambda each: each.sent).stop()
+    shop.execute("INSERT INTO goods VALUES (22, 'b')")
+    eventually(lambda: len(copy.rows()) == 22, "a change from either")
+    assert copy.changes() == 22
+
+
+def test_a_slot_that_cannot_be_read_is_refused_with_the_way_out(
+    server: PostgreSql, shop: psycopg.Connection[Any], readers: Running
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    shop.execute("SELECT pg_create_logical_replication_slot('shop', 'test_decoding')")
+    with pytest.raises(ConfigError, match="slot 'shop' is of plugin test_decoding and database"):
+        readers.make().run()
+    shop.execute("SELECT pg_drop_replication_slot('shop')")
+    readers.start()
+    eventually(lambda: count(shop, "pg_replication_slots WHERE active") == 1, "the reader")
+    readers.stop()
+    # The log of a reader that is away grows beyond what the server keeps.
+    shop.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    shop.execute("SELECT pg_reload_conf()")
+    try:
+
+        def is_lost() -> bool:
+            shop.execute("INSERT INTO goods SELECT 1, 'a' ON CONFLICT DO NOTHING")
+            shop.execute("SELECT pg_switch_wal()")
+            shop.execute("CHECKPOINT")
+            return count(shop, "pg_replication_slots WHERE wal_status = 'lost'") == 1
+
+        eventually(is_lost, "the loss of the log")
+        with pytest.raises(DataLoss, match=r"SELECT pg_drop_replication_slot\('shop'\)"):
+            readers.make().run()
+    finally:
+        shop.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        shop.execute("SELECT pg_reload_conf()")
+
+
+def test_a_column_that_is_added_in_mid_stream_waits_for_the_copy_and_loses_nothing(
+    shop: psycopg.Connection[Any],
+    readers: Running,
+    make_consumer: MakeConsumer,
+    tmp_path: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    copy = Copy(tmp_path, "debezium", small())
+    consumer = make_consumer(copy.apply, offset_store=copy.store, suspend_current_queue_time_ms=10)
+    consumer.start()
+    readers.start()
+    shop.execute("INSERT INTO goods VALUES (1, 'a')")
+    eventually(lambda: len(copy.rows()) == 1, "the row before")
+    shop.execute("ALTER TABLE goods ADD COLUMN price numeric, ALTER COLUMN name TYPE varchar(9)")
+    shop.execute(
+        "INSERT INTO goods VALUES (1, 'b', 2.50) ON CONFLICT (id) DO UPDATE SET "
+        "name = excluded.name, price = excluded.price"
+    )
+    shop.execute("DELETE FROM goods WHERE id = 1")
+    shop.execute("INSERT INTO goods VALUES (1, 'c', 9.90)")
+    eventually(lambda: "the copy goods lacks ['price']" in caplog.text, "the refusal")
+    assert copy.rows() == [(1, "a")]
+    consumer.close(10.0)
+    with copy.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE goods ADD COLUMN price text"))
+    wider = Table("goods", MetaData(), *small(), Column("price", sa.Text))
+    make_consumer(
+        ApplyChanges(copy.engine, [wider], CODECS["debezium"]), offset_store=copy.store
+    ).start()
+
+    def prices() -> list[Any]:
+        with copy.engine.connect() as connection:
+            return list(map(tuple, connection.execute(select(wider))))
+
+    eventually(lambda: prices() == [(1, "c", "9.90")], "what waited")
+
+
+def test_a_server_that_is_killed_within_a_call_leaves_an_equal_copy_and_each_change_once(
+    server: PostgreSql,
+    broker: EmbeddedBroker,
+    producer: Producer,
+    shop: psycopg.Connection[Any],
+    make_consumer: MakeConsumer,
+) -> None:
+    """The copy's server dies while a transaction has written its rows, and is not committed."""
+    with Admin(broker.name_servers) as admin:
+        admin.create_topic("orders")
+    engine = create_engine(server.url)
+    table = Table("goods", MetaData(), *small(), Column("writes", sa.Integer))
+    table.create(engine)
+    apply = ApplyChanges(engine, [table], CODECS["debezium"])
+    written, may_go_on = threading.Event(), threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        apply(messages, context)
+        written.set()
+        may_go_on.wait(DEADLINE_S)
+
+    make_consumer(
+        listen, offset_store=SqlOffsetStore(engine), suspend_current_queue_time_ms=10
+    ).start()
+    for number in range(20):
+        row = {"id": number % 4, "name": f"v{number}", "writes": number}
+        change = Change(operation=Operation.INSERT, table="goods", after=row, key_columns=("id",))
+        body = CODECS["debezium"].encode(change)
+        producer.send(Message("orders", body), sharding_key=change.sharding_key())
+    assert written.wait(DEADLINE_S)
+    server.stop(crash=True)
+    server.start()
+    may_go_on.set()
+    expected = [(number, f"v{16 + number}", 16 + number) for number in range(4)]
+
+    def rows() -> list[Any]:
+        try:
+            with engine.connect() as connection:
+                return list(map(tuple, connection.execute(select(table).order_by("id"))))
+        except sa.exc.OperationalError:
+            return []  # the pool has connections of before
+
+    eventually(lambda: rows() == expected, "an equal copy")
+    engine.dispose()
 
 
 def test_the_example_copies_a_table(server: PostgreSql, shop: psycopg.Connection[Any]) -> None:
