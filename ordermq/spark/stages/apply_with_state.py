@@ -304,10 +304,11 @@ class _KeyProcessor(StatefulProcessor):
         if queue is None:
             frame = frame.sort_values(self._order_by, kind="stable", ignore_index=True)
             frame = self._without_repeats(frame, memory)
+            queue = _single_queue(frame) if len(frame) else None
         elif self._drops_repeats:
             frame = self._after_cursor(frame, queue, memory)
         if len(frame):
-            context = self._context(frame, key)
+            context = self._context(frame, key, queue)
             yield from self._process(frame, memory, context)
             self._save(memory)
 
@@ -390,11 +391,11 @@ class _KeyProcessor(StatefulProcessor):
 
     # The calls.
 
-    def _context(self, frame: pd.DataFrame, key: Any) -> StageContext:
+    def _context(self, frame: pd.DataFrame, key: Any, queue: MessageQueue | None) -> StageContext:
         lease = frame[LEASE_COLUMN].iat[0] if LEASE_COLUMN in frame else None
         value = key[0] if isinstance(key, tuple) and len(key) == 1 else key
         held_by = None if lease is None or pd.isna(lease) else int(lease)
-        return self._invocation.context(_single_queue(frame), held_by, value)
+        return self._invocation.context(queue, held_by, value)
 
     def _process(
         self, frame: pd.DataFrame, memory: _KeyMemory, context: StageContext
