@@ -266,7 +266,7 @@ def test_lost_answers_lose_no_message_and_no_order(
     def listen(messages: Any, context: Any) -> None:
         seen.take(messages, context)
         if code == RequestCode.CHANGE_MESSAGE_INVISIBLETIME:
-            time.sleep(0.05)  # so that leases are renewed
+            eventually(lambda: lost.lost > 0, "a renewal went without its answer")
 
     for _ in range(2):
         make(listen, **SHORT | quick | {"pop_poll_ms": 50, "pop_invisible_ms": 3_000}).start()
@@ -522,6 +522,7 @@ def test_an_async_consumer_pops(producer: Producer, broker: EmbeddedBroker) -> N
     got: list[bytes] = []
 
     async def consume() -> None:
+        has_all = asyncio.Event()
         consumer = AsyncConsumer(
             "g", name_servers=broker.name_servers, consume_mode="pop", pop_poll_ms=200,
             consume_from_where="first_offset",
@@ -531,10 +532,11 @@ def test_an_async_consumer_pops(producer: Producer, broker: EmbeddedBroker) -> N
         @consumer.orderly
         async def listen(messages: Any, context: Any) -> None:
             got.extend(bytes(message.body) for message in messages)
+            if len(got) >= 50:
+                has_all.set()
 
         async with consumer, asyncio.timeout(20):
-            while len(got) < 50:
-                await asyncio.sleep(0.01)
+            await has_all.wait()
 
     send_all(producer, numbered(50, keys=1))
     asyncio.run(consume())

@@ -17,9 +17,9 @@ from ordermq.broker.consumer_offsets import OffsetKey
 from ordermq.broker.context import BrokerContext, Handler
 from ordermq.broker.held_pops import HeldPop
 from ordermq.broker.pop_leases import PopLease, next_lease
-from ordermq.broker.processors.pull import tag_hashes_of
-from ordermq.broker.store import QueueLog, Write
-from ordermq.errors import ConfigError, StoreError
+from ordermq.broker.processors.pull import readers_of, wanted_tags
+from ordermq.broker.store import QueueLog, Write, joined
+from ordermq.errors import StoreError
 from ordermq.events import EventType
 from ordermq.model.stored_message import queue_offsets
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -87,17 +87,7 @@ def _check(context: BrokerContext, header: PopHeader) -> tuple[int, ...]:
             ResponseCode.INVALID_PARAMETER,
             "the embedded broker pops in order only: send order=true, or consume by pulls",
         )
-    group = context.groups.ensure(header.group)
-    if not group.is_enabled:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
-            f"group {group.name!r} may not consume: consumeEnable is off",
-        )
-    topic = context.topics.existing(header.topic)
-    if not topic.is_readable:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION, f"topic {topic.name!r} has no read permission"
-        )
+    _, topic = readers_of(context, header.group, header.topic, header.expression_type)
     _check_range(header.queue_id, -1, topic.read_queues - 1, f"queue of topic {topic.name!r}")
     _check_range(header.max_messages, 1, MAX_POPPED, "messages of a pop")
     _check_range(header.invisible_ms, 1, MAX_INVISIBLE_MS, "invisible time in ms")
@@ -107,15 +97,7 @@ def _check(context: BrokerContext, header: PopHeader) -> tuple[int, ...]:
             f"the pop is {context.clock.wall_ms() - header.born_ms} ms old, and wanted to wait "
             f"{header.poll_ms} ms: set the clocks of client and broker",
         )
-    if header.expression_type not in (None, "", "TAG"):
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker does not filter by {header.expression_type}: use a tag expression",
-        )
-    try:
-        return tag_hashes_of(header.expression or "*")
-    except ConfigError as error:
-        raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+    return wanted_tags(header.expression or "*")
 
 
 def _check_range(number: int, least: int, most: int, what: str) -> None:
@@ -297,24 +279,15 @@ def _acknowledge(
                 f"offset {ack.offsets[0]} is not of the batch that was popped at {lease.pop_ms}",
             )
         changes[key] = lease.acknowledged(own)
-    left = len(changes)
-    if not left:
+    if not changes:
         connection.reply(request, ResponseCode.SUCCESS)
         return
-    failed: list[StoreError] = []
 
-    def finish(error: StoreError | None) -> None:
-        nonlocal left
-        left -= 1
-        if error is not None:
-            failed.append(error)
-        if left:
-            return
-        if failed:
-            context.reply_write_failed(connection, request, failed[0])
-        else:
-            context.statistics.commits += 1
-            connection.reply(request, ResponseCode.SUCCESS)
+    def answer() -> None:
+        context.statistics.commits += 1
+        connection.reply(request, ResponseCode.SUCCESS)
+
+    finish = joined(len(changes), context.when_durable(connection, request, answer))
 
     def stored(key: OffsetKey, lease: PopLease, error: StoreError | None) -> None:
         if error is None and context.history.enabled:

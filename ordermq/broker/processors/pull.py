@@ -12,9 +12,11 @@ from functools import lru_cache
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.consumer_offsets import MAX_OFFSET
 from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.groups import Group
 from ordermq.broker.long_polling import HeldPull
 from ordermq.broker.processors.fast_path import pull_reply_head, read_pull_header
 from ordermq.broker.store import QueueLog
+from ordermq.broker.topics import Topic
 from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType
 from ordermq.model.hashing import string_hash
@@ -52,32 +54,14 @@ def answer_held(context: BrokerContext, held: HeldPull) -> None:
 
 def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
     """Check that the pull is allowed; return the tag hashes it filters by, none for all."""
-    group = context.groups.ensure(header.group)
-    if not group.is_enabled:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
-            f"group {group.name!r} may not consume: consumeEnable is off",
-        )
-    topic = context.topics.existing(header.topic)
-    if not topic.is_readable:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION, f"topic {topic.name!r} has no read permission"
-        )
+    group, topic = readers_of(context, header.group, header.topic, header.expression_type)
     if not 0 <= header.queue_id < topic.read_queues:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"queue {header.queue_id} of topic {topic.name!r}: expected 0..{topic.read_queues - 1}",
         )
-    if header.expression_type not in (None, "", "TAG"):
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker does not filter by {header.expression_type}: use a tag expression",
-        )
     if header.sys_flag & _SUBSCRIPTION:
-        try:
-            return tag_hashes_of(header.subscription)
-        except ConfigError as error:
-            raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        return wanted_tags(header.subscription)
     # Without an expression of its own, a pull uses the subscription of the group's heartbeats.
     registered = group.subscriptions.get(header.topic)
     if registered is None:
@@ -94,6 +78,43 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
             "its last heartbeat: send a heartbeat first",
         )
     return registered.tag_hashes
+
+
+def readers_of(
+    context: BrokerContext, group_name: str, topic_name: str, expression_type: str | None
+) -> tuple[Group, Topic]:
+    """Return the group and the topic of a request for messages, by pull or by pop.
+
+    Raises: RequestRefused: one of them is closed, or the broker does not filter so.
+    """
+    group = context.groups.ensure(group_name)
+    if not group.is_enabled:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"group {group.name!r} may not consume: consumeEnable is off",
+        )
+    topic = context.topics.existing(topic_name)
+    if not topic.is_readable:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"topic {topic.name!r} has no read permission"
+        )
+    if expression_type not in (None, "", "TAG"):
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker does not filter by {expression_type}: use a tag expression",
+        )
+    return group, topic
+
+
+def wanted_tags(expression: str | None) -> tuple[int, ...]:
+    """Return `tag_hashes_of` an expression that a client has sent.
+
+    Raises: RequestRefused: it is none.
+    """
+    try:
+        return tag_hashes_of(expression)
+    except ConfigError as error:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 
 
 # A consumer sends the same expression with every pull.

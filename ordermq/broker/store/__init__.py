@@ -21,6 +21,7 @@ from ordermq.broker.store.group_commit import (
     Statement,
     Write,
     awaitable_done,
+    joined,
 )
 from ordermq.broker.store.pending_log import PendingLog, Removal
 from ordermq.broker.store.retention import Retention
@@ -37,4 +38,5 @@ __all__ = [
     "Store",
     "Write",
     "awaitable_done",
+    "joined",
 ]

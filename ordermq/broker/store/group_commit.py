@@ -127,6 +127,23 @@ class Write:
         self.is_failed = False
 
 
+def joined(count: int, done: Done) -> Done:
+    """Return the `done` of each of several writes; `done` is called after the last one.
+
+    Args: done: gets the first error; None if all succeeded.
+    """
+    left, failure = count, None
+
+    def finish(error: StoreError | None) -> None:
+        nonlocal left, failure
+        left -= 1
+        failure = failure or error
+        if not left:
+            done(failure)
+
+    return finish
+
+
 def awaitable_done(done: Done) -> tuple[Done, asyncio.Future[StoreError | None]]:
     """Return a `done` for a write, and a future that completes with the same argument.
 
