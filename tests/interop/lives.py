@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 from ordermq import LitePullConsumer, Message, Producer, PullConsumer, PushConsumer
@@ -230,11 +231,14 @@ def lives(name_servers: str, count: int) -> list[str]:
     missing = dict.fromkeys(KINDS, 0)
     started = time.monotonic()
     with (
+        ExitStack() as joined,  # an error must not leave their threads running
         Admin(name_servers=name_servers) as admin,
         Producer(
             new_name("p"), name_servers=name_servers, allow_queue_change=True, route_interval_ms=300
         ) as producer,
     ):
+        for member in members:
+            joined.callback(member.close)
         for life in range(count):
             for number in range(draw.choice((1, 3, 40, 80))):
                 body = b"%d %d" % (life, number)
@@ -259,8 +263,6 @@ def lives(name_servers: str, count: int) -> list[str]:
             admin.delete_topic(topic)
             pause.wait(draw.choice((0.0, 0.1, 1.0)))
             admin.create_topic(topic, queues=2)
-    for member in members:
-        member.close()
     return [
         f"lives\t{kind}\t{count} times\tsent {len(sent)}\trepeated {delivered[kind].repeated()}\t"
         f"missing {missing[kind]}"
