@@ -19,6 +19,8 @@ CYTHON = Extension(
     extra_compile_args=CORE["COMPILE_ARGS"],
     extra_link_args=CORE["LINK_ARGS"],
 )
+# The generated file would be twice as large with the lines of its source in it.
+CYTHON.cython_directives = {"emit_code_comments": False}
 NATIVE = STEPS["native_is_wanted"]()
 if NATIVE:
     CORE["write_pxd"]()

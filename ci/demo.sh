@@ -13,14 +13,25 @@ set -euo pipefail
 here=$(pwd)
 kind=flights
 [ "${1:-}" != cdc ] || { kind=cdc && shift; }
-if [ "$kind" = cdc ]; then EXTRAS=${EXTRAS:-demo-cdc}; else EXTRAS=${EXTRAS:-demo-spark}; fi
+if [ "$kind" = cdc ]; then EXTRAS=${EXTRAS:-demo-cdc}; else EXTRAS=${EXTRAS:-demo}; fi
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 if [ "$kind" = cdc ]; then
     cd "$here"
     PYTHONPATH=$root exec "$venv/bin/python" "$root/ci/cdc/cdc_demo.py" "$@"
 fi
 cd "$here"
+case " $* " in *" --help "* | *" -h "*) exec "$venv/bin/ordermq" demo "$@" ;; esac
+# Half a gigabyte, which is there by the time that the first demo has drawn its pictures.
+log=$root/build/demo-spark.log
+mkdir -p "$root/build"
+(exec >"$log" 2>&1 && "$root/ci/java.sh" && EXTRAS=demo-spark exec "$root/ci/venv.sh") &
+spark=$!
+trap 'kill "$spark" 2>/dev/null || true' EXIT
 "$venv/bin/ordermq" demo "$@"
-case " $* " in *" --help "* | *" -h "*) exit ;; esac
-"$root/ci/java.sh"
+echo "ordermq: waiting for Java and PySpark, installed meanwhile; the log is $log"
+wait "$spark" || {
+    cat "$log" >&2
+    fail "the flights on Spark cannot be shown, see above"
+}
+trap - EXIT
 PYTHONPATH=$root exec "$venv/bin/python" "$root/ci/pipeline/run.py" "$@"

@@ -2,7 +2,9 @@
 # Create .venv and install this checkout into it; sourced or run by the other scripts.
 #   PYTHON=python3.13 ci/venv.sh      the interpreter of a new .venv
 #   EXTRAS=cli,report ci/venv.sh      extras to install (default: dev)
-# Installs again only when something that is built or pinned has changed.
+# Installs again only when something that is built or pinned has changed; other extras of the same
+# checkout are added to what is there. Compiled modules are kept in build/extensions by what they are
+# made from (ext/build_steps.py), so that going back to an older commit compiles nothing.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -47,9 +49,16 @@ if [ ! -x "$venv/bin/python" ]; then
     "${PYTHON:-python3}" -m venv "$venv"
 fi
 stamp=$venv/.ordermq-${EXTRAS//,/-}
-if [ "$(cat "$stamp" 2>/dev/null)" != "$(fingerprint)" ]; then
-    check_tools "$venv/bin/python"
-    echo "ordermq: building and installing [$EXTRAS]"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$EXTRAS]"
-    fingerprint >"$stamp"
+current=$(fingerprint)
+if [ "$(cat "$stamp" 2>/dev/null)" != "$current" ]; then
+    if grep -qsxF "$current" "$venv"/.ordermq-*; then
+        echo "ordermq: installing what [$EXTRAS] needs"
+        wanted=("ordermq[$EXTRAS]") # ordermq itself is there, from this checkout
+    else
+        check_tools "$venv/bin/python"
+        echo "ordermq: building and installing [$EXTRAS]"
+        wanted=(--editable ".[$EXTRAS]")
+    fi
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${wanted[@]}"
+    echo "$current" >"$stamp"
 fi

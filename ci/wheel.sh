@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Build an sdist and from it one wheel, with the tools of .venv and without network; check what is
 # in them and how large they are, and use the wheel where nothing of this checkout is on the path.
-# Takes seconds and keeps neither: `pip wheel --no-deps .` makes one to install. ci/wheels.sh builds
-# what is published, for each Python and repaired for manylinux.
+# Takes seconds, as extensions compiled from the same files are not compiled again, and keeps
+# neither: `pip wheel --no-deps .` makes one to install. ci/wheels.sh builds what is published, for
+# each Python and repaired for manylinux.
 #   ci/wheel.sh --help
 set -euo pipefail
 case ${1:-} in
@@ -19,6 +20,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset ORDERMQ_CORE PYTHONPATH
+# By its contents: what the sdist lacks is not found there either (ext/build_steps.py).
+export ORDERMQ_BUILD_CACHE=$root/build/extensions
 
 # Tracked files only, as in a fresh clone: what was built in a checkout must not be needed.
 mkdir "$work/checkout" "$work/source" "$work/made"

@@ -1,15 +1,27 @@
 """Steps of a build besides compiling: check the compiler, pack the C core; setup.py reads this.
 
 `ORDERMQ_CORE=reference pip install .` builds no native module.
+
+Extensions are built once: a finished one is kept in `build/extensions` of the source tree (or in
+the folder that ORDERMQ_BUILD_CACHE names) under a hash of everything that it is made from. The next
+build of the same takes it from there: with other extras, from a copy of the tree, after a change
+elsewhere. A wheel of the core alone would save the same, but then users would have two
+distributions whose versions must match.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import runpy
 import shutil
+import subprocess
 import sys
+import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +31,8 @@ from setuptools.errors import CCompilerError, LinkError, PlatformError
 
 CORE = runpy.run_path("ext/c_core.py")
 PACKED_IN = "ordermq/core/c"  # ordermq.core.include_dir() looks there
+GENERATED = Path(CORE["CYTHON_MODULE"]).with_suffix(".c").name
+CACHE = os.environ.get("ORDERMQ_BUILD_CACHE") or str(CORE["ROOT"] / "build" / "extensions")
 
 _NO_COMPILER = "no C compiler: {command!r} is not there"
 _NO_HEADERS = (
@@ -89,8 +103,64 @@ def _works(compiler: Any, compile_flags: list[str], link_flags: list[str]) -> bo
     return True
 
 
+def compile_together(compiler: Any) -> None:
+    """Let a compiler object translate the files of an extension on all cores, in their order."""
+    compile_all = compiler.compile
+
+    def compile_each(sources: list[str], **options: Any) -> list[str]:
+        """Return the object files; raises what the compiler raised for the first bad file."""
+
+        def compile_one(source: str) -> list[str]:
+            flags = list(options.get("extra_postargs") or [])
+            if Path(source).name == GENERATED:
+                flags += CORE["GENERATED_COMPILE_ARGS"]
+            return list(compile_all([source], **{**options, "extra_postargs": flags}))
+
+        # The largest first, which is the generated one: it takes longer than all others.
+        ordered = sorted(sources, key=lambda source: -os.path.getsize(source))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = dict(zip(ordered, pool.map(compile_one, ordered), strict=True))
+        return [name for source in sources for name in objects[source]]
+
+    compiler.compile = compile_each
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def fingerprint(compiler: Any, extension: Any) -> str:
+    """Return a hash of all that an extension is made from: files, flags, tools, interpreter."""
+    commands = [compiler.compiler_so, compiler.linker_so]
+    command = shutil.which(compiler.compiler_so[0])
+    said = subprocess.run([str(command), "--version"], capture_output=True, text=True, check=False)
+    made_from = [
+        commands,
+        said.stdout,
+        [sysconfig.get_platform(), platform.libc_ver()],
+        sys.version,
+        sysconfig.get_config_var("EXT_SUFFIX"),
+        [_version(package) for package in ("cython", "cffi", "setuptools")],
+        {name: os.environ.get(name) for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS", "ARCHFLAGS")},
+        extension.name,
+        extension.include_dirs,
+        extension.define_macros,
+        extension.extra_compile_args,
+        extension.extra_link_args,
+        CORE["GENERATED_COMPILE_ARGS"],
+    ]
+    hashed = hashlib.sha256(repr(made_from).encode())
+    for name in [__file__, *extension.sources, *extension.depends]:
+        content = Path(name).read_bytes()
+        hashed.update(f"{Path(name).name} {len(content)}\n".encode() + content)
+    return hashed.hexdigest()[:32]
+
+
 class CheckedBuildExt(build_ext):
-    """Builds hardened extensions, with a compiler or a plain message."""
+    """Builds hardened extensions, each once, with a compiler or a plain message."""
 
     def build_extensions(self) -> None:
         if self.extensions:
@@ -99,7 +169,25 @@ class CheckedBuildExt(build_ext):
             for extension in self.extensions:
                 extension.extra_compile_args += compiling
                 extension.extra_link_args += linking
+            compile_together(self.compiler)
         super().build_extensions()
+
+    def build_extension(self, ext: Any) -> None:
+        """Build one extension, or take the one that was built from the same."""
+        made = Path(self.get_ext_fullpath(ext.name))
+        kept = Path(CACHE, fingerprint(self.compiler, ext), made.name)
+        if kept.is_file():
+            made.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(kept, made)
+            return
+        self.force = (
+            True  # the generated C of another state of the tree may be newer than the parts
+        )
+        super().build_extension(ext)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:  # whole or not at all
+            shutil.copyfile(made, Path(folder, made.name))
+            os.replace(Path(folder, made.name), kept)
 
 
 class CoreInWheel(build_py):

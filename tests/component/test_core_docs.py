@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "core.md"
 STRICT = "-Wall -Wextra -Wpedantic -Werror"
 
@@ -45,6 +47,7 @@ def test_the_c_program_compiles_without_a_warning_and_commits_batch_by_batch(
 
 
 def test_the_numba_function_drains_a_queue_of_a_million(tmp_path: Path) -> None:
+    pytest.importorskip("numba", reason="170 MB for one example: pip install 'ordermq[numba-test]'")
     (tmp_path / "drain.py").write_text(block("python"))
     said = run(sys.executable, "drain.py", cwd=tmp_path)
     count, total, next_offset = ast.literal_eval(said)
