@@ -18,7 +18,6 @@ from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    NotClaimed,
     Pause,
     QueueCallbacks,
     QueueState,
@@ -65,6 +64,18 @@ class PolledQueue(AssignedQueue):
         super().__init__(queue, group, lease, start_offset, callbacks, counts_running=is_ordered)
         self._is_ordered = is_ordered
         self._on_change = on_change
+
+    def claim_turn(self, limit: int, now_ms: int) -> tuple[BatchClaim | None, bool]:
+        """Claim the next messages for a poller; None: there is nothing to claim now.
+
+        Returns: the claim, and whether the queue has another turn at once, beside it.
+        """
+        kind = status.CLAIM_ALONE if self._is_ordered else status.CLAIM_SHARED
+        claim, flags = self.claim(limit, now_ms, kind=kind)
+        has_turn = bool(flags & status.DISPATCH)
+        if flags & ~status.DISPATCH:
+            self.follow(flags & ~status.DISPATCH)
+        return (claim if isinstance(claim, BatchClaim) else None), has_turn
 
     def finish_claim(self, claim: BatchClaim) -> None:
         """End one of several claims, with everything in it done."""
@@ -610,16 +621,16 @@ class PollBuffer:
     def _claim(
         self, assigned: PolledQueue, poller: Hashable, limit: int, now_ms: int
     ) -> PolledBatch | None:
-        claim = assigned.begin_batch(limit, now_ms)
+        claim, has_turn = assigned.claim_turn(limit, now_ms)
         # A queue in the line may have been paused, moved or lost since; it has left the line now.
-        if isinstance(claim, NotClaimed):
+        if claim is None:
             return None
         next_offset = assigned.position
         if assigned.generation != claim.generation:  # a seek came between
             next_offset = claim.messages.last_offset + 1
         self._out[poller] = BatchOut(assigned, claim, next_offset, threading.get_ident())
         # In order, the queue has its next turn when this batch has ended.
-        if not self.is_ordered and assigned.has_more():
+        if has_turn:
             self._ready.append(assigned)
         settle = self.settle if self.is_ordered else None
         return PolledBatch(claim.messages.segments, next_offset, assigned, claim, settle)
