@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -299,12 +299,11 @@ def test_sqlite_in_memory_is_refused(url: str) -> None:
 def test_databases_and_drivers_that_were_never_tried_are_refused(
     name: str, driver: str, said: str
 ) -> None:
-    def execution_options() -> Any:
-        return engine
-
-    engine: Any = SimpleNamespace(
-        dialect=SimpleNamespace(name=name, driver=driver), execution_options=execution_options
-    )
+    # No driver of theirs is installed: an engine that has their names.
+    engine = create_engine("sqlite://")
+    engine.dialect = cast(Any, SimpleNamespace(
+        name=name, driver=driver, is_async=False, set_engine_execution_options=lambda *_: None
+    ))  # fmt: skip
     with pytest.raises(ConfigError, match=said):
         SqlOffsetStore(engine)
 
