@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
 from ordermq.grpc.messages import (
@@ -76,10 +78,27 @@ def test_a_route_has_the_queues_of_each_broker_at_the_endpoint_that_answered() -
             session.close()
 
 
-def test_a_broker_that_left_the_routes_is_looked_for_until_it_is_back() -> None:
+@pytest.mark.parametrize("errors", [0, 1])
+def test_a_broker_that_left_the_routes_is_looked_for_until_it_is_back(
+    errors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    left, look = [RuntimeError("broken for a test")] * errors, ClientSession._look_for_brokers
+
+    async def broken(session: ClientSession) -> None:
+        if left:
+            raise left.pop()
+        await look(session)
+
+    monkeypatch.setattr(ClientSession, "_look_for_brokers", broken)
     proxy = Proxy("a", "b")
     with grpc_server_thread(proxy) as address:
-        session = ClientSession(f"grpc://{address}", CONFIG, on_broker_back=lambda: None)
+        session = ClientSession(
+            f"grpc://{address}",
+            CONFIG,
+            on_broker_back=lambda: None,
+            on_internal_error=lambda: counted.append(1),
+        )
         try:
             session.call(session.routes.get("orders"))
             session.start()
@@ -88,5 +107,6 @@ def test_a_broker_that_left_the_routes_is_looked_for_until_it_is_back() -> None:
             assert session.routes.is_away("b")
             proxy.brokers = ("a", "b")
             eventually(lambda: not session.routes.is_away("b"), "it is back")
+            assert len(counted) == errors
         finally:
             session.close()
