@@ -1,45 +1,97 @@
 #!/usr/bin/env bash
-# Run everything that a commit must pass, in a few minutes: lint, the documentation, one wheel, the C
-# core under each compiler, under sanitizers and fuzzed, consumers and producers with cffi and the
-# reference, all tests with Cython, then short runs on RocketMQ and Spark if Java is installed.
-# Arguments go to the run with Cython.
+# Run everything that a commit must pass, in legs: the environment, lint, the documentation, one
+# wheel, the C core under each compiler, under sanitizers and fuzzed, consumers and producers with
+# cffi and the reference, all tests with Cython, then short runs on RocketMQ and Spark if Java is
+# installed. All legs run even if one fails; each writes build/legs/NAME.log, and a failed one's end
+# is printed. ci/quick.sh is the part to run before each commit.
+#   ci/test.sh                     all legs, one per core at a time, at least two
+#   LEGS=1 ci/test.sh              one after the other
+#   ci/test.sh --leg sanitize      one leg, here in the terminal; --legs lists them
+#   ci/test.sh -k rebalance        other arguments go to the leg `tests`, all tests with Cython
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
-# Three at once: most tests wait for a server most of the time.
-pytest="$venv/bin/python -m pytest -n 3"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-ci/lint.sh
-ci/docs.sh
-ci/wheel.sh
-ci/compilers.sh
-ci/sanitize.sh
-SECONDS_EACH=${FUZZ_SECONDS:-5} ci/fuzz.sh
-# Consumers and producers through each core; ci/engines.sh runs all that uses it.
-engines=$(printf 'tests/component/test_%s.py ' orderly_consumer concurrent_consumer key_ordered_consumer \
-    hand_off failing_messages parked_keys queue_control lite_pull_consumer ordered_polling producer \
-    transaction_producer damaged_answers bad_input_client)
-for core in cffi reference; do
-    echo "ordermq: messages through the core, on $core"
-    ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer $engines
-done
-echo "ordermq: consumers without the pull engine, on cython"
-ORDERMQ_CORE=cython ORDERMQ_PULL_PATH=python $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
-    tests/component/test_{hand_off,queue_control,damaged_answers,forking,failing_messages}.py
-echo "ordermq: all tests, on cython"
-ORDERMQ_CORE=cython $pytest --durations=10 "$@"
-if ! command -v java >/dev/null || ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then
-    echo "ordermq: RocketMQ INTEROP SKIPPED: install a JDK 17 and Maven" \
-        "(Debian: apt install openjdk-17-jdk maven), then run ci/interop.sh"
-elif ! ci/rocketmq.sh jars 5.3.3 >/dev/null; then
-    echo "ordermq: RocketMQ INTEROP SKIPPED: Maven cannot fetch its jars, see above; with a" \
-        "network, or a mirror in Maven's settings, run ci/interop.sh"
-else
-    ci/interop.sh --short
-fi
-if command -v java >/dev/null; then
-    ci/spark.sh --oldest
-    ci/spark.sh
-else
-    echo "ordermq: SPARK SKIPPED: install a Java 17 (Debian: apt install openjdk-17-jre-headless)," \
-        "then run ci/spark.sh"
-fi
+# The first group makes .venv, and needs none; the second needs it. Long legs first: they end last.
+BEFORE="environment compilers sanitize"
+AFTER="tests interop spark reference cffi lint fuzz no-pull-engine spark-oldest wheel docs"
+
+# Most tests wait for a server most of the time, so more than one at a time in each leg.
+tests() { # workers, arguments of pytest
+    local workers=$1
+    shift
+    source ci/venv.sh
+    exec "$venv/bin/python" -m pytest -q -n "$workers" "$@"
+}
+
+has_rocketmq() {
+    if ! command -v java >/dev/null || ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then
+        echo "ordermq: RocketMQ INTEROP SKIPPED: install a JDK 17 and Maven" \
+            "(Debian: apt install openjdk-17-jdk maven), then run ci/interop.sh"
+        return 1
+    fi
+    ci/rocketmq.sh jars 5.3.3 >/dev/null || {
+        echo "ordermq: RocketMQ INTEROP SKIPPED: Maven cannot fetch its jars, see above; with a" \
+            "network, or a mirror in Maven's settings, run ci/interop.sh"
+        return 1
+    }
+}
+
+has_spark() {
+    command -v java >/dev/null || {
+        echo "ordermq: SPARK SKIPPED: install a Java 17 (Debian: apt install openjdk-17-jre-headless)," \
+            "then run ci/spark.sh"
+        return 1
+    }
+}
+
+# Consumers and producers through one core; ci/engines.sh runs all that uses it.
+through_core() {
+    ORDERMQ_CORE=$1 ORDERMQ_EVENT_LOOP=asyncio tests 2 tests/unit/model tests/unit/consumer \
+        tests/component/test_{orderly_consumer,concurrent_consumer,key_ordered_consumer,hand_off}.py \
+        tests/component/test_{failing_messages,parked_keys,queue_control,lite_pull_consumer}.py \
+        tests/component/test_{ordered_polling,producer,transaction_producer,damaged_answers}.py \
+        tests/component/test_bad_input_client.py
+}
+
+leg() {
+    local name=$1
+    shift
+    case $name in
+    environment)
+        ci/venv.sh
+        # Now, while no other leg imports anything from there.
+        ! command -v java >/dev/null || EXTRAS=dev,spark-test ci/venv.sh ||
+            echo "ordermq: no PySpark, see above; the legs of Spark will fail"
+        ;;
+    compilers | sanitize | lint | docs | wheel) exec "ci/$name.sh" "$@" ;;
+    fuzz) SECONDS_EACH=${FUZZ_SECONDS:-5} exec ci/fuzz.sh "$@" ;;
+    tests) ORDERMQ_CORE=cython tests 3 --durations=10 "$@" ;;
+    cffi | reference) through_core "$name" ;;
+    no-pull-engine)
+        ORDERMQ_CORE=cython ORDERMQ_PULL_PATH=python tests 2 \
+            tests/component/test_{orderly,concurrent}_consumer.py \
+            tests/component/test_{hand_off,queue_control,damaged_answers,forking,failing_messages}.py
+        ;;
+    interop) ! has_rocketmq || exec ci/interop.sh --short ;;
+    spark) ! has_spark || exec ci/spark.sh ;;
+    spark-oldest) ! has_spark || exec ci/spark.sh --oldest ;;
+    *)
+        echo "ordermq: no leg $name: there is $BEFORE $AFTER" >&2
+        exit 2
+        ;;
+    esac
+}
+
+case ${1:-} in
+-h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" ;;
+--legs) printf '%s\n' $BEFORE $AFTER ;;
+--leg) leg "${@:2}" ;;
+*)
+    python=${PYTHON:-python3}
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
+        echo "ordermq: $python is no Python 3.11 or later: set PYTHON to one" >&2
+        exit 1
+    }
+    exec "$python" ci/legs.py --at-once "${LEGS:-0}" "$BEFORE" "$AFTER" -- "$@"
+    ;;
+esac
