@@ -3,7 +3,8 @@
 # headers, batch bodies, replies (headers of answers to pulls), sends (to a broker), the steps of
 # maps, queues, lanes and locks, and sequences of calls on an assigned queue (assigned). Of Python's
 # decoders, with Atheris (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed
-# bodies), and what a broker sends to a client: answers, requests, pulls.
+# bodies), what a broker sends to a client: answers, requests, pulls, and what a proxy does: http2,
+# proto (messages of gRPC).
 #   ci/fuzz.sh                      ten minutes for each target
 #   SECONDS_EACH=15 ci/fuzz.sh      less
 #   ci/fuzz.sh records headers      only these targets
@@ -25,7 +26,7 @@ if [ "${1:-}" = --keep ]; then
     shift
 fi
 native=(records columns headers batches replies sends structures assigned)
-decoders=(frames fields parts packed answers requests pulls)
+decoders=(frames fields parts packed answers requests pulls http2 proto)
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=("${native[@]}" "${decoders[@]}")
 each=${SECONDS_EACH:-600}

@@ -144,11 +144,8 @@ class Http2:
         buffer = self._buffer
         buffer += data
         # Before a whole frame has come: the answer of another protocol may be shorter than one.
-        if not self._is_greeted and len(buffer) > 3 and buffer[3] != _SETTINGS:
-            raise ProtocolError(
-                "the server does not speak HTTP/2: is that the address of a proxy's port for gRPC "
-                "(8081), and does it want TLS?"
-            )
+        if not self._is_greeted and len(buffer) > 3:
+            self._check_greeting(buffer[3])
         at = 0
         while len(buffer) - at >= _HEAD_BYTES:
             size = int.from_bytes(buffer[at : at + 3], "big")
@@ -161,8 +158,17 @@ class Http2:
             stream_id = int.from_bytes(buffer[at + 5 : at + 9], "big") & _MAX_WINDOW
             payload = bytes(buffer[at + _HEAD_BYTES : end])
             at = end
+            if not self._is_greeted:
+                self._check_greeting(kind, flags)
             self._take(kind, flags, stream_id, payload)
         del buffer[:at]
+
+    def _check_greeting(self, kind: int, flags: int = 0) -> None:
+        if kind != _SETTINGS or flags & _ACK:
+            raise ProtocolError(
+                "the server does not speak HTTP/2: is that the address of a proxy's port for gRPC "
+                "(8081), and does it want TLS?"
+            )
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is not None and kind != _CONTINUATION:

@@ -229,15 +229,18 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             raise ProtocolError("a number has more than ten bytes")
 
 
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
 def _take_number(message: ProtoMessage, each: _FieldPlan, value: int) -> None:
     if each.kind is bool:
         setattr(message, each.name, value != 0)
     elif each.kind is int:
-        value = value - (1 << 64) if value >> 63 else value
         if each.shape is list:
-            getattr(message, each.name).append(value)
+            getattr(message, each.name).append(_signed(value))
         else:
-            setattr(message, each.name, value)
+            setattr(message, each.name, _signed(value))
     else:
         raise ProtocolError(f"{type(message).__name__}.{each.name} is a number")
 
@@ -252,7 +255,7 @@ def _take_bytes(message: ProtoMessage, each: _FieldPlan, part: bytes) -> None:
         at = 0
         while at < len(part):
             number, at = _read_varint(part, at)
-            getattr(message, each.name).append(number)
+            getattr(message, each.name).append(_signed(number))
         return
     value: Any
     if kind is str:

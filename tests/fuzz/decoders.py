@@ -26,6 +26,7 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
     from ordermq.client.admin_api import AdminApi
     from ordermq.client.broker_api import BrokerApi
     from ordermq.client.name_server_api import NameServerApi
+    from ordermq.client.proxy_messages import record_of
     from ordermq.client.routes import publish_queues, subscribe_queues
     from ordermq.clock import ManualClock
     from ordermq.config import RemotingConfig, SerializeType
@@ -41,6 +42,9 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
         RemotingError,
         RouteError,
     )
+    from ordermq.grpc import messages
+    from ordermq.grpc.http2 import Http2
+    from ordermq.grpc.protobuf import ProtoMessage
     from ordermq.model import properties
     from ordermq.model.message import MessageBatch, MessageView
     from ordermq.model.message_queue import MessageQueue
@@ -387,8 +391,73 @@ def pulls(data: bytes) -> None:
             asyncio.run(_serve(data))
 
 
+class _Heard:
+    """What came of received bytes, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[object, ...]] = []
+
+    def on_headers(self, stream_id: int, headers: dict[str, str]) -> None:
+        self.events.append((stream_id, headers))
+
+    def on_data(self, stream_id: int, data: bytes) -> None:
+        self.events.append((stream_id, data))
+
+    def on_stream_end(self, stream_id: int, error: str) -> None:
+        self.events.append((stream_id, error))
+
+    def on_window(self, stream_id: int) -> None:
+        self.events.append((stream_id,))
+
+    def on_goaway(self, last_stream_id: int, reason: str) -> None:
+        self.events.append((last_stream_id, reason))
+
+
+def http2(data: bytes) -> None:
+    """What a server sends on streams 1, 3 and 5, in reads of any size: the same, or refused."""
+    size, stream = (data[0] if data else 0), data[1:]
+
+    def read(pieces: list[bytes]) -> tuple[list[tuple[object, ...]], bool, bytes]:
+        heard = _Heard()
+        connection, is_refused = Http2(heard), False
+        for _ in range(3):
+            connection.begin(b"\x83")
+        try:
+            for piece in pieces:
+                connection.receive(piece)
+        except ProtocolError:
+            is_refused = True
+        return heard.events, is_refused, connection.data_to_send()
+
+    whole = read([stream])
+    if size:
+        assert read([stream[at : at + size] for at in range(0, len(stream), size)]) == whole
+
+
+PROTO_MESSAGES = tuple(
+    kind
+    for kind in vars(messages).values()
+    if isinstance(kind, type) and issubclass(kind, ProtoMessage) and kind is not ProtoMessage
+)
+
+
+def proto(data: bytes) -> None:
+    """A message of gRPC, of the kind that the first byte names; messages also as records."""
+    if not data:
+        return
+    kind, record = PROTO_MESSAGES[data[0] % len(PROTO_MESSAGES)], None
+    with suppress(ProtocolError):
+        read = kind.from_bytes(data[1:])
+        assert kind.from_bytes(read.to_bytes()) == read
+        if isinstance(read, messages.Message):
+            record = record_of(read, "TopicTest")
+    if record is not None:
+        assert len(MessageBatch(QUEUE, record)) == 1
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    work.__name__: work for work in (frames, fields, parts, packed, answers, requests, pulls)
+    work.__name__: work
+    for work in (frames, fields, parts, packed, answers, requests, pulls, http2, proto)
 }
 
 
