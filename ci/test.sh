@@ -4,7 +4,7 @@
 # cffi and the reference, all tests with Cython, then short runs on RocketMQ and Spark if Java is
 # installed. All legs run even if one fails; each writes build/legs/NAME.log, and a failed one's end
 # is printed. ci/quick.sh is the part to run before each commit.
-#   ci/test.sh                     all legs, one per core at a time, at least two
+#   ci/test.sh                     all legs, as many at a time as have two cores each
 #   LEGS=1 ci/test.sh              one after the other
 #   ci/test.sh --leg sanitize      one leg, here in the terminal; --legs lists them
 #   ci/test.sh -k rebalance        other arguments go to the leg `tests`, all tests with Cython
