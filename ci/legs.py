@@ -69,10 +69,10 @@ class Legs:
         return Result(name, status, time.monotonic() - started)
 
     def stop(self) -> None:
-        """Interrupt what runs; scripts then stop the servers that they started."""
+        """Interrupt what runs; scripts and most of pytest then stop their servers."""
         self._stopped = True
         for process in list(self._running):
-            os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGINT)  # pytest ends at once of a SIGTERM
 
 
 def report(result: Result) -> None:

@@ -392,7 +392,7 @@ def pulls(data: bytes) -> None:
 
 
 class _Heard:
-    """What came of received bytes, in order."""
+    """Events of received bytes, in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []
@@ -414,7 +414,7 @@ class _Heard:
 
 
 def http2(data: bytes) -> None:
-    """What a server sends on streams 1, 3 and 5, in reads of any size: the same, or refused."""
+    """Frames of a server, on streams 1, 3 and 5, in reads of any size: the same, or refused."""
     size, stream = (data[0] if data else 0), data[1:]
 
     def read(pieces: list[bytes]) -> tuple[list[tuple[object, ...]], bool, bytes]:
