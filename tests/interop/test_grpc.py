@@ -223,5 +223,8 @@ def test_transactions_are_committed_rolled_back_and_checked(behind: Run) -> None
             producer.send_in_transaction(
                 Message(topic, text.encode()), execute=lambda message, argument, s=state: s
             )
-        eventually(lambda: sorted(got) == [b"ask", b"yes"], "the committed ones")
-    assert checked == ["ask"]
+        # The broker gathers the ends of transactions for 3 s. One that checks each second asks
+        # again before it has seen them, and stores once more what is committed again.
+        eventually(lambda: {b"ask", b"yes"} <= set(got), "the committed ones")
+    assert set(got) == {b"ask", b"yes"}
+    assert set(checked) == {"ask"}
