@@ -15,16 +15,13 @@
 #   ci/chaos.sh --table --list           the rows
 # Needs a JDK 17 and Maven for RocketMQ, and Debian's package faketime for the row wall-clock.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 version=5.3.3
 is_table=
 case ${1:-} in
 --table)
     is_table=yes
     shift
-    ;;
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
     ;;
 --version)
     version=${2:?a version, for example 5.3.3}

@@ -3,12 +3,7 @@
 #   ci/docs.sh            then open build/site/index.html; the search needs a server:
 #   ci/docs.sh --serve    serve it at http://127.0.0.1:8000, and rebuild on each change
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 if [ "${1:-}" = --serve ]; then
     exec "$venv/bin/python" -m mkdocs serve

@@ -9,12 +9,7 @@
 # Everything is fetched into build/dropin. What cannot be fetched is left out and reported.
 # The programs expect a name server on 127.0.0.1:9876.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 version=

@@ -6,12 +6,7 @@
 #   ci/fences.sh --database postgresql            writes to a PostgreSQL instead of SQLite
 # Needs a JDK 17 and Maven. About ten minutes on an idle machine.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 version=5.3.3

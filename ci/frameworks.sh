@@ -6,12 +6,7 @@
 # of the installed version; ORDERMQ_FASTSTREAM names another source, or a checkout. They are fetched
 # into build/frameworks, and so is what they need besides, in no environment.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 folder=$root/build/frameworks

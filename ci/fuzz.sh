@@ -13,13 +13,8 @@
 # `build/fuzz/TARGET FILE`, or `.venv/bin/python tests/fuzz/decoders.py TARGET FILE`. Needs clang
 # with libFuzzer (Debian: apt install clang libclang-rt-14-dev), and Atheris (`ordermq[fuzz]`).
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit
-    ;;
-esac
 keep=
 if [ "${1:-}" = --keep ]; then
     keep=yes

@@ -10,12 +10,7 @@
 # Needs a JDK 17 and Maven. Each version gets its own name server and two brokers, which are
 # stopped after the tests, also when those fail.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 # All runs but the short one include Spark programs.
 [[ " $* " == *" --short "* ]] || EXTRAS=dev,spark-test
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"

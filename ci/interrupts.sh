@@ -3,12 +3,7 @@
 # that nothing hangs. ci/test.sh tries a sample of the places. A few minutes.
 # Arguments go to pytest.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 for loop in asyncio uvloop; do

@@ -7,12 +7,7 @@
 #   ci/lives.sh --lives 10 restarts      fewer lives; one of the two parts
 # Needs a JDK 17 and Maven, except for the embedded broker. About ten minutes each.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 versions=(embedded 4.9.7 5.3.3 5.5.0)

@@ -10,12 +10,7 @@
 # gcc-s390x-linux-gnu libc6-dev-arm64-cross libc6-dev-s390x-cross gcc-mingw-w64-x86-64-posix wine64
 # docs/internals/machines.md says what was found.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 with_python=

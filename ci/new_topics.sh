@@ -5,12 +5,7 @@
 #   ci/new_topics.sh --version 4.9.7     another version of RocketMQ
 #   ci/new_topics.sh --embedded          on the embedded broker alone; needs no JDK
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 version=5.3.3

@@ -10,12 +10,7 @@
 #   ci/postgresql.sh remove FOLDER    stop it and delete everything
 #   ci/postgresql.sh --help
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 fail() {
     echo "ordermq: $*" >&2

@@ -4,12 +4,7 @@
 #   ci/quick.sh
 #   ci/quick.sh tests/component/test_pop.py    these tests in place of the component tests
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 [ $# -gt 0 ] || set -- tests/component/test_{orderly_consumer,hand_off,producer}.py
 ci/lint.sh &

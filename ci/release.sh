@@ -11,12 +11,9 @@
 # Leaves all in build/release. Needs git, gcc, clang and a package index. CONTRIBUTING.md has the
 # steps before and after.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 dry=
 case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
 --dry-run) dry=yes ;;
 "") ;;
 *)

@@ -12,12 +12,7 @@
 # Needs a Java 17 runtime; PySpark comes with the extra spark-test, and older versions of it, half a
 # gigabyte each, are downloaded into build/spark.
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 EXTRAS=dev,spark-test
 [ "${1:-}" != --long ] || EXTRAS=dev,spark-long-test
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"

@@ -9,6 +9,7 @@
 #   ci/test.sh --leg sanitize      one leg, here in the terminal; --legs lists them
 #   ci/test.sh -k rebalance        other arguments go to the leg `tests`, all tests with Cython
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # The first group makes .venv, and needs none; the second needs it. Long legs first: they end last.
@@ -83,7 +84,6 @@ leg() {
 }
 
 case ${1:-} in
--h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" ;;
 --legs) printf '%s\n' $BEFORE $AFTER ;;
 --leg) leg "${@:2}" ;;
 *)

@@ -6,12 +6,7 @@
 # each Python and repaired for manylinux.
 #   ci/wheel.sh --help
 set -euo pipefail
-case ${1:-} in
--h | --help)
-    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     echo "ordermq: WHEEL SKIPPED: this is no git checkout, so nothing tells which files belong in it"

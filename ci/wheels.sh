@@ -10,6 +10,7 @@
 #
 # Needs git, gcc, clang (installed with apt where that is allowed) and a package index.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { echo "ordermq: $*"; }
@@ -20,10 +21,6 @@ fail() {
 
 case ${1:-} in
 "") ;;
--h | --help)
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
-    exit
-    ;;
 *) fail "unknown argument $1; see ci/wheels.sh --help" ;;
 esac
 
