@@ -73,7 +73,7 @@ class NativeReceivedSends:
         appends: list[Append] = []
         unique_ids: list[list[str]] = []
         for part, (topic, queue_id) in enumerate(run.queues()):
-            log = plain_log(context, topic, queue_id)
+            log = _plain_log(context, topic, queue_id)
             if log is None:
                 return 0
             ids = run.unique_ids(part)
@@ -126,7 +126,7 @@ class NativeReceivedSends:
             connection.send(answers)
 
 
-def plain_log(context: BrokerContext, topic_name: str, queue_id: int) -> QueueLog | None:
+def _plain_log(context: BrokerContext, topic_name: str, queue_id: int) -> QueueLog | None:
     """Return the log of a queue whose sends are stored there as they come; None for any other."""
     topic = context.topics.sendable(topic_name)
     if (
