@@ -16,7 +16,7 @@ from typing import Any
 from ordermq import core
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
-from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import (
     MOST_UNREPORTED,
     OnIoThread,
@@ -36,7 +36,6 @@ from ordermq.consumer.queue.assigned_queue import (
 )
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
-from ordermq.consumer.queue.receiver import FillLimits, limits_by_fill
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType
 from ordermq.leases.lease import Lease
@@ -112,9 +111,6 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         if self._parked is not None:
             await self._parked.restore(assigned)
 
-    def fill_limits(self, config: PullConfig) -> FillLimits:
-        return limits_by_fill(config)
-
     def unpark(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         if self._parked is not None:
             return self._parked.replay_soon(assigned, key)
@@ -122,9 +118,6 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         if begins:
             self.submit(assigned)
         return begins is not None
-
-    def _plan_of(self, assigned: KeyOrderedQueue) -> core.contract.ConsumePlan:
-        return self._plan
 
     def _consume(self, assigned: KeyOrderedQueue) -> Steps:
         # This request is served now. A message that arrives from here on submits another one,

@@ -80,6 +80,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
 
     is_ordered = True
     _slow_consequence = "its queue waits and keeps its lock"
+    _plan: core.contract.ConsumePlan  # each dispatcher makes its own
 
     def __init__(
         self,
@@ -117,6 +118,12 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
     def flow(self, assigned: Queue, config: PullConfig) -> Flow:
         queue = assigned.process_queue
         return flow_by_fill(config, queue.message_count, queue.pending_count, queue.size_bytes)
+
+    def fill_limits(self, config: PullConfig) -> FillLimits:
+        return limits_by_fill(config)
+
+    def _plan_of(self, assigned: Queue) -> core.contract.ConsumePlan:
+        return self._plan
 
     def _running_calls(self, assigned: Sequence[Queue]) -> list[RunningCall]:
         return [call for item in assigned for call in item.running_calls()]
@@ -235,12 +242,6 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
     ) -> AssignedQueue:
         return AssignedQueue(queue, self._group, lease, offset, callbacks)
-
-    def fill_limits(self, config: PullConfig) -> FillLimits:
-        return limits_by_fill(config)
-
-    def _plan_of(self, assigned: AssignedQueue) -> core.contract.ConsumePlan:
-        return self._plan
 
     def _settle(
         self, run: core.contract.ConsumeRun, context: ConsumeContext, outcome: Outcome
