@@ -13,6 +13,7 @@ from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store.group_commit import QueueLog
 from ordermq.config import BrokerConfig
+from ordermq.config.checks import join_address
 from ordermq.errors import ProtocolError
 from ordermq.model.stored_message import host_bytes
 from ordermq.remoting.codes import ResponseCode
@@ -110,7 +111,7 @@ class BrokerConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         # Formatted once: every stored record and message id contains both addresses.
-        self.peer, self.local_address = _address(peer), _address(local)
+        self.peer, self.local_address = join_address(*peer[:2]), join_address(*local[:2])
         self._born_host, self._store_host = host_bytes(*peer[:2]), host_bytes(*local[:2])
         self.store_host_hex = self._store_host.hex().upper()
         self._opened(self)
@@ -342,8 +343,3 @@ class BrokerConnection(asyncio.Protocol):
         """Close now, without sending what is buffered."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _address(socket_name: tuple[str, int]) -> str:
-    host, port = socket_name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -17,6 +17,7 @@ from ordermq.broker.store import Store
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import BrokerConfig
+from ordermq.config.checks import join_address
 from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
@@ -145,9 +146,7 @@ class EmbeddedBroker(Starting):
     @property
     def address(self) -> str:
         """The `host:port` it listens on."""
-        # An IPv6 address needs brackets before the port.
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self.port}"
+        return join_address(self._host, self.port)
 
     @property
     def name_servers(self) -> str:

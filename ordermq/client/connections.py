@@ -18,7 +18,8 @@ from ordermq.errors import BrokerError, ConnectFailed, OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection, connect_failed
+from ordermq.remoting.connecting import connect_failed
+from ordermq.remoting.connection import Connection
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.reading import ReadingOf, TransportReading
 from ordermq.remoting.tls import TlsSession, client_context

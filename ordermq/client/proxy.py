@@ -25,7 +25,7 @@ from ordermq.client.proxy_messages import (
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
-from ordermq.config.checks import split_address
+from ordermq.config.checks import join_address, split_address
 from ordermq.errors import BrokerError, ConnectionLost, OrderMQError, RemotingError, RequestTimeout
 from ordermq.grpc.connection import Call, GrpcConnection, GrpcEvents
 from ordermq.grpc.messages import (
@@ -243,7 +243,7 @@ class ProxyRoutes(NameServerApi):
             if broker is None:
                 continue
             told = broker.endpoints.addresses if broker.endpoints is not None else []
-            texts = [_text(address) for address in told]
+            texts = [join_address(each.host, each.port) for each in told]
             # A proxy that answers is better than the first of several.
             at = asked if asked in texts or not texts else self._address_map.translate(texts[0])
             brokers[broker.name] = BrokerData(broker.name, {broker.id: at})
@@ -604,8 +604,3 @@ def endpoints_of(addresses: Sequence[str]) -> Endpoints:
     else:
         scheme = AddressScheme.DOMAIN_NAME
     return Endpoints(scheme=scheme, addresses=[Address(host=h, port=p) for h, p in places])
-
-
-def _text(address: Address) -> str:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    return f"{host}:{address.port}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from ordermq.config.checks import split_address
+from ordermq.config.checks import join_address, split_address
 from ordermq.errors import ConfigError
 
 _ANY: Final = "*"
@@ -69,8 +69,7 @@ class AddressMap(Mapping[str, str]):
         for source in ((host.lower(), port), (host.lower(), None), (_ANY, port), (_ANY, None)):
             if (target := self._reachable.get(source)) is not None:
                 to_host, to_port = target
-                shown = f"[{to_host}]" if ":" in to_host else to_host
-                return f"{shown}:{port if to_port is None else to_port}"
+                return join_address(to_host, port if to_port is None else to_port)
         return address
 
     def require_apart(self, told: Iterable[tuple[str, str]]) -> None:

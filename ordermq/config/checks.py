@@ -181,6 +181,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def join_address(host: str, port: int) -> str:
+    """Return `host:port` for `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _is_host(host: str) -> bool:
     # Addresses also come from name servers. What cannot be a host must be found here: deep in a
     # connect it would be a UnicodeError, which nobody takes for a wrong address.

@@ -11,11 +11,11 @@ import logging
 import ssl
 import urllib.parse
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
-from ordermq.config.checks import split_address
 from ordermq.errors import (
     BrokerError,
     ConnectFailed,
@@ -28,9 +28,9 @@ from ordermq.grpc.http2 import Headers, Http2, header_block, request_head
 from ordermq.grpc.messages import SERVICE
 from ordermq.grpc.metadata import Metadata
 from ordermq.remoting.codes import ResponseCode
-from ordermq.remoting.connection import connect_failed
+from ordermq.remoting.connecting import connect, own_address
 from ordermq.remoting.dialer import Dialer, SocketAddress
-from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, describe_tls_error, hint_for_silence
+from ordermq.remoting.tls import describe_tls_error, hint_for_silence
 from ordermq.version import VERSION
 
 if TYPE_CHECKING:
@@ -179,29 +179,17 @@ class GrpcConnection(asyncio.Protocol):
         Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or the
             TLS handshake failed.
         """
-        host, port = split_address(address)
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
-        try:
-            async with asyncio.timeout(config.connect_timeout_ms / 1000):
-                sock = await dialer.open(host, port)
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(address, clock, config, events),
-                    sock=sock,
-                    ssl=tls,
-                    server_hostname=None if tls is None else host,
-                    ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
-                )
-        except (OSError, TimeoutError) as error:
-            raise connect_failed(error, address, dialer, is_tls=tls is not None) from error
-        connection.peer = SocketAddress(sock.family, sock.getpeername())
+        make = partial(cls, address, clock, config, events)
+        connection, peer = await connect(make, address, config, tls, dialer)
+        connection.peer = peer
         return connection
 
     @property
     def own_address(self) -> str:
         """This side's address."""
-        own = None if self._transport is None else self._transport.get_extra_info("sockname")
-        return f"{own[0]}:{own[1]}" if isinstance(own, tuple) else ""
+        return own_address(self._transport)
 
     @property
     def has_heard(self) -> bool:

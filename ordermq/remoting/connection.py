@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
-from ordermq.config.checks import split_address
 from ordermq.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -32,15 +31,12 @@ from ordermq.remoting.command import (
     decode_frame,
     encode,
 )
+from ordermq.remoting.connecting import connect, own_address
 from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.framing import Framing
 from ordermq.remoting.reading import WRONG_PORT, Reading, ReadingOf, TransportReading
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
-from ordermq.remoting.tls import (
-    SHUTDOWN_TIMEOUT_S,
-    describe_tls_error,
-    hint_for_silence,
-)
+from ordermq.remoting.tls import describe_tls_error, hint_for_silence
 from ordermq.remoting.writing import SharedSocket
 
 if TYPE_CHECKING:
@@ -58,28 +54,6 @@ class ConnectionEvents(Protocol):
 
     def on_closed(self, connection: Connection, error: Exception | None) -> None:
         """Handle the end of the connection; its pending requests have already failed."""
-
-
-def connect_failed(
-    error: OSError | TimeoutError, address: str, dialer: Dialer, *, is_tls: bool = False
-) -> ConnectFailed:
-    """Return the error of a failed connect, with what to do about it."""
-    host, port = split_address(address)
-    if isinstance(error, socket.gaierror) or dialer.is_looking_up(host, port):
-        why = error.strerror if isinstance(error, socket.gaierror) else "no answer in time"
-        return ConnectFailed(
-            f"cannot find the host {host}: {why}; check the name, and the DNS server of "
-            "this machine",
-            address=address,
-        )
-    # A refused or unknown host is not a matter of TLS, whatever the settings.
-    if is_tls and not isinstance(error, ConnectionRefusedError):
-        return ConnectFailed(describe_tls_error(error, host), address=address)
-    return ConnectFailed(
-        f"cannot connect: {str(error) or type(error).__name__}; check that the server is "
-        "running and the address is right",
-        address=address,
-    )
 
 
 class _AsyncioResponse(ResponseFuture):
@@ -175,31 +149,15 @@ class Connection(asyncio.Protocol):
         Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or the
             TLS handshake failed.
         """
-        host, port = split_address(address)
-        dialer = dialer or Dialer(clock)
-        try:
-            async with asyncio.timeout(config.connect_timeout_ms / 1000):
-                sock = await dialer.open(host, port)
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(address, clock, config, events, reading_of),
-                    sock=sock,
-                    ssl=tls,
-                    server_hostname=None if tls is None else host,
-                    ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
-                )
-        except (OSError, TimeoutError) as error:
-            raise connect_failed(error, address, dialer, is_tls=tls is not None) from error
-        connection.peer = SocketAddress(sock.family, sock.getpeername())
+        make = partial(cls, address, clock, config, events, reading_of)
+        connection, peer = await connect(make, address, config, tls, dialer or Dialer(clock))
+        connection.peer = peer
         return connection
 
     @property
     def own_address(self) -> str:
         """Return this side's address, as brokers print it if nothing between changes it."""
-        own = None if self._transport is None else self._transport.get_extra_info("sockname")
-        if not isinstance(own, tuple):
-            return ""
-        host, port = own[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return own_address(self._transport)
 
     @property
     def has_heard(self) -> bool:

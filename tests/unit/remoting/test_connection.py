@@ -10,7 +10,7 @@ import pytest
 
 from ordermq.clock import ManualClock, SystemClock
 from ordermq.config import RemotingConfig
-from ordermq.config.checks import split_address
+from ordermq.config.checks import join_address, split_address
 from ordermq.errors import (
     ConfigError,
     ConnectFailed,
@@ -450,6 +450,7 @@ def test_a_refused_connect_names_the_address_and_the_remedy() -> None:
 )
 def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
     assert split_address(text) == (host, port)
+    assert split_address(join_address(host, port)) == (host, port)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""Connecting the protocol of one connection to `host:port`, over TCP or TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
+
+from ordermq.config import RemotingConfig
+from ordermq.config.checks import join_address, split_address
+from ordermq.errors import ConnectFailed
+from ordermq.remoting.dialer import Dialer, SocketAddress
+from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, describe_tls_error
+
+_P = TypeVar("_P", bound=asyncio.Protocol)
+
+
+async def connect(
+    make: Callable[[], _P],
+    address: str,
+    config: RemotingConfig,
+    tls: ssl.SSLContext | None,
+    dialer: Dialer,
+) -> tuple[_P, SocketAddress]:
+    """Connect what `make` returns; return it, and which of the host's addresses it reached.
+
+    Args: tls: None connects without TLS.
+    Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or the TLS
+        handshake failed.
+    """
+    host, port = split_address(address)
+    try:
+        async with asyncio.timeout(config.connect_timeout_ms / 1000):
+            sock = await dialer.open(host, port)
+            _, connection = await asyncio.get_running_loop().create_connection(
+                make,
+                sock=sock,
+                ssl=tls,
+                server_hostname=None if tls is None else host,
+                ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
+            )
+    except (OSError, TimeoutError) as error:
+        raise connect_failed(error, address, dialer, is_tls=tls is not None) from error
+    return connection, SocketAddress(sock.family, sock.getpeername())
+
+
+def own_address(transport: asyncio.BaseTransport | None) -> str:
+    """Return this side's address of a connection; empty if it has none."""
+    own = None if transport is None else transport.get_extra_info("sockname")
+    return join_address(*own[:2]) if isinstance(own, tuple) else ""
+
+
+def connect_failed(
+    error: OSError | TimeoutError, address: str, dialer: Dialer, *, is_tls: bool = False
+) -> ConnectFailed:
+    """Return the error of a failed connect, with what to do about it."""
+    host, port = split_address(address)
+    if isinstance(error, socket.gaierror) or dialer.is_looking_up(host, port):
+        why = error.strerror if isinstance(error, socket.gaierror) else "no answer in time"
+        return ConnectFailed(
+            f"cannot find the host {host}: {why}; check the name, and the DNS server of "
+            "this machine",
+            address=address,
+        )
+    # A refused or unknown host is not a matter of TLS, whatever the settings.
+    if is_tls and not isinstance(error, ConnectionRefusedError):
+        return ConnectFailed(describe_tls_error(error, host), address=address)
+    return ConnectFailed(
+        f"cannot connect: {str(error) or type(error).__name__}; check that the server is "
+        "running and the address is right",
+        address=address,
+    )
