@@ -31,7 +31,6 @@ KNOWN = {
     "client/runtime.py": "`spawn` itself; the thread goes on after any error",
     "client/user_code.py": "`_run_async`, which goes on; or whoever waits for a callback",
     "clock.py": "nobody: they only wait, and are cancelled",
-    "consumer/dispatch/transactional_listener.py": "the call, unless its task was cancelled",
     "consumer/dispatch/worker_pool.py": "the thread itself, which goes on",
     "consumer/pop/fetcher.py": "the loop that pops, or who gives back what comes after its end",
     "consumer/pop/grpc_pop.py": "the receive that waits, and cancels its pause",

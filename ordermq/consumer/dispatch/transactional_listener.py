@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ordermq.callables import is_async
+from ordermq.client.runtime import shielded
 from ordermq.consumer.listener import (
     TRANSACTIONAL,
     ConsumeContext,
@@ -199,42 +200,14 @@ class _AsyncScope:
         if next_offset is None:
             await self.roll_back()
         else:
-            self._transaction = (
-                None  # from here on `_commit` ends it, also if this task is cancelled
-            )
-            await _to_its_end(_commit(transaction, next_offset))
+            # To its end: of one that is cut short nobody knows whether it happened.
+            await shielded(transaction.commit(next_offset))
         return result
 
     async def roll_back(self) -> None:
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            await _to_its_end(transaction.roll_back())
-
-
-async def _commit(transaction: AsyncTransaction, next_offset: int) -> None:
-    try:
-        await transaction.commit(next_offset)
-    except BaseException:
-        await transaction.roll_back()
-        raise
-
-
-_ending: set[asyncio.Task[None]] = set()  # a loop itself keeps only weak references
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that goes on if the caller is cancelled: of a commit that is cut short nobody
-    knows whether it happened, and a connection that is not given back is lost to the pool."""
-    task = asyncio.get_running_loop().create_task(work, name="ordermq-end-of-transaction")
-    _ending.add(task)
-    task.add_done_callback(_ended)
-    await asyncio.shield(task)
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    _ending.discard(task)
-    if not task.cancelled():
-        task.exception()  # of a caller that was cancelled: the next delivery finds out from the row
+        if self._transaction is not None:
+            # To its end: a connection that is not given back is lost to the pool.
+            await shielded(self._transaction.roll_back())
 
 
 def _next_offset(

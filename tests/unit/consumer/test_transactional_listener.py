@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from ordermq.consumer.dispatch.transactional_listener import transactional
+from ordermq.consumer.dispatch.transactional_listener import async_transactional, transactional
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.offsets.offset_store import TransactionalStore
+from ordermq.consumer.offsets.offset_store import AsyncTransactionalStore, TransactionalStore
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
 from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageRun
@@ -202,3 +203,47 @@ def test_async_listeners_are_refused(call: Call, store: FakeStore) -> None:
 def test_without_such_a_store_there_is_no_transaction(call: Call) -> None:
     with pytest.raises(StateError, match=r"offset_store=ordermq\.sql\.SqlOffsetStore"):
         call.context.transaction()
+
+
+class SlowStore(FakeStore):
+    """A store of asyncio that commits when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_committing = asyncio.Event()
+        self.may_commit = asyncio.Event()
+
+    async def begin(self, *arguments: Any) -> FakeStore:  # type: ignore[override]
+        return super().begin(*arguments)
+
+    async def commit(self, next_offset: int) -> None:  # type: ignore[override]
+        self.is_committing.set()
+        await self.may_commit.wait()
+        super().commit(next_offset)
+
+    async def roll_back(self) -> None:  # type: ignore[override]
+        super().roll_back()
+
+
+def test_a_call_that_is_cancelled_ends_behind_the_commit_that_it_has_begun() -> None:
+    async def listener(messages: Any, context: ConsumeContext) -> None:
+        await cast(Any, context.transaction())
+
+    async def work() -> None:
+        store = SlowStore()
+        call = Call(store)
+        wrapped = async_transactional(
+            listener, cast(AsyncTransactionalStore, store), "ns%g", is_strict=False
+        )
+        task = asyncio.ensure_future(wrapped(call.run, call.context))
+        await store.is_committing.wait()
+        task.cancel()
+        await asyncio.wait((task,), timeout=0.01)
+        assert not task.done()
+        store.may_commit.set()
+        await asyncio.wait((task,))
+        assert task.cancelled()
+        # Rolling back does nothing any more.
+        assert store.told == [BEGUN, ("commit", 14), "roll back"]
+
+    asyncio.run(work())
