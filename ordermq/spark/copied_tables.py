@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as of
 
 from ordermq.cdc import values as to
-from ordermq.cdc.change import Change, Operation, Order, require_changes, require_order
+from ordermq.cdc.change import Change, Operation, Order, Row, require_changes, require_order
 from ordermq.errors import ChangeRefused, ConfigError, StateError
 from ordermq.lazy_imports import needed_from
 from ordermq.spark.stages.output import OutputShape, struct_of
@@ -299,38 +299,56 @@ def _place_in_errors(topic: str, queue_id: int, offset: int) -> Iterator[None]:
 def _record_batch(columns: of.StructType, rows: Sequence[_Newest]) -> pa.RecordBatch:
     shape = OutputShape(columns, "UTC").schema
     adapters = {each.name: _adapter(each) for each in columns}
-    taken: dict[str, list[Any]] = {name: [] for name in adapters}
+    found = []
     for newest in rows:
         with _place_in_errors(newest.topic, newest.queue_id, newest.offset):
-            for name, value in _row_of(newest.change, adapters, shape).items():
-                taken[name].append(value)
-    arrays = [pa.array(values, shape.field(name).type) for name, values in taken.items()]
+            found.append(_row_of(newest.change, adapters))
+    try:
+        # By column: one value alone takes Arrow several microseconds.
+        arrays = [
+            pa.array([_adapted(adapt, row.get(name)) for row in found], shape.field(name).type)
+            for name, adapt in adapters.items()
+        ]
+    except _MISFITS:
+        for newest, row in zip(rows, found, strict=True):
+            with _place_in_errors(newest.topic, newest.queue_id, newest.offset):
+                _check_fits(newest.change, row, adapters, shape)
+        raise
     arrays.append(pa.array([each.change.operation is Operation.DELETE for each in rows]))
     arrays.append(pa.array([each.offset for each in rows], pa.int64()))
     arrays.append(pa.array([each.number for each in rows], pa.int32()))
-    return pa.RecordBatch.from_arrays(arrays, [*taken, IS_DELETED, _OFFSET, _NUMBER])
+    return pa.RecordBatch.from_arrays(arrays, [*adapters, IS_DELETED, _OFFSET, _NUMBER])
 
 
-def _row_of(
-    change: Change, adapters: Mapping[str, Callable[[Any], Any]], shape: pa.Schema
-) -> dict[str, pa.Scalar]:
+def _row_of(change: Change, known: Mapping[str, Any]) -> Row:
     is_deleted = change.operation is Operation.DELETE
     row = (change.before if is_deleted else change.after) or {}
-    if not is_deleted and row.keys() - adapters.keys():
+    if not is_deleted and row.keys() - known.keys():
         raise ChangeRefused(
-            f"{change.name}: the copy lacks {sorted(row.keys() - adapters.keys())}: add the "
+            f"{change.name}: the copy lacks {sorted(row.keys() - known.keys())}: add the "
             "columns to its schema, and start the query again"
         )
-    taken = {}
+    return row
+
+
+def _adapted(adapt: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else adapt(value)
+
+
+_MISFITS = (TypeError, ValueError, ArithmeticError, pa.ArrowException)
+
+
+def _check_fits(
+    change: Change, row: Row, adapters: Mapping[str, Callable[[Any], Any]], shape: pa.Schema
+) -> None:
     for name, adapt in adapters.items():
         value, kind = row.get(name), shape.field(name).type
         try:
-            taken[name] = pa.scalar(None if value is None else adapt(value), kind)
-        except (TypeError, ValueError, ArithmeticError, pa.ArrowException) as error:
+            pa.scalar(_adapted(adapt, value), kind)
+        except _MISFITS as error:
             raise ChangeRefused(
                 f"{change.name}.{name}: {value!r:.80} does not fit {kind}: {error}"
             ) from error
-    return taken
 
 
 def _quoted(name: str) -> str:
