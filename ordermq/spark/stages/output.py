@@ -99,7 +99,7 @@ class OutputShape:
         sizes = {name: _size(column) for name, column in zip(names, columns, strict=True)}
         if len(set(sizes.values())) > 1:
             raise ConfigError(f"the function returned columns of different lengths: {sizes}")
-        if not columns or not _size(columns[0]):
+        if not any(sizes.values()):
             return []
         found = dict(zip(names, columns, strict=True))
         arrays = [self._cast_column(field, found[field.name]) for field in self.schema]
@@ -139,8 +139,11 @@ class OutputShape:
             ) from error
 
     def _from_pandas(self, values: Any, kind: Any) -> Any:
-        given = str(getattr(values, "dtype", ""))
-        if pa.types.is_timestamp(kind) and kind.tz and given.startswith("datetime64"):
+        if (
+            pa.types.is_timestamp(kind)
+            and kind.tz
+            and str(getattr(values, "dtype", "")).startswith("datetime64")
+        ):
             # Without a type: given one with a zone, Arrow takes naive times for UTC, and they are
             # meant in the session's zone.
             found = pa.Array.from_pandas(values)
