@@ -244,8 +244,6 @@ def malformed_is_refused(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except ChangeRefused:
-        raise
     except _MALFORMED as error:
         raise ChangeRefused(f"{what}: {type(error).__name__}: {error}") from error
 
