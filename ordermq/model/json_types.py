@@ -76,9 +76,9 @@ class _Builder:
             return self._typed_dict(kind)
         container = origin or kind
         if container in (list, tuple, set, frozenset, Sequence):
-            return self._array(kind, container, arguments)
+            return self._array(container, arguments)
         if container in (dict, Mapping):
-            return self._mapping(kind, arguments)
+            return self._mapping(arguments)
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return _parsed(kind.__name__, (str, int), kind)
         if kind in _SCALARS:
@@ -115,7 +115,7 @@ class _Builder:
         ]
         return _fields_of(kind.__name__, fields, needed)
 
-    def _array(self, kind: Any, container: Any, arguments: tuple[Any, ...]) -> Convert:
+    def _array(self, container: Any, arguments: tuple[Any, ...]) -> Convert:
         make = list if container is Sequence else container
         if container is tuple and arguments and arguments[-1] is not Ellipsis:
             each_of = [self.convert(argument) for argument in arguments]
@@ -138,7 +138,7 @@ class _Builder:
 
         return array
 
-    def _mapping(self, kind: Any, arguments: tuple[Any, ...]) -> Convert:
+    def _mapping(self, arguments: tuple[Any, ...]) -> Convert:
         key_of = self.convert(arguments[0] if arguments else str)
         value_of = self.convert(arguments[1] if arguments else Any)
 
