@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from ordermq.admin.topics import no_such_topic
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
-from ordermq.errors import ConfigError, OrderMQError, RouteError, StateError
+from ordermq.errors import ConfigError, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX, unwrapped, wrapped
 from ordermq.remoting.admin_bodies import (
@@ -172,10 +173,7 @@ class Groups:
         progress = {queue: row for queue, row in progress.items() if queue.topic in wanted}
         untouched, absent = await self._untouched(wanted, progress, masters)
         if topics and absent:
-            raise RouteError(
-                "topic not found on any broker: check its name and the name servers",
-                topic=absent[0],
-            )
+            raise no_such_topic(absent[0])
         progress |= untouched
         # Every push consumer subscribes to its group's retry topic, which an orderly group never
         # uses: shown only where a message is or was.

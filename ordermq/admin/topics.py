@@ -162,7 +162,7 @@ class Topics:
         Raises: RouteError: no broker has it.
         """
         if await self._route(name) is None:
-            raise _no_such_topic(name)
+            raise no_such_topic(name)
         # Every broker, not those of the route: one of them may just be away from the name server.
         for address in (await self._client.name_servers.masters()).values():
             await self._api.delete_topic(address, name)
@@ -198,7 +198,7 @@ class Topics:
         """
         route = await self._route(name)
         if route is None:
-            raise _no_such_topic(name)
+            raise no_such_topic(name)
         every = subscribe_queues(name, route)
         if unknown := sorted(set(queue_ids) - {queue.queue_id for queue in every}):
             raise ConfigError(f"there is no queue {unknown[0]} of the topic", topic=name)
@@ -303,7 +303,8 @@ def require_place(place: object, name: str) -> None:
         )
 
 
-def _no_such_topic(name: str) -> RouteError:
+def no_such_topic(name: str) -> RouteError:
+    """Return the error of a topic that no broker has."""
     reason = "check its name and the name servers"
     group = group_named(name)
     if name.startswith(DEAD_LETTER_PREFIX):
