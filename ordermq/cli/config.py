@@ -12,7 +12,7 @@ from rich.text import Text
 from ordermq.admin.admin import Admin
 from ordermq.admin.check import CheckKind, CheckStep
 from ordermq.cli.client_options import Servers, client_options
-from ordermq.cli.output import EXIT_CODES, ExitCode, fail, json_option, out, print_json
+from ordermq.cli.output import EXIT_CODES, ExitCode, fail, json_option, print_json, print_line
 from ordermq.config import (
     ConsumerConfig,
     LitePullConsumerConfig,
@@ -73,9 +73,7 @@ def check(
     else:
         for step in steps:
             mark = Text("ok     ", "green") if step.is_ok else Text("FAILED ", "bold red")
-            line = mark + Text(f"{step.name}: {step.detail}")
-            # A file or pipe gets each step on one line, for who searches in it.
-            out.print(line, highlight=False, soft_wrap=not out.is_terminal)
+            print_line(mark + Text(f"{step.name}: {step.detail}"))
     if failed := [step for step in steps if not step.is_ok]:
         # The first one: those behind it are its consequences.
         fail(f"{failed[0].name}: {failed[0].detail}", _EXIT_CODES[failed[0].kind])

@@ -10,7 +10,16 @@ from rich.text import Text
 from ordermq.admin.admin import Admin
 from ordermq.admin.doctor import Finding, Verdict
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
-from ordermq.cli.output import EXIT_CODES, ExitCode, counted, fail, json_option, out, print_json
+from ordermq.cli.output import (
+    EXIT_CODES,
+    ExitCode,
+    counted,
+    fail,
+    json_option,
+    out,
+    print_json,
+    print_line,
+)
 from ordermq.model.names import group_named
 
 _MARKS = {
@@ -66,11 +75,6 @@ def doctor(
 
 
 def _show(finding: Finding) -> None:
-    mark = Text(*_MARKS[finding.verdict])
-    # A file or pipe gets each finding on one line, for who searches in it.
-    is_wrapped = out.is_terminal
-    out.print(
-        mark + Text(f"{finding.name}: {finding.detail}"), highlight=False, soft_wrap=not is_wrapped
-    )
+    print_line(Text(*_MARKS[finding.verdict]) + Text(f"{finding.name}: {finding.detail}"))
     if finding.remedy:
-        out.print(Text(f"        -> {finding.remedy}"), highlight=False, soft_wrap=not is_wrapped)
+        print_line(Text(f"        -> {finding.remedy}"))

@@ -69,6 +69,11 @@ def print_json(document: Mapping[str, Any]) -> None:
     click.echo(orjson.dumps(document, option=options, default=str).decode())
 
 
+def print_line(line: Text) -> None:
+    """Write a line to stdout; in files and pipes it stays one, for who searches in them."""
+    out.print(line, highlight=False, soft_wrap=not out.is_terminal)
+
+
 def print_table(
     title: str,
     columns: Sequence[str],
