@@ -78,8 +78,7 @@ def transactional(
             raise
         except BaseException as error:
             scope.roll_back()
-            if isinstance(error, Exception) and store.is_outage(error):
-                raise StoreError(f"the database of the offsets failed: {error}") from error
+            _raise_outage(error, store)
             raise
 
     return call
@@ -107,8 +106,7 @@ def async_transactional(
             raise
         except BaseException as error:
             await scope.roll_back()
-            if isinstance(error, Exception) and store.is_outage(error):
-                raise StoreError(f"the database of the offsets failed: {error}") from error
+            _raise_outage(error, store)
             raise
 
     return call
@@ -142,11 +140,7 @@ class _Scope:
         self, result: object, messages: Sequence[MessageView], results: ListenerResults
     ) -> object:
         """Commit what the result says is done, and return the result for the dispatcher."""
-        if self._error is not None:
-            # The listener has caught it and went on: what it did is not in the database.
-            raise self._error
-        if result is ConsumeResult.ROLLBACK:
-            result = ConsumeResult.SUSPEND  # the dispatcher would commit it, as Java does
+        result = _told(result, self._error)
         if (transaction := self._transaction) is None:
             return result  # nothing was written; the offset follows with the next commit
         next_offset = _next_offset(result, messages, self._context, results)
@@ -190,10 +184,7 @@ class _AsyncScope:
     async def end(
         self, result: object, messages: Sequence[MessageView], results: ListenerResults
     ) -> object:
-        if self._error is not None:
-            raise self._error
-        if result is ConsumeResult.ROLLBACK:
-            result = ConsumeResult.SUSPEND
+        result = _told(result, self._error)
         if (transaction := self._transaction) is None:
             return result
         next_offset = _next_offset(result, messages, self._context, results)
@@ -208,6 +199,26 @@ class _AsyncScope:
         if self._transaction is not None:
             # To its end: a connection that is not given back is lost to the pool.
             await shielded(self._transaction.roll_back())
+
+
+def _raise_outage(
+    error: BaseException, store: TransactionalStore | AsyncTransactionalStore
+) -> None:
+    """Raise StoreError for an error of a call that is its database's."""
+    if isinstance(error, Exception) and store.is_outage(error):
+        raise StoreError(f"the database of the offsets failed: {error}") from error
+
+
+def _told(result: object, error: Exception | None) -> object:
+    """Return the result of a listener for the dispatcher.
+
+    Raises: `error`, that of `begin`: the listener has caught it and went on, and what it did is not
+        in the database.
+    """
+    if error is not None:
+        raise error
+    # The dispatcher would commit it, as Java does.
+    return ConsumeResult.SUSPEND if result is ConsumeResult.ROLLBACK else result
 
 
 def _next_offset(
