@@ -99,10 +99,12 @@ class Admin(Closing):
         subscriptions and lag.
 
         Args:
-            topic, group: look at them, too.
+            topic: look at it, too.
+            group: or its retry or dead-letter topic; look at it, too.
             sends: send a message through each broker and read it. The topic `ordermq_doctor` is
                 created for that, and deleted again unless it was there.
         """
+        group = None if group is None else group_named(group)
         return self._doctor.run(topic, group, sends)
 
     # Topics.

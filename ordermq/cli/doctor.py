@@ -20,7 +20,6 @@ from ordermq.cli.output import (
     print_json,
     print_line,
 )
-from ordermq.model.names import group_named
 
 _MARKS = {
     Verdict.OK: ("ok      ", "green"),
@@ -55,9 +54,8 @@ def doctor(
       ordermq doctor --topic orders --group billing
       ordermq doctor --no-message --json
     """
-    name = None if group is None else group_named(group)
     with exit_on_error(), Admin(**servers.settings()) as admin:
-        findings = admin.doctor(topic=topic, group=name, sends=not no_message)
+        findings = admin.doctor(topic=topic, group=group, sends=not no_message)
     failed = [each for each in findings if each.verdict is Verdict.FAILED]
     if as_json:
         print_json({"ok": not failed, "findings": list(map(asdict, findings))})
