@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _weakrefset
+import gc
 import linecache
 import logging
 import sys
@@ -15,14 +16,15 @@ import ordermq
 
 HOUSE = str(Path(ordermq.__file__).parent)
 # Not in the test itself, and not where Python's own library would lose the exception (it drops what
-# finalizers raise, and an OSError in `_write_to_self`) or a lock of its own (logging, imports).
+# finalizers raise, and an OSError in `_write_to_self`) or a lock of its own (logging, imports). The
+# finalizer of a socket that nobody closed calls `socket.__repr__` for its warning.
 _NOT_IN = (
     str(Path(__file__).parent.parent),
     _weakrefset.__file__,
     logging.__file__,
     "<frozen importlib",
 )
-_NOT_AT = ("_write_to_self",)
+_NOT_AT = frozenset({"BaseSelectorEventLoop._write_to_self", "socket.__repr__"})
 
 
 class InterruptedAt:
@@ -77,14 +79,18 @@ class InterruptedCall:
         self.raised_at = ""
 
     def __enter__(self) -> InterruptedCall:
+        # What earlier calls left behind is not finalized in this one, which would lose the error.
+        gc.disable()
         sys.setprofile(self._profile)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        if frame.f_code.co_filename.startswith(_NOT_IN) or frame.f_code.co_name in _NOT_AT:
+        code = frame.f_code
+        if code.co_filename.startswith(_NOT_IN) or code.co_qualname in _NOT_AT:
             return
         if "__del__" in (frame.f_code.co_name, frame.f_back and frame.f_back.f_code.co_name):
             return
@@ -97,7 +103,6 @@ class InterruptedCall:
         if self.places == self._at:
             sys.setprofile(None)
             called = "" if event == "call" else f" {event} {argument!r}"
-            code = frame.f_code
             self.raised_at = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}{called}"
             self.interrupt()
 
