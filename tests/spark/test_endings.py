@@ -34,6 +34,8 @@ from tests.spark.conftest import (
     send,
 )
 
+STRIDE = 17  # places of `stop` that the test of SIGTERM goes on by; there are some hundred
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
@@ -211,6 +213,23 @@ def test_a_reader_frozen_longer_than_its_lease_fails_the_query(
 
 
 # In programs of their own.
+
+
+def test_a_reader_that_sigterm_meets_as_it_stops_releases_its_locks(broker: Broker, producer):
+    send(producer, 100)
+    command = [sys.executable, str(Path(__file__).with_name("stopped_reader.py"))]
+    program = subprocess.run(
+        [*command, broker.name_servers, str(STRIDE)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=DEADLINE_S,
+    )
+    places = int(program.stdout)
+    assert places > 5 * STRIDE
+    kept = [at for at in range(1, places, STRIDE) if owners(broker, f"stopped-{at}")]
+    assert kept == []
 
 
 PROGRAM = str(Path(__file__).with_name("query_process.py"))

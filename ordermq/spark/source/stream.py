@@ -7,6 +7,7 @@ Which end a micro-batch has is asked differently from Spark 4.2 on: see `stream_
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
 from collections.abc import Iterator
@@ -55,6 +56,9 @@ class StreamReader(DataSourceStreamReader):
             _refuse_options_of_batches(self.options)
             install_sigterm_handler()
             self._opened = StreamDriver(self.options)
+            # Spark closes the connection and then sends SIGTERM. Where that comes as `stop` begins,
+            # which the closed connection has called, the run ends when the process does.
+            atexit.register(self._opened.close)
         return self._opened
 
     def _next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
@@ -91,7 +95,9 @@ class StreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """End the run."""
         if self._opened is not None:
+            _ignore_sigterm()
             self._opened.close()
+            atexit.unregister(self._opened.close)
 
     # On executors.
 
@@ -127,6 +133,11 @@ def install_sigterm_handler() -> None:
 
 
 def _exit_once(number: int, frame: FrameType | None) -> None:
-    # A second SIGTERM must not cut the release of the locks short.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _ignore_sigterm()
     raise SystemExit(128 + number)
+
+
+def _ignore_sigterm() -> None:
+    # The one that comes while the locks are released must not cut that short.
+    if signal.getsignal(signal.SIGTERM) is _exit_once:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
