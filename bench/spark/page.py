@@ -168,7 +168,11 @@ def driver(result: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-LEAST_STATE_RATIO = {"apply_with_keyed_state": 30.0, "apply_with_state": 1.0}
+LEAST_STATE_RATIO = {
+    "apply_with_keyed_state": 30.0,
+    "apply_with_state": 1.0,
+    'apply_with_state, engine="rows"': 1.0,
+}
 MOST_MS_PER_KEY = 60.0  # CPU ms per 1,000 rows, with a call per key
 
 

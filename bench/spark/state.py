@@ -2,8 +2,9 @@
 
 A stream in which each micro-batch has one row per key; a count and a sum are kept per key, and
 each row gets the sum so far. `apply_with_keyed_state`, by column and with a call per key,
-`apply_with_state`, and Spark's own `transformWithState` by row, in one session, one after the
-other. The ways with a call per key are given fewer keys: at Spark's pace all would take it an hour.
+`apply_with_state` with DataFrames and with rows, and Spark's own `transformWithState` by row, in
+one session, one after the other. The ways with a call per key are given fewer keys: at Spark's
+pace all would take it an hour.
 Writes bench/results/spark_state.json.
 """
 
@@ -120,11 +121,25 @@ def shuffled(frame: DataFrame, folder: str) -> DataFrame:
     return apply_with_state(frame, by_key, OUT, STATE)
 
 
+def by_key_of_rows(rows: list[Row], state: Any) -> Any:
+    seen, total = (state["seen"], state["total"]) if state else (0, 0)
+    out = []
+    for row in rows:
+        seen, total = seen + 1, total + row.offset
+        out.append((row.sharding_key, total))
+    return out, {"seen": seen, "total": total}
+
+
+def shuffled_rows(frame: DataFrame, folder: str) -> DataFrame:
+    return apply_with_state(frame, by_key_of_rows, OUT, STATE, engine="rows")
+
+
 def sparks(frame: DataFrame, folder: str) -> DataFrame:
     return frame.groupBy("sharding_key").transformWithState(Sums(), OUT, "append", "none")
 
 
 SHUFFLED = "apply_with_state"
+SHUFFLED_ROWS = 'apply_with_state, engine="rows"'
 SPARKS = "Spark's transformWithState, by row"
 # How it is made, micro-batches, rows of each relative to the keys. All but the first are measured.
 WAYS: Mapping[str, tuple[Way, int, float]] = {
@@ -133,6 +148,7 @@ WAYS: Mapping[str, tuple[Way, int, float]] = {
     "apply_with_keyed_state, per_key=True": (keyed_per_key, 4, 1.0),
     "apply_with_keyed_state, per_key=True, by Series": (keyed_per_key_of_series, 3, 0.05),
     SHUFFLED: (shuffled, 3, 0.01),
+    SHUFFLED_ROWS: (shuffled_rows, 3, 0.01),
     SPARKS: (sparks, 3, 0.01),
 }
 
@@ -161,7 +177,7 @@ def measure(spark: SparkSession, name: str, keys: int) -> dict[str, Any]:
                 seconds.append(progress["durationMs"]["triggerExecution"] / 1e3)
         query.stop()
         found: dict[str, Any] = {}
-        if name not in (SHUFFLED, SPARKS):
+        if name not in (SHUFFLED, SHUFFLED_ROWS, SPARKS):
             found = checked(folder / "states", rows, keys)
     measured = rows // micro_batches * (micro_batches - 1)
     assert len(seconds) == micro_batches, seconds

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from test_apply_in_order import frame, run_stream, stream
 
 from ordermq.errors import ConfigError
@@ -48,6 +48,23 @@ def numbered(rows: pd.DataFrame, state: Any, context: Any) -> Any:
     return found, {"seen": state["seen"] + len(rows), "last": int(rows["offset"].iloc[-1])}
 
 
+def numbered_rows(rows: list[Row], state: Any, context: Any) -> Any:
+    """Do the same without pandas."""
+    seen, last = (state["seen"], state["last"]) if state else (0, -1)
+    found = []
+    for row in rows:
+        assert context.key == row.sharding_key
+        found.append(
+            {"number": seen, "key": row.sharding_key, "offset": row.offset, "before": last}
+        )
+        seen, last = seen + 1, row.offset
+    return found, {"seen": seen, "last": last}
+
+
+FUNCTIONS = {"pandas": numbered, "rows": numbered_rows}
+ENGINES = ["pandas", pytest.param("rows", marks=needs(STATE_BY_ROW))]
+
+
 def assert_numbered(rows: list[Any], count: int) -> None:
     keys = {row.key for row in rows}
     for key in keys:
@@ -58,10 +75,12 @@ def assert_numbered(rows: list[Any], count: int) -> None:
     assert len(rows) == count
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 def test_state_is_kept_from_one_micro_batch_to_the_next(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, engine: Any
 ) -> None:
-    stage = apply_with_state(stream(spark, step=60), numbered, OUT, STATE)
+    source = stream(spark, step=60)
+    stage = apply_with_state(source, FUNCTIONS[engine], OUT, STATE, engine=engine)
     assert_numbered(run_stream(stage, tmp_path, "with_state"), 400)
 
 
@@ -84,9 +103,12 @@ def test_a_restarted_query_continues_with_its_state(
     assert_numbered(spark.read.schema(OUT).json(str(tmp_path / "rows")).collect(), 160)
 
 
-def test_repeated_rows_are_dropped_by_the_cursor(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_repeated_rows_are_dropped_by_the_cursor(
+    spark: SparkSession, tmp_path: Path, engine: Any
+) -> None:
     twice = stream(spark, step=60).union(stream(spark, step=60))
-    stage = apply_with_state(twice, numbered, OUT, STATE, drop_repeats=True)
+    stage = apply_with_state(twice, FUNCTIONS[engine], OUT, STATE, drop_repeats=True, engine=engine)
     assert_numbered(run_stream(stage, tmp_path, "twice"), 400)
 
 
@@ -155,6 +177,63 @@ def test_a_state_with_other_columns_is_refused(spark: SparkSession) -> None:
 
     with pytest.raises(Exception, match=r"returned a state of \['other'\]"):
         apply_with_state(frame(spark), wrong, "x bigint", "seen bigint").collect()
+
+
+RESULTS: dict[str, tuple[Any, str]] = {
+    "an iterator": (None, "returned a list_iterator: return a list of rows, or None"),
+    "one row": (Row(x=1), "returned a Row: return a list of rows, or None"),
+    "a value": ([1], r"returned the row 1: return dicts, Rows, or tuples of \['x'\]"),
+    "too many values": ([(1, 2)], r"returned the row \(1, 2\): return dicts, Rows, or tuples"),
+    "another name": ([{"y": 1}], r"returned a row of \['y'\]: return \['x'\]"),
+    "a row of another name": ([Row(y=1)], r"returned a row of \['y'\]: return \['x'\]"),
+    "another type": ([("one",)], "one"),
+}
+
+
+@needs(STATE_BY_ROW)
+@pytest.mark.parametrize("result", RESULTS)
+def test_a_result_that_is_no_list_of_the_schema_s_rows_is_refused(
+    spark: SparkSession, result: str
+) -> None:
+    wanted, text = RESULTS[result]
+
+    def function(rows: list[Row], state: Any) -> Any:
+        return iter(rows) if wanted is None else wanted, state
+
+    stage = apply_with_state(frame(spark), function, "x bigint", "n bigint", engine="rows")
+    with pytest.raises(Exception, match=text):
+        stage.collect()
+
+
+@needs(STATE_BY_ROW)
+def test_rows_of_every_kind_and_order_reach_the_result(spark: SparkSession) -> None:
+    def reversed_rows(rows: list[Row], state: Any) -> Any:
+        # The user's order: the newest row first, and rows without a number at the end.
+        kinds = (lambda row: row, lambda row: row.asDict(), tuple, list)
+        rows = [Row(offset=row.offset, twice=row.twice) for row in rows]
+        return [kinds[at % 4](row) for at, row in enumerate(rows)], {"n": len(rows)}
+
+    source = frame(spark, queues=1, keys=1).selectExpr(
+        "*", "IF(offset < 3, NULL, -offset) AS back", "offset * 2 AS twice"
+    )
+    stage = apply_with_state(
+        source,
+        reversed_rows,
+        "offset bigint, twice bigint",
+        "n bigint",
+        order_by=["back", "offset"],
+        engine="rows",
+    )
+    found = [tuple(row) for row in stage.collect()]
+    assert found == [(n, 2 * n) for n in (*range(99, 2, -1), 0, 1, 2)]
+
+
+def test_another_engine_is_refused(spark: SparkSession) -> None:
+    source = frame(spark)
+    with pytest.raises(ConfigError, match="engine='arrow': expected 'rows' or 'pandas'"):
+        apply_with_state(source, numbered, OUT, STATE, engine="arrow")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="leave out form"):
+        apply_with_state(source, numbered, OUT, STATE, engine="rows", form="pandas")
 
 
 def test_another_form_is_refused(spark: SparkSession) -> None:

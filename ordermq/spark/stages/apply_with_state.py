@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter, lt
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -35,7 +36,7 @@ from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import SHARDING_KEY, check_speculation, make_spec
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, queue_of
-from ordermq.spark.stages.output import struct_of
+from ordermq.spark.stages.output import OutputShape, struct_of
 from ordermq.spark.stages.stage_invocation import (
     StageContext,
     StageInvocation,
@@ -56,6 +57,8 @@ _OWN_COLUMN = "_ordermq"
 # crashes without a message.
 _MIN_PROTOBUF = (6, 33, 5)
 Form = Literal["rows", "pandas"]
+StateEngine = Literal["rows", "pandas"]
+Rows = list[Any]  # tuples
 _REMEDY = "pass drop_repeats=True to drop rows that arrive twice, or read each offset once"
 
 
@@ -70,6 +73,7 @@ def apply_with_state(
     drop_repeats: bool = False,
     on_failure: DeadLetter | None = None,
     ttl_ms: int | None = None,
+    engine: StateEngine = "pandas",
     form: Form | None = None,
     allow_speculation: bool = False,
     client_options: Mapping[str, str] | None = None,
@@ -83,9 +87,8 @@ def apply_with_state(
     hundredth of that.
 
     Args:
-        function: (rows, state) or (rows, state, context) -> (rows or None, state). Rows are a
-            pandas DataFrame with Spark's own timestamps (naive, in the session's zone); returned
-            ones are as those of `apply_in_order`. The state
+        function: (rows, state) or (rows, state, context) -> (rows or None, state). Rows are as
+            `engine` says, with Spark's own timestamps (naive, in the session's zone). The state
             is a dict with the columns of `state_schema`, or None at first; return None to
             forget it.
         state_schema: of the state.
@@ -94,6 +97,10 @@ def apply_with_state(
             queue that is read twice, or replayed from outside, reaches the function once.
         on_failure: as in `apply_in_order`; parked keys are kept in the state, without directory.
         ttl_ms: forget a key this long after its last call.
+        engine: "pandas": rows are a DataFrame, and returned ones as those of `apply_in_order`.
+            "rows" (since Spark 4.1): rows are a list of Spark's Rows, and returned ones Rows,
+            dicts or tuples; for keys with a few rows each, where a DataFrame costs more than all
+            the rest.
         form: of Spark's `transformWithState`: "rows", the default where Spark has it (since 4.1),
             or "pandas". A checkpoint goes on only with the form that made it: "pandas" is for one
             that Spark 4.0 has made.
@@ -106,6 +113,7 @@ def apply_with_state(
     check_speculation(spark, allow_speculation)
     check_state_store(spark)
     target = struct_of(schema)
+    make_form = _form(engine, form)
     spec = make_spec(
         frame,
         function,
@@ -120,12 +128,10 @@ def apply_with_state(
     )
     state = struct_of(state_schema)
     grouped = frame.groupBy(*keys)
-    given: _RowForm
-    if _form(form) == "rows":
-        transform, given = grouped.transformWithState, _RowForm(frame.schema)
-    else:
-        transform, given = grouped.transformWithStateInPandas, _PandasForm(frame.schema)
-    processor = _KeyProcessor(spec, given, tuple(order_by), state, drop_repeats, ttl_ms)
+    by_pandas = make_form is _Frames
+    transform = grouped.transformWithStateInPandas if by_pandas else grouped.transformWithState
+    given = make_form(frame.schema, spec.output)
+    processor = _KeyProcessor(spec, given, order_by, state, drop_repeats, ttl_ms)
     return transform(
         statefulProcessor=processor,
         outputStructType=target,
@@ -134,16 +140,21 @@ def apply_with_state(
     )
 
 
-def _form(asked: Form | None) -> Form:
-    if asked not in (None, "rows", "pandas"):
-        raise ConfigError(f"form={asked!r}: expected 'rows' or 'pandas'")
+def _form(engine: StateEngine, asked: Form | None) -> type[_RowForm]:
+    for name, given in (("engine", engine), ("form", asked or "rows")):
+        if given not in ("rows", "pandas"):
+            raise ConfigError(f"{name}={given!r}: expected 'rows' or 'pandas'")
+    if engine == "rows":
+        if asked == "pandas":
+            raise ConfigError('engine="rows" needs form="rows": leave out form')
+        require(STATE_BY_ROW)
+        return _RowForm
     # The form for pandas makes a DataFrame of a key's rows, row by row, and has pandas make an
     # Arrow batch of each result.
-    if asked is None:
-        return "rows" if not is_before(STATE_BY_ROW.since) else "pandas"
     if asked == "rows":
         require(STATE_BY_ROW)
-    return asked
+    by_rows = asked == "rows" or (asked is None and not is_before(STATE_BY_ROW.since))
+    return _FramesOfRows if by_rows else _Frames
 
 
 def check_state_store(spark: SparkSession) -> None:
@@ -188,44 +199,99 @@ class _KeyMemory:
 
 
 class _RowForm:
-    """Spark's rows, one by one: made a DataFrame for the function, and of its result.
+    """Spark's rows, for a function that takes and returns rows.
 
-    Args: schema: of the rows.
+    Args: schema: of the rows. output: what the function must return.
     """
 
-    def __init__(self, schema: StructType) -> None:
-        self._names = schema.names
-        self._columns = [_column_maker(field.dataType) for field in schema.fields]
+    def __init__(self, schema: StructType, output: OutputShape) -> None:
+        self.names = schema.names
+        self._make = Row(*schema.names)
+        self._output = output
+        self._out_names = output.schema.names
+        self._out_make = Row(*self._out_names)
 
-    def frame(self, rows: Iterator[Any]) -> pd.DataFrame:
-        """Return the rows of a key."""
-        # A key that is no column of the frame comes before its columns.
-        values = list(zip(*rows, strict=True))[-len(self._names) :]
-        arrays = [make(column) for make, column in zip(self._columns, values, strict=True)]
-        # By number: Spark 4.3 has computed columns named _13, _14, ... at their right places.
-        found = pd.DataFrame(dict(enumerate(arrays)), copy=False)
-        found.columns = self._names
+    def receive(self, rows: Iterator[Any]) -> Rows:
+        """Return the rows of a key as tuples that begin with the values of `names`."""
+        found = list(rows)
+        # A key that is no column of the frame comes before its columns, and Spark 4.3 has computed
+        # columns named _13, _14, ... at their right places.
+        if found[0].__fields__ != self.names:
+            count = len(self.names)
+            found = [self._make(*row[-count:]) for row in found]
         return found
 
-    def results(self, batch: Any) -> Iterator[Any]:
-        """Return the rows of a result as Spark takes them."""
-        make = Row(*batch.schema.names)
-        columns = [column.to_pylist() for column in batch.columns]
-        return (make(*values) for values in zip(*columns, strict=True))
+    def argument(self, rows: Rows) -> Any:
+        """Return rows as the function takes them; a value of its own, which it may change."""
+        return list(rows)
+
+    def results(self, result: Any) -> Iterable[Any]:
+        """Return the function's result as Spark takes it.
+
+        Raises: ConfigError: it is not what the schema has.
+        """
+        if result is None:
+            return []
+        if not isinstance(result, list):
+            raise ConfigError(
+                f"the function returned a {type(result).__name__}: return a list of rows, or None"
+            )
+        return [self._result(row) for row in result]
+
+    def _result(self, row: Any) -> Any:
+        names = self._out_names
+        if isinstance(row, Row) and hasattr(row, "__fields__"):
+            row = row.asDict()
+        if isinstance(row, Mapping):
+            if row.keys() == set(names):
+                return self._out_make(*(row[name] for name in names))
+            raise ConfigError(f"the function returned a row of {list(row)}: return {names}")
+        if isinstance(row, (tuple, list)) and len(row) == len(names):
+            return self._out_make(*row)
+        raise ConfigError(
+            f"the function returned the row {row!r}: return dicts, Rows, or tuples of {names}"
+        )
 
 
-class _PandasForm(_RowForm):
-    """Spark's DataFrames."""
+class _FramesOfRows(_RowForm):
+    """Spark's rows, made a DataFrame for the function, and of its result."""
 
-    def frame(self, rows: Iterator[Any]) -> pd.DataFrame:
+    def __init__(self, schema: StructType, output: OutputShape) -> None:
+        super().__init__(schema, output)
+        self._columns = [_column_maker(field.dataType) for field in schema.fields]
+
+    def argument(self, rows: Rows) -> Any:
+        values = zip(*rows, strict=True)
+        arrays = [make(column) for make, column in zip(self._columns, values, strict=True)]
+        # By number, and not by name, which may be there twice.
+        found = pd.DataFrame(dict(enumerate(arrays)), copy=False)
+        found.columns = self.names
+        return found
+
+    def results(self, result: Any) -> Iterable[Any]:
+        for batch in self._output.batches(result):
+            columns = [column.to_pylist() for column in batch.columns]
+            yield from (self._out_make(*values) for values in zip(*columns, strict=True))
+
+
+class _Frames(_RowForm):
+    """Spark's DataFrames, for a function that takes and returns them."""
+
+    def receive(self, rows: Iterator[Any]) -> Rows:
         frames = list(rows)
-        frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-        frame.columns = self._names
-        return frame
+        self._frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+        self._frame.columns = self.names
+        # Behind each row's values is its place in the frame.
+        columns = [self._frame.iloc[:, at] for at in range(len(self.names))]
+        return list(zip(*columns, range(len(self._frame)), strict=True))
 
-    def results(self, batch: Any) -> Iterator[Any]:
-        # Without threads: waking them took longer than the work. Spark needs maps as dicts.
-        yield batch.to_pandas(use_threads=False, maps_as_pydicts="lossy")
+    def argument(self, rows: Rows) -> Any:
+        return self._frame.take([row[-1] for row in rows]).reset_index(drop=True)
+
+    def results(self, result: Any) -> Iterable[Any]:
+        for batch in self._output.batches(result):
+            # Without threads: waking them took longer than the work. Spark needs maps as dicts.
+            yield batch.to_pandas(use_threads=False, maps_as_pydicts="lossy")
 
 
 def _column_maker(kind: DataType) -> Callable[[Sequence[Any]], Any]:
@@ -263,6 +329,41 @@ def _objects(values: Sequence[Any]) -> Any:
     return made
 
 
+class _Order:
+    """The place of a row: its queue and offset, or the columns that the user names.
+
+    Args: names: of all columns. order_by: of those by which a key's rows are sorted.
+    """
+
+    def __init__(self, names: Sequence[str], order_by: Sequence[str]) -> None:
+        self._is_own = tuple(order_by) != ORIGIN_COLUMNS
+        self._places = [names.index(name) for name in order_by]
+        *queue, offset = (names.index(name) for name in ORIGIN_COLUMNS)
+        self.queue_of = itemgetter(*queue)
+        self.offset_of = itemgetter(offset)
+
+    def queue_in_order(self, rows: Rows) -> MessageQueue | None:
+        """Return the queue of all rows, if their offsets rise already, as they mostly do."""
+        if self._is_own:
+            return None
+        offsets = [self.offset_of(row) for row in rows]
+        return self.single_queue(rows) if all(map(lt, offsets, offsets[1:])) else None
+
+    def single_queue(self, rows: Rows) -> MessageQueue | None:
+        """Return the queue of all rows; None if there are several, or no rows."""
+        queues = {self.queue_of(row) for row in rows}
+        return _message_queue(*queues) if len(queues) == 1 else None
+
+    def sorted(self, rows: Rows) -> Rows:
+        """Return the rows in order; missing values come last."""
+        return sorted(rows, key=self._key)
+
+    def _key(self, row: Any) -> list[tuple[bool, Any]]:
+        values = [row[at] for at in self._places]
+        # Only a missing number differs from itself.
+        return [(True, 0) if v is None or v != v else (False, v) for v in values]
+
+
 class _KeyProcessor(StatefulProcessor):
     """Spark calls it once per key and micro-batch, with the key's rows in any order."""
 
@@ -270,14 +371,15 @@ class _KeyProcessor(StatefulProcessor):
         self,
         spec: StageSpec,
         form: _RowForm,
-        order_by: tuple[str, ...],
+        order_by: Sequence[str],
         state_schema: StructType,
         drops_repeats: bool,
         ttl_ms: int | None,
     ) -> None:
         self._spec = spec
         self._form = form
-        self._order_by = list(order_by)
+        self._order = _Order(form.names, order_by)
+        self._lease_at = form.names.index(LEASE_COLUMN) if LEASE_COLUMN in form.names else None
         self._names = state_schema.names
         self._kept_schema = StructType(list(state_schema.fields)).add(_OWN_COLUMN, StringType())
         self._drops_repeats = drops_repeats
@@ -290,26 +392,23 @@ class _KeyProcessor(StatefulProcessor):
         self._invocation = StageInvocation(self._spec)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        frame = self._form.frame(rows)
+        found = self._form.receive(rows)
         with text_first():
-            yield from self._handle(key, frame)
+            yield from self._handle(key, found)
 
     def close(self) -> None:
         pass
 
-    def _handle(self, key: Any, frame: pd.DataFrame) -> Iterator[Any]:
+    def _handle(self, key: Any, rows: Rows) -> Iterator[Any]:
         """Process the rows of a key, and keep its state."""
         memory = self._load()
-        queue = self._queue_in_order(frame)
-        if queue is None:
-            frame = frame.sort_values(self._order_by, kind="stable", ignore_index=True)
-            frame = self._without_repeats(frame, memory)
-            queue = _single_queue(frame) if len(frame) else None
-        elif self._drops_repeats:
-            frame = self._after_cursor(frame, queue, memory)
-        if len(frame):
-            context = self._context(frame, key, queue)
-            yield from self._process(frame, memory, context)
+        queue = self._order.queue_in_order(rows)
+        if queue is None or self._drops_repeats:
+            rows = self._without_repeats(rows if queue else self._order.sorted(rows), memory)
+            queue = queue or self._order.single_queue(rows)
+        if rows:
+            context = self._context(rows, key, queue)
+            yield from self._process(rows, memory, context)
             self._save(memory)
 
     # The state.
@@ -343,73 +442,56 @@ class _KeyProcessor(StatefulProcessor):
         values = [state.get(name) for name in self._names]
         self._value.update((*values, json.dumps(own)))
 
-    # The order.
-
-    def _queue_in_order(self, frame: pd.DataFrame) -> MessageQueue | None:
-        """Return the queue of all rows, if their offsets rise already, as they mostly do."""
-        # Sorting a few rows by four columns, and looking for repeats, take pandas a millisecond
-        # each: that was most of the time of a key.
-        if self._order_by != list(ORIGIN_COLUMNS):
-            return None
-        queue, offsets = _single_queue(frame), frame["offset"].to_numpy()
-        return queue if (offsets[1:] > offsets[:-1]).all() else None
-
-    @staticmethod
-    def _after_cursor(frame: pd.DataFrame, queue: MessageQueue, memory: _KeyMemory) -> pd.DataFrame:
-        """Return the new rows of one queue, offsets rising, and move its cursor past them."""
-        offsets = frame["offset"].to_numpy()
-        last = memory.cursors.get(str(queue), -1)
-        memory.cursors[str(queue)] = max(last, int(offsets[-1]))
-        if offsets[0] > last:
-            return frame
-        return frame[offsets > last].reset_index(drop=True)
-
-    def _without_repeats(self, frame: pd.DataFrame, memory: _KeyMemory) -> pd.DataFrame:
-        """Return the new rows of any queues and move the cursors past them.
+    def _without_repeats(self, rows: Rows, memory: _KeyMemory) -> Rows:
+        """Return the new rows and move the cursors of their queues past them.
 
         Raises: OrderingError: a row arrives twice, and repeats are not dropped.
         """
         # Within the micro-batch by comparison, against earlier ones by the cursors.
-        repeated = frame.duplicated(list(ORIGIN_COLUMNS))
-        if not self._drops_repeats:
-            if repeated.any():
-                row = frame[repeated].iloc[0]
+        new, seen = [], set()
+        names: dict[Any, str] = {}
+        before = dict(memory.cursors)
+        for row in rows:
+            queue, offset = self._order.queue_of(row), int(self._order.offset_of(row))
+            is_repeated = (queue, offset) in seen
+            if is_repeated and not self._drops_repeats:
+                topic, broker, queue_id = queue
                 raise OrderingError(
-                    f"offset {row['offset']} arrives twice: {_REMEDY}",
-                    topic=row["topic"],
-                    broker=row["broker"],
-                    queue_id=int(row["queue_id"]),
-                    offset=int(row["offset"]),
+                    f"offset {offset} arrives twice: {_REMEDY}",
+                    topic=topic,
+                    broker=broker,
+                    queue_id=int(queue_id),
+                    offset=offset,
                 )
-            return frame
-        for origin, own in frame.groupby(list(ORIGIN_COLUMNS[:3]), sort=False):
-            name = str(MessageQueue(*origin))
-            last = memory.cursors.get(name, -1)
-            repeated.loc[own.index[own["offset"] <= last]] = True
-            memory.cursors[name] = max(last, int(own["offset"].max()))
-        return frame[~repeated].reset_index(drop=True) if repeated.any() else frame
+            seen.add((queue, offset))
+            if self._drops_repeats:
+                name = names.get(queue)
+                if name is None:
+                    name = names[queue] = str(_message_queue(queue))
+                if is_repeated or offset <= before.get(name, -1):
+                    continue
+                memory.cursors[name] = max(offset, memory.cursors.get(name, -1))
+            new.append(row)
+        return new
 
     # The calls.
 
-    def _context(self, frame: pd.DataFrame, key: Any, queue: MessageQueue | None) -> StageContext:
-        lease = frame[LEASE_COLUMN].iat[0] if LEASE_COLUMN in frame else None
+    def _context(self, rows: Rows, key: Any, queue: MessageQueue | None) -> StageContext:
+        lease = None if self._lease_at is None else rows[0][self._lease_at]
         value = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-        held_by = None if lease is None or pd.isna(lease) else int(lease)
+        held_by = None if lease is None or lease != lease else int(lease)
         return self._invocation.context(queue, held_by, value)
 
-    def _process(
-        self, frame: pd.DataFrame, memory: _KeyMemory, context: StageContext
-    ) -> Iterator[Any]:
+    def _process(self, rows: Rows, memory: _KeyMemory, context: StageContext) -> Iterator[Any]:
         """Call with the rows; after a failure with half as many, until the failing row is alone.
 
         Not by a process queue, as `StageInvocation` does it: a call's state is the argument of
         the next one, and a failed call must leave no trace in it.
         """
-        first, attempts, limit = 0, 0, len(frame)
+        first, attempts, limit = 0, 0, len(rows)
         failures = self._invocation.failures
-        while first < len(frame):
-            is_whole = first == 0 and limit == len(frame)
-            part = frame if is_whole else frame.iloc[first : first + limit]
+        while first < len(rows):
+            part = rows[first : first + limit]
             if memory.parked is not None:
                 self._divert(part, memory.parked)
                 first += len(part)
@@ -427,29 +509,28 @@ class _KeyProcessor(StatefulProcessor):
                 if attempts < failures.policy.max_attempts:
                     continue
                 self._give_up(part, memory, error)
-                result, limit, attempts = None, len(frame), 0
+                result, limit, attempts = None, len(rows), 0
             first += len(part)
-            for batch in self._spec.output.batches(result):
-                yield from self._form.results(batch)
+            yield from self._form.results(result)
 
     def _call(
-        self, part: pd.DataFrame, state: dict[str, Any] | None, context: StageContext
+        self, part: Rows, state: dict[str, Any] | None, context: StageContext
     ) -> tuple[Any, dict[str, Any] | None]:
-        rows = part if part.index[0] == 0 else part.reset_index(drop=True)
         # A copy: a function that changes its state and then raises must not be seen to.
-        given = (rows, None if state is None else dict(state))
+        given = (self._form.argument(part), None if state is None else dict(state))
         function = self._spec.function
         try:
             result = function(*given, context) if self._spec.with_context else function(*given)
         except Exception as error:
-            raise function_failed(len(part), part.iloc[0], part.iloc[-1], error) from error
+            first, last = self._values(part[0]), self._values(part[-1])
+            raise function_failed(len(part), first, last, error) from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise ConfigError(
                 f"the function returned a {type(result).__name__}: return (rows, state)"
             )
         return result
 
-    def _check_lease(self, context: StageContext, part: pd.DataFrame) -> None:
+    def _check_lease(self, context: StageContext, part: Rows) -> None:
         fence = self._spec.fence
         if fence is None:
             return
@@ -457,13 +538,20 @@ class _KeyProcessor(StatefulProcessor):
         if context.queue is not None and context.lease is not None:
             fence.check(context.queue, context.lease)
             return
-        leases = part[[*ORIGIN_COLUMNS[:3], LEASE_COLUMN]].drop_duplicates().dropna()
-        for topic, broker, queue_id, lease in leases.itertuples(index=False, name=None):
-            fence.check(MessageQueue(topic, broker, int(queue_id)), int(lease))
+        assert self._lease_at is not None  # the fence stands on that column
+        held = {(self._order.queue_of(row), row[self._lease_at]) for row in part}
+        for queue, lease in held:
+            if lease is not None and lease == lease:
+                fence.check(_message_queue(queue), int(lease))
 
-    def _give_up(self, part: pd.DataFrame, memory: _KeyMemory, error: FunctionFailed) -> None:
+    def _values(self, row: Any) -> dict[str, Any]:
+        """Return a row's values by name; pandas has NaN for a missing one."""
+        named = zip(self._form.names, row, strict=False)
+        return {name: None if value != value else value for name, value in named}
+
+    def _give_up(self, part: Rows, memory: _KeyMemory, error: FunctionFailed) -> None:
         assert self._invocation.failures is not None
-        row = _without_nan(part.iloc[0].to_dict())
+        row = self._values(part[0])
         reason = str(error.__cause__ or error)
         if isinstance(self._spec.on_failure, ParkKey):
             memory.parked = (
@@ -471,21 +559,12 @@ class _KeyProcessor(StatefulProcessor):
             )
         self._invocation.failures.divert(row, queue_of(row), reason)
 
-    def _divert(self, part: pd.DataFrame, reason: str) -> None:
+    def _divert(self, part: Rows, reason: str) -> None:
         assert self._invocation.failures is not None
-        for row in part.to_dict("records"):
-            self._invocation.failures.divert(_without_nan(row), queue_of(row), reason)
+        for row in map(self._values, part):
+            self._invocation.failures.divert(row, queue_of(row), reason)
 
 
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
-    # pandas puts NaN where a value is missing, and only NaN differs from itself.
-    return {name: None if value != value else value for name, value in row.items()}
-
-
-def _single_queue(frame: pd.DataFrame) -> MessageQueue | None:
-    """Return the queue of all rows; None if there are several."""
-    columns = [frame[name].to_numpy() for name in ORIGIN_COLUMNS[:3]]
-    if not all((column == column[0]).all() for column in columns):
-        return None
-    topic, broker, queue_id = (column[0] for column in columns)
+def _message_queue(values: tuple[str, str, Any]) -> MessageQueue:
+    topic, broker, queue_id = values
     return MessageQueue(topic, broker, int(queue_id))
