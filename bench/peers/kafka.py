@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +55,11 @@ def _jars(*artifacts: str) -> Path:
             "</dependencies></project>\n"
         )
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-        subprocess.run(["mvn", "-q", "-B", "-f", pom, *goal, "-DincludeScope=runtime"], check=True)
+        subprocess.run(
+            ["mvn", "-q", "-B", "-f", pom, *goal, "-DincludeScope=runtime"],
+            check=True,
+            stdout=sys.stderr,
+        )
         (folder / "done").touch()
     return folder
 

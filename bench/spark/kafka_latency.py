@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import ROOT, command_line, save
-from bench.peers.kafka import Kafka, send_stamps
+from bench.peers.kafka import Kafka, connector_jars, send_stamps
 from bench.spark.kafka import EMBEDDED, KAFKA, QUEUES, REAL, VERSIONS, brokers
 from bench.spark.processes import below, tree_cpu_seconds
 from ordermq import Admin, Message, Producer
@@ -155,6 +155,7 @@ def ordermq_side(name_servers: str, topic: str) -> Side:
 @contextlib.contextmanager
 def sides(folder: Path) -> Iterator[dict[str, Callable[[str], Side]]]:
     """Run the three brokers; yields what makes a side with a topic of its own."""
+    connector_jars()  # else the first program's start would have their download in it
     with brokers(folder) as all_brokers:
         yield {
             KAFKA: partial(kafka_side, all_brokers.kafka),
