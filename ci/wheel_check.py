@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 import re
+import subprocess
 import sys
 import threading
 from importlib.machinery import ExtensionFileLoader
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +40,55 @@ def check_files() -> Path:
     return package
 
 
+def check_native(name: str) -> None:
+    module = importlib.import_module(f"ordermq.core.{name}")
+    loader = module.__spec__ and module.__spec__.loader
+    require(isinstance(loader, ExtensionFileLoader), f"{module} is no native module")
+
+
 def check_core() -> None:
     require(core.IMPLEMENTATION == "cython", f"the core is {core.IMPLEMENTATION}, not cython")
-    for name in ("_cython", "_cffi"):
-        module = importlib.import_module(f"ordermq.core.{name}")
-        loader = module.__spec__ and module.__spec__.loader
-        require(isinstance(loader, ExtensionFileLoader), f"{module} is no native module")
+    check_native("_cython")
 
 
-def check_header() -> None:
+def check_dependencies() -> None:
+    """Require that the base install needs orjson and no other package."""
+    needed = [line for line in requires("ordermq") or [] if "extra ==" not in line]
+    names = [re.split(r"[^\w-]", line)[0] for line in needed]
+    require(names == ["orjson"], f"the base install needs {needed}")
+
+
+def check_refusal() -> None:
+    """Without cffi, require that who asks for its core is told what to install."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", "import ordermq.core"],
+        env=os.environ | {"ORDERMQ_CORE": "cffi"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = "run pip install 'ordermq[cffi]'"
+    require(done.returncode == 1 and told in done.stderr, f"without cffi: {done.stderr!r}")
+
+
+def check_header() -> Path:
     folder = core.include_dir()
     package = Path(ordermq.__file__).resolve().parent
     require(folder.is_relative_to(package), f"the header is in {folder}, not in {package}")
     header = (folder / "ordermq.h").read_text(encoding="utf-8")
+    require("OMQ_OK" in header and list(folder.glob("*.c")), f"no C core in {folder}")
+    return folder / "ordermq.h"
+
+
+def check_binding(path: Path) -> None:
+    """With cffi, require that its core has what the header declares."""
+    check_native("_cffi")
+    header = path.read_text(encoding="utf-8")
     declared = set(re.findall(r"\b(omq_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)))
     lib = importlib.import_module("ordermq.core.cffi_binding").lib
     offered = {name for name in dir(lib) if name.startswith("omq_")}
-    require(len(declared) > 40, f"{folder}/ordermq.h declares {len(declared)} functions")
+    require(len(declared) > 40, f"{path} declares {len(declared)} functions")
     require(declared == offered, f"header and cffi differ in {sorted(declared ^ offered)}")
-    require(list(folder.glob("*.c")), f"no C files in {folder}")
 
 
 def round_trip(folder: Path) -> None:
@@ -95,10 +129,19 @@ def round_trip(folder: Path) -> None:
 def main() -> None:
     package = check_files()
     check_core()
-    check_header()
+    check_dependencies()
+    header = check_header()
+    has_cffi = importlib.util.find_spec("_cffi_backend") is not None
+    if has_cffi:
+        check_binding(header)
+    else:
+        check_refusal()
     round_trip(Path(sys.argv[1]))
     version = ".".join(map(str, sys.version_info[:3]))
-    print(f"ordermq: wheel check passed on Python {version}: {MESSAGES} messages, {package}")
+    kind = "with cffi" if has_cffi else "without cffi"
+    print(
+        f"ordermq: wheel check passed on Python {version}, {kind}: {MESSAGES} messages, {package}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Check an installed ordermq as a user has it: native modules, types, header, and 1,000 messages
-# through the embedded broker, audited. Nothing of this checkout is on its path.
+# through the embedded broker, audited. Nothing of this checkout is on its path. Where cffi is
+# installed its core is checked, elsewhere what is said to who asks for that core.
 #   ci/wheel_check.sh                        the python on PATH (cibuildwheel's test command)
 #   PYTHON=venv/bin/python ci/wheel_check.sh
 set -euo pipefail

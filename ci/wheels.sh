@@ -85,6 +85,8 @@ check_installed() {
     "$python" -m venv "$out/clean"
     "$out/clean/bin/pip" install --quiet "$wheel"
     PYTHON=$out/clean/bin/python ci/wheel_check.sh
+    "$out/clean/bin/pip" install --quiet "$wheel[cffi]"
+    PYTHON=$out/clean/bin/python ci/wheel_check.sh
 }
 
 for python in "${pythons[@]}"; do

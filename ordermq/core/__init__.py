@@ -8,7 +8,7 @@ This module chooses one of three implementations of the same contract when it is
 | contract/ | the contract, written once: protocols with all docstrings; annotate with these |
 | reference/ | the specification in code: dicts and sorted(), never optimised |
 | _cython (ext/cython) | the C core bound for CPython |
-| cffi_binding/ | the same C core through cffi: PyPy, and callers with C of their own |
+| cffi_binding/ | the same C core through cffi (the extra): PyPy, and callers with C of their own |
 | status.py | the numbers of the C core: exceptions, error texts, column names |
 | streams.py | the values that the pull engine and its owner exchange |
 | compression.py | reads message bodies that producers compressed |
@@ -88,7 +88,10 @@ def _choose() -> tuple[str, ModuleType]:
         if forced not in _MODULES:
             raise ConfigError(f"ORDERMQ_CORE={forced!r}: expected one of {', '.join(_MODULES)}")
         # No fallback: it would hide from a test or a benchmark which core it measures.
-        return forced, importlib.import_module(_MODULES[forced])
+        try:
+            return forced, importlib.import_module(_MODULES[forced])
+        except ImportError as error:
+            raise ConfigError(f"ORDERMQ_CORE={forced}: {error}") from None
     reasons = []
     for name in ("cython", "cffi"):
         try:

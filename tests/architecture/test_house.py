@@ -17,7 +17,6 @@ MAY_SKIP = {
     "tests/interop/test_grpc_keys.py",
     "tests/conftest.py",
     "tests/component/test_cdc_postgresql.py",  # PostgreSQL cannot be had everywhere
-    "tests/component/test_core_docs.py",  # Numba, for one example; ci/release.sh installs it
     "tests/component/test_dashboard.py",  # asks a Prometheus, which few machines have
     "tests/component/test_observers.py",  # mounts a small disk, which takes root
     "tests/interop/test_accounts.py",

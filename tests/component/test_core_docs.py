@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "core.md"
 STRICT = "-Wall -Wextra -Wpedantic -Werror"
@@ -47,8 +45,10 @@ def test_the_c_program_compiles_without_a_warning_and_commits_batch_by_batch(
 
 
 def test_the_numba_function_drains_a_queue_of_a_million(tmp_path: Path) -> None:
-    pytest.importorskip("numba", reason="170 MB for one example: pip install 'ordermq[numba-test]'")
+    # Numba is 170 MB, for ci/release.sh alone. Without it the function runs as Python, which calls
+    # the same pointers.
+    if importlib.util.find_spec("numba") is None:
+        (tmp_path / "numba.py").write_text("def njit(**_):\n    return lambda function: function\n")
     (tmp_path / "drain.py").write_text(block("python"))
     said = run(sys.executable, "drain.py", cwd=tmp_path)
-    count, total, next_offset = ast.literal_eval(said)
-    assert (count, total, next_offset) == (1_000_000, 49_500_000, 1_000_000)
+    assert said.split() == ["1000000", "49500000", "1000000"]  # count, total, next offset

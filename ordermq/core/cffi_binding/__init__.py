@@ -2,8 +2,18 @@
 
 The contract is ordermq/core/contract/. cffi releases the GIL in every call, so each object here
 has a lock besides the C mutex: it ties a native call to the change of Python state that goes with
-it. `ffi` and `lib` are ordermq.h itself, without that lock; see docs/core.md.
+it. `ffi` and `lib` are ordermq.h itself, without that lock; see docs/core.md. Needs the extra
+`cffi`, except on PyPy, which has that library.
 """
+
+import importlib
+
+try:
+    importlib.import_module("_cffi_backend")  # the extension loads it; the base install has it not
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}: run pip install 'ordermq[cffi]'", name=error.name
+    ) from None
 
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.frame_codec import FrameTemplate, read_header

@@ -58,7 +58,26 @@ def test_falling_back_on_the_reference_is_loud():
 def test_a_forced_core_that_does_not_load_raises(name):
     done = run(REPORT, forced=name, hidden=[MODULES["cython"], "ordermq.core._cffi"])
     assert done.returncode == 1
-    assert "ModuleNotFoundError" in done.stderr or "ImportError" in done.stderr
+    assert f"ordermq.errors.ConfigError: ORDERMQ_CORE={name}: " in done.stderr
+
+
+def test_who_asks_for_cffi_where_it_is_missing_is_told_what_to_install():
+    done = run(REPORT, forced="cffi", hidden=["_cffi_backend"])
+    *_, said = done.stderr.splitlines()
+    assert said.startswith("ordermq.errors.ConfigError: ORDERMQ_CORE=cffi: ")
+    assert said.endswith(": run pip install 'ordermq[cffi]'")
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_falling_back_on_the_reference_tells_what_cffi_needs():
+    done = run(REPORT, hidden=[MODULES["cython"], "_cffi_backend"])
+    assert done.stdout.split()[0] == "reference"
+    assert "run pip install 'ordermq[cffi]'" in done.stderr
+
+
+def test_the_core_for_cpython_needs_no_cffi():
+    done = run(REPORT, hidden=["_cffi_backend", "cffi"])
+    assert (done.stdout.split()[0], done.stderr) == ("cython", "")
 
 
 def test_an_unknown_core_is_refused():
