@@ -87,14 +87,17 @@ def _is_source(pid: int) -> bool:
 
 
 def below(pid: int) -> list[int]:
-    """Return the ids of all processes below one."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
-        # A child belongs to the thread that started it. Threads of a JVM come and go: one that
-        # has ended since the folder was read must not hide the others' children.
-        with contextlib.suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
-    return found + [one for child in found for one in below(child)]
+    """Return the ids of all processes below one.  O(processes of the machine)."""
+    # By each process's parent: a process's own list of children may lack one while others end.
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError, IndexError):  # it has just ended
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, ())
+    return found[1:]
 
 
 def _command(pid: int) -> str:
