@@ -91,26 +91,30 @@ class Stage:
 
     def start_broker(self) -> Child:
         history = self.folder / "broker.jsonl"
-        child = Child(
-            "-m", "tests.chaos.serve", str(self.folder / "broker.db"), str(self.port),
+        child = self.start_child(
+            "tests.chaos.serve", str(self.folder / "broker.db"), str(self.port),
             str(self.lease_ms), str(history),
         )  # fmt: skip
         self.address = child.first_line
         self.port = int(self.address.rsplit(":", 1)[1])
         if history not in self.histories:
             self.histories.append(history)
-        self.children.append(child)
         self.broker = child
         return child
 
     def start_member(self, name: str, listener_ms: int = 1) -> Child:
         history = self.folder / f"{name}.jsonl"
-        child = Child(
-            "-m", "tests.chaos.member", self.address, str(history),
+        child = self.start_child(
+            "tests.chaos.member", self.address, str(history),
             str(self.folder / f"{name}.seen"), str(listener_ms),
         )  # fmt: skip
         self.histories.append(history)
         self.members_histories.append(history)
+        return child
+
+    def start_child(self, module: str, *arguments: str) -> Child:
+        """Start a module as a process that ends with the stage."""
+        child = Child("-m", module, *arguments)
         self.children.append(child)
         return child
 
