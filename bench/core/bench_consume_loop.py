@@ -168,7 +168,8 @@ def consumed_concurrently(batch: int, messages: int) -> Work:
         OwnThreads(),
         DeadLetter(),
         _NEVER_STOPS,
-        False,
+        None,
+        is_broadcasting=False,
     )
     submitted: deque[AssignedQueue] = deque()
     pool: Any = SimpleNamespace(goes_on=lambda calls: False, awaited=None, submit=submitted.append)

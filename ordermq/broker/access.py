@@ -17,7 +17,7 @@ from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.bodies import Heartbeat, LockBatch, load_object
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.pop import acks_from_body
+from ordermq.remoting.pop import RETRIES, acks_from_body, real_topic
 from ordermq.remoting.signing import ACCESS_KEY
 
 _OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
@@ -106,10 +106,10 @@ def _by_group(*actions: str, field: str = "consumerGroup") -> Callable[..., Need
 def _by_both(*actions: str) -> Callable[[BrokerContext, Command], Needs]:
     def needs(context: BrokerContext, request: Command) -> Needs:
         ext = request.ext
-        return (
-            _topic(ext.get("topic", ""), *actions),
-            _group(ext.get("consumerGroup") or ext.get("group", ""), *actions),
-        )
+        group = ext.get("consumerGroup") or ext.get("group", "")
+        # The topic whose popped messages a group got again stands for that of the repetitions.
+        topic = ext.get("topic", "").removeprefix(real_topic("", group, RETRIES))
+        return _topic(topic, *actions), _group(group, *actions)
 
     return needs
 

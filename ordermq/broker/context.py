@@ -13,6 +13,7 @@ from ordermq.broker.groups import GroupTable, ProducerTable, notify_rebalance
 from ordermq.broker.held_pops import HeldPop, HeldPops
 from ordermq.broker.long_polling import HeldPull, LongPolling
 from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.open_pops import OpenPops
 from ordermq.broker.pop_leases import PopLeases
 from ordermq.broker.queue_locks import QueueLocks
 from ordermq.broker.recent_sends import recent_sends
@@ -79,6 +80,9 @@ class BrokerContext:
         self.routing = MessageRouting(
             store, self.topics, config, clock, steady, history, statistics
         )
+        self.open_pops = OpenPops(
+            store, self.routing, self.offsets, clock, steady, self.held_pops.wake_readers
+        )
         logs = [log for log in store.logs() if not is_internal_name(log.topic)]
         self.recent_sends = recent_sends(config.duplicate_window, store, logs, clock)
         self.delayed = DelayedMessages(store, self.routing, self.offsets, clock, steady)
@@ -94,6 +98,7 @@ class BrokerContext:
         clock, config = self.clock, self.config
         supervisor.start("held pulls", self.long_polling.round)
         supervisor.start("held pops", self.held_pops.round)
+        supervisor.start("open pops", self.open_pops.round)
         supervisor.start("delayed messages", self.delayed.round)
         supervisor.start("timed messages", self.timed.round)
         check_ms, trim_ms = config.transaction_check_interval_ms, config.retention_interval_ms
@@ -125,12 +130,17 @@ class BrokerContext:
         connection.ask(request, done)
         self.spawn(give_up_later())
 
+    def is_behind(self, key: OffsetKey, offset: int) -> bool:
+        """Return True if a commit would move a group that pops back."""
+        return any(each.is_behind(key, offset) for each in (self.pop_leases, self.open_pops))
+
     def is_moving(self, key: OffsetKey) -> bool:
-        """Return True while a reset or a change of a queue's lease is not durable.
+        """Return True while a reset, a pop or a change of a queue's lease is not durable.
 
         A commit now would undo it.
         """
-        return self.pop_leases.is_changing(key) or self.offsets.is_resetting(key)
+        pops = self.pop_leases.is_changing(key) or self.open_pops.is_popping(key)
+        return pops or self.offsets.is_resetting(key)
 
     async def cancel_spawned(self) -> None:
         """Cancel everything that was spawned, and wait for its end."""

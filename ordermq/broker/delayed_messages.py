@@ -23,10 +23,10 @@ from ordermq.broker.store import (
     Write,
     awaitable_done,
 )
-from ordermq.broker.topics import DELAY_LEVELS_MS
 from ordermq.clock import Clock, SteadyWall, wait_until_set
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
+from ordermq.model.delay_levels import DELAY_LEVELS_MS
 from ordermq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.stored_message import StoredMessage

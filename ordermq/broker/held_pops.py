@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.consumer_offsets import OffsetKey
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Append
 from ordermq.clock import Clock, SteadyWall, wait_until_set
+from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.command import Command
-from ordermq.remoting.pop import ANY_QUEUE, PopHeader
+from ordermq.remoting.pop import ANY_QUEUE, RETRIES, PopHeader, real_topic
 
 PopKey = tuple[str, str]  # group, topic
 MAX_HELD_PER_GROUP = 1_024  # of one topic; RocketMQ's popPollingSize
@@ -78,9 +80,18 @@ class HeldPops:
     def on_append(self, append: Append) -> None:
         """Look at the pops of a topic that got messages."""
         # After this iteration, as held pulls: producers get their replies first.
+        topic, is_retry = append.log.topic, append.log.topic.startswith(RETRY_PREFIX)
         for key in self._held:
-            if key[1] == append.log.topic:
-                self.wake(key, append.log.queue_id)
+            if key[1] == topic or (is_retry and topic == real_topic(key[1], key[0], RETRIES)):
+                self.wake(key, ANY_QUEUE if is_retry else append.log.queue_id)
+
+    def wake_readers(self, queue: OffsetKey) -> None:
+        """Look at the pops of a group that may get messages of a queue soon: it was changed."""
+        group, topic, queue_id = queue
+        self.wake((group, topic), queue_id)
+        prefix = real_topic("", group, RETRIES)
+        if topic.startswith(prefix):  # every pop of the topic itself looks into it
+            self.wake((group, topic.removeprefix(prefix)))
 
     def wake(self, key: PopKey, queue_id: int = ANY_QUEUE) -> None:
         """Look at the pops of a queue of a group soon: it was changed.

@@ -16,12 +16,13 @@ from ordermq import core
 from ordermq.broker.connection import RequestRefused
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Append, Done, QueueLog, Statement, Store, Write
-from ordermq.broker.topics import DELAY_LEVELS_MS, Topic, TopicTable, is_internal_name
+from ordermq.broker.topics import Topic, TopicTable, is_internal_name
 from ordermq.clock import Clock, SteadyWall
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType, GuardedRecorder
 from ordermq.model import properties as props
+from ordermq.model.delay_levels import DELAY_LEVELS_MS
 from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import ResponseCode

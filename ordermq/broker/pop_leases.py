@@ -55,11 +55,18 @@ class PopLease:
     def blocked_until_ms(self) -> int:
         """The time from which on the queue may be popped again; 0 with every message done."""
         # RocketMQ asks for all messages that are not done: renewing one keeps the queue blocked.
+        return max((end_ms for _, end_ms in self.ends()), default=0)
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.acked) == len(self.offsets)
+
+    def ends(self) -> list[tuple[int, int]]:
+        """Return (offset, end of its lease) of each message that is not done."""
         default_ms = self.pop_ms + self.invisible_ms
-        return max(
-            (self.visible_ms.get(at, default_ms) for at in self.offsets if at not in self.acked),
-            default=0,
-        )
+        return [
+            (at, self.visible_ms.get(at, default_ms)) for at in self.offsets if at not in self.acked
+        ]
 
     def is_blocked(self, now_ms: int, attempt_id: str | None) -> bool:
         """Return True if a request must not pop the queue now."""
@@ -69,6 +76,19 @@ class PopLease:
     def acknowledged(self, offsets: Iterable[int]) -> PopLease:
         """Return this lease with more of its messages done."""
         return self._changed(acked=self.acked | set(offsets))
+
+    def reopened(self, offsets: Iterable[int]) -> PopLease:
+        """Return this lease with these messages not done."""
+        return self._changed(acked=self.acked.difference(offsets))
+
+    def from_now(self, now_ms: int) -> PopLease:
+        """Return this lease after a restart of the broker: for the whole time again, at least."""
+        # The member may be alive, and have renewed just before. The clock may have been changed
+        # meanwhile.
+        until_ms = now_ms + self.invisible_ms
+        return self._changed(
+            visible_ms={at: max(self.visible_ms.get(at, until_ms), until_ms) for at in self.offsets}
+        )
 
     def extended(self, offset: int, visible_ms: int) -> PopLease:
         """Return this lease with another time for one message."""
@@ -148,13 +168,7 @@ class PopLeases:
         self._leases: dict[OffsetKey, PopLease] = {}
         now_ms = steady.ms()
         for group, topic, queue_id, text in store.rows("SELECT * FROM pop_leases"):
-            lease = PopLease.of_text(str(text))
-            # The member may be alive, and have renewed just before: each message stays with it for
-            # the whole time again. The clock may have been changed meanwhile.
-            until_ms = now_ms + lease.invisible_ms
-            lease.visible_ms = {
-                at: max(lease.visible_ms.get(at, until_ms), until_ms) for at in lease.offsets
-            }
+            lease = PopLease.of_text(str(text)).from_now(now_ms)
             self._leases[str(group), str(topic), int(str(queue_id))] = lease
         # After a back-up was restored: members may still have batches that it does not know.
         self._first_pop_ms = int(str(store.meta("no_locks_before_ms") or 0))

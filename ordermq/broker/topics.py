@@ -13,6 +13,7 @@ from ordermq.broker.connection import RequestRefused
 from ordermq.broker.store import Done, QueueLog, Statement, Store, Write
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, StoreError
+from ordermq.model.delay_levels import DELAY_LEVELS_MS
 from ordermq.model.names import (
     AUTO_CREATE_TOPIC,
     DEAD_LETTER_PREFIX,
@@ -27,13 +28,6 @@ from ordermq.remoting.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE
 from ordermq.remoting.codes import ResponseCode
 
 MAX_QUEUES = 65_535  # as RocketMQ's tools accept
-# messageDelayLevel of RocketMQ's default MessageStoreConfig; level n is entry n - 1.
-DELAY_LEVELS_MS = tuple(
-    seconds * 1_000
-    for seconds in (
-        1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200,
-    )
-)  # fmt: skip
 # Clients neither send to these nor pull them; RocketMQ calls them system topics.
 _SYSTEM_TOPICS = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
 
@@ -202,6 +196,7 @@ class TopicTable:
         statements = [
             Statement("DELETE FROM offsets WHERE topic = ?", (name,)),
             Statement("DELETE FROM pop_leases WHERE topic = ?", (name,)),
+            Statement("DELETE FROM open_pops WHERE topic = ?", (name,)),
             Statement("DELETE FROM topics WHERE name = ?", (name,)),
         ]
 

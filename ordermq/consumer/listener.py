@@ -57,7 +57,7 @@ class ConsumeContext(core.CallContext):
 
     @property
     def message_queue(self) -> MessageQueue:
-        return self._assigned.queue
+        return self._assigned.source
 
     @property
     def consumer_group(self) -> str:

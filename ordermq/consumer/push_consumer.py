@@ -357,10 +357,17 @@ class PushConsumer(GroupConsumer):
             StateError: there is one already.
         """
         require_listener(listener, self.group)
-        if self._pops:
+        if self._is_behind_proxy:
             raise ConfigError(
-                "consume_mode='pop' is for @consumer.orderly: batches are popped in order, also "
-                "with order_by_key=True",
+                "grpc:// is for @consumer.orderly: batches are popped in order, also with "
+                "order_by_key=True",
+                group=self.group,
+            )
+        if self._pops and self._history_path is not None:
+            raise ConfigError(
+                "history with consume_mode='pop' is for @consumer.orderly: without order a message "
+                "comes again at another place of another topic, so that an audit could not tell "
+                "what is lost",
                 group=self.group,
             )
         if self._offset_store is not None:
@@ -616,6 +623,7 @@ class PushConsumer(GroupConsumer):
                 if isinstance(self._policy, DeadLetter)
                 else DeadLetter(MAX_RECONSUME_TIMES + 1),  # Java counts repetitions
                 self._guard,
+                parts.deliver_later,
                 is_broadcasting=self._is_broadcasting,
             )
         kind: type[OrderedDispatcher[Any]]

@@ -9,6 +9,7 @@ import ipaddress
 import struct
 from dataclasses import dataclass
 
+from ordermq import core
 from ordermq.errors import ProtocolError
 
 MAGIC_LONG_TOPIC = -626_843_477  # version 2: two bytes of topic length, for more than 127 bytes
@@ -43,6 +44,21 @@ def queue_offsets(records: bytes) -> list[int]:
     while at < len(records):
         found.append(int.from_bytes(records[at + 20 : at + 28]))
         at += int.from_bytes(records[at : at + 4])
+    return found
+
+
+def split_records(records: bytes) -> list[bytes]:
+    """Return the records of a body. O(bytes).
+
+    Raises: ProtocolError: it is truncated.
+    """
+    found, at = [], 0
+    while at < len(records):
+        size = int.from_bytes(records[at : at + 4])
+        if not _HEAD.size < size <= len(records) - at:
+            raise ProtocolError(f"a record of {size} bytes, {len(records) - at} are left")
+        found.append(records[at : at + size])
+        at += size
     return found
 
 
@@ -102,3 +118,18 @@ class StoredMessage:
             topic, queue_id, flag, offset, physical, sys_flag, born, bytes(born_host), stored,
             bytes(store_host), times, bytes(body), bytes(properties),
         )  # fmt: skip
+
+    def rewritten(self, topic: str, properties: str) -> bytes:
+        """Return the record with another topic and other properties, at the same place."""
+        writer = core.RecordWriter(topic, self.queue_id, self.born_host, self.store_host)
+        block = writer.write(
+            self.body,
+            properties.encode(),
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            stored_ms=self.stored_ms,
+            reconsume_times=self.reconsume_times,
+        )
+        ((_, _, record),) = block.rows(self.queue_offset, self.physical_offset)
+        return bytes(record)

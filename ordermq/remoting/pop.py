@@ -12,14 +12,30 @@ from collections.abc import Iterable, Mapping, Sequence
 import orjson
 
 from ordermq.errors import ProtocolError
+from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import load_object, read_member
 from ordermq.remoting.headers import Header, ext_field
 from ordermq.value import Value
 
 ORDERED = 999  # RocketMQ's POP_ORDER_REVIVE_QUEUE: the batch was popped in order
+UNORDERED = 0  # any other queue in which a broker waits for the ends of leases
 ANY_QUEUE = -1
 MAX_POPPED = 32  # messages of one request, as RocketMQ's brokers allow
-_NORMAL = "0"  # the topic is no retry topic
+NORMAL = "0"  # kinds of topics in handles: the topic itself
+RETRIES = "1"  # what a group did not acknowledge in time, or gave back
+_SEPARATORS = {RETRIES: "_", "2": "+"}
+
+
+def real_topic(topic: str, group: str, kind: str) -> str:
+    """Return the name of a topic, or of the topic of a group's repeated messages of it.
+
+    Raises: ProtocolError: an unknown kind.
+    """
+    if kind == NORMAL:
+        return topic
+    if kind not in _SEPARATORS:
+        raise ProtocolError(f"kind {kind!r:.20} of a popped topic: expected 0, 1 or 2")
+    return f"{RETRY_PREFIX}{group}{_SEPARATORS[kind]}{topic}"
 
 
 class PopHeader(Header):
@@ -147,23 +163,25 @@ class PoppedOffsets(Value):
         start: the group's offset when the messages were popped.
         offsets: of the messages, ascending.
         deliveries: earlier deliveries by offset; 0 where it is missing.
+        kind: 0 for a queue of the topic itself, else of which kind of retry topic.
     """
 
     queue_id: int
     start: int
     offsets: tuple[int, ...]
     deliveries: Mapping[int, int]
+    kind: str = NORMAL
 
 
 def offsets_to_texts(parts: Iterable[PoppedOffsets]) -> tuple[str, str, str]:
     """Return startOffsetInfo, msgOffsetInfo and orderCountInfo."""
     starts, offsets, counts = [], [], []
     for part in parts:
-        place = f"{_NORMAL} {part.queue_id}"
+        place = f"{part.kind} {part.queue_id}"
         starts.append(f"{place} {part.start}")
         offsets.append(f"{place} {','.join(map(str, part.offsets))}")
         again = {offset: count for offset, count in part.deliveries.items() if count}
-        counts += [f"{_NORMAL} qo{part.queue_id}%{at} {count}" for at, count in again.items()]
+        counts += [f"{part.kind} qo{part.queue_id}%{at} {count}" for at, count in again.items()]
         # For clients that know the least count of a queue alone.
         least = min(again.values()) if len(again) == len(part.offsets) else 0
         counts.append(f"{place} {least}")
@@ -171,7 +189,7 @@ def offsets_to_texts(parts: Iterable[PoppedOffsets]) -> tuple[str, str, str]:
 
 
 def offsets_of_reply(reply: PopReplyHeader) -> list[PoppedOffsets]:
-    """Return the offsets of each queue in a pop's answer; none of retry topics.
+    """Return the offsets of each queue in a pop's answer.
 
     Raises: ProtocolError: the fields contradict each other, or are malformed.
     """
@@ -180,10 +198,6 @@ def offsets_of_reply(reply: PopReplyHeader) -> list[PoppedOffsets]:
     found = []
     for place, text in _entries(reply.message_offsets, "msgOffsetInfo"):
         kind, queue = place.split(" ")
-        if kind != _NORMAL:
-            raise ProtocolError(
-                f"popped in order, but msgOffsetInfo names a retry topic: {place!r}"
-            )
         if place not in starts:
             raise ProtocolError(f"startOffsetInfo does not name queue {queue}, msgOffsetInfo does")
         offsets = tuple(_field(part, "msgOffsetInfo") for part in text.split(","))
@@ -195,7 +209,7 @@ def offsets_of_reply(reply: PopReplyHeader) -> list[PoppedOffsets]:
             offset: _field(counts.get(f"{kind} qo{queue}%{offset}", str(least)), "orderCountInfo")
             for offset in offsets
         }
-        found.append(PoppedOffsets(queue_id, start, offsets, deliveries))
+        found.append(PoppedOffsets(queue_id, start, offsets, deliveries, kind))
     return found
 
 

@@ -446,9 +446,13 @@ def test_members_that_pop_and_members_that_pull_are_told_of_each_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     send_all(producer, numbered(1))
-    make(seen.take).start()
-    make_consumer(seen.take).start()
+    popping, pulling = make(seen.take), make_consumer(seen.take)
+    popping.start()
+    pulling.start()
     eventually(lambda: "each message is consumed twice" in caplog.text, "a warning")
+    eventually(lambda: "is consumed twice" in str(popping.health().reasons), "its health says so")
+    pulling.close(10)
+    eventually(lambda: popping.health().is_ready, "all members pop")
 
 
 def test_a_broker_before_rocketmq_5_is_named(
@@ -489,8 +493,8 @@ def test_what_cannot_be_with_pop_is_refused(settings: dict[str, Any], reason: st
         PushConsumer("g", name_servers="127.0.0.1:1", consume_mode="pop", **settings)
 
 
-def test_a_concurrent_listener_is_refused_with_pop() -> None:
-    consumer = PushConsumer("g", name_servers="127.0.0.1:1", consume_mode="pop")
+def test_a_concurrent_listener_is_refused_behind_a_proxy() -> None:
+    consumer = PushConsumer("g", name_servers="grpc://127.0.0.1:1")
     with pytest.raises(ConfigError, match="order_by_key=True"):
         consumer.concurrently(lambda messages, context: None)
 

@@ -1,5 +1,5 @@
 """A group member as a process: python -m tests.interop.member NAME_SERVERS GROUP TOPIC HISTORY
-[SETTINGS as JSON].
+[SETTINGS as JSON; "concurrent" for a concurrent listener].
 
 Prints what it got as JSON lines, as java/Member.java does; leaves when its standard input ends.
 """
@@ -26,6 +26,7 @@ def main(prepare: Callable[[PushConsumer], None] = lambda consumer: None, **more
     """
     name_servers, group, topic, history, *given = sys.argv[1:]
     settings = MEMBER_SETTINGS | (json.loads(given[0]) if given else {}) | more
+    is_concurrent = settings.pop("concurrent", False)
 
     def say(**members: object) -> None:
         os.write(1, json.dumps(members).encode() + b"\n")
@@ -42,9 +43,14 @@ def main(prepare: Callable[[PushConsumer], None] = lambda consumer: None, **more
                 body=bytes(message.body).decode("latin-1"),
             )
 
-    consumer = PushConsumer(group, name_servers=name_servers, history=history, **settings)
+    consumer = PushConsumer(
+        group,
+        name_servers=name_servers,
+        history=None if is_concurrent else history,
+        **settings,
+    )
     consumer.subscribe(topic)
-    consumer.orderly(listen)
+    (consumer.concurrently if is_concurrent else consumer.orderly)(listen)
     prepare(consumer)
     with consumer:
         say(ready=consumer.client_id)

@@ -4,6 +4,7 @@ the embedded broker does (tests/property/test_pop_machine.py); and members that 
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -89,6 +90,32 @@ def test_a_member_that_pops_and_is_killed_delays_its_keys_by_its_leases(
         process.kill()
         run.wait_for_more(500, "one")
     run.assert_sound()
+
+
+@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP])
+def test_what_a_member_without_order_had_comes_again_after_its_leases(
+    run: Run, brokers: Cluster, fate: signal.Signals
+) -> None:
+    brokers.put_topic(run.topic, QUEUES)
+    process = run.member_process("gone", concurrent=True, **POP)
+    got = set[int]()
+    consumer = PushConsumer(
+        run.group, name_servers=brokers.name_servers, consume_from_where="first_offset", **POP
+    )
+    consumer.subscribe(run.topic)
+    consumer.concurrently(lambda messages, context: got.update(int(m.body) for m in messages))
+    with consumer:
+        with run.flow():
+            run.wait_for_more(100, "gone")
+            eventually(lambda: len(got) > 100, "both at work")
+            process.process.send_signal(fate)
+            count = len(got)
+            eventually(lambda: len(got) > count + 500, "the other one goes on")
+        eventually(
+            lambda: got | {int(each.body) for each in run.deliveries} == set(range(run.sent)),
+            "all messages",
+        )
+    process.kill()
 
 
 def test_a_message_that_keeps_failing_goes_to_the_dead_letters(run: Run, brokers: Cluster) -> None:

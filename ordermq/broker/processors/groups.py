@@ -172,12 +172,12 @@ def delete_group(context: BrokerContext, connection: BrokerConnection, request: 
     def deleted() -> None:
         context.offsets.forget_group(name)
         context.pop_leases.forget_group(name)
+        context.open_pops.forget(group=name)
         connection.reply(request, ResponseCode.SUCCESS)
 
     done = context.when_durable(connection, request, deleted)
-    context.groups.remove(
-        name, done, [context.offsets.deletion(name), context.pop_leases.deletion(name)]
-    )
+    tables = context.offsets, context.pop_leases, context.open_pops
+    context.groups.remove(name, done, [each.deletion(name) for each in tables])
 
 
 def connections(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

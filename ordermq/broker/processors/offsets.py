@@ -88,7 +88,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
     if context.is_moving(key):
         _handle_later(context, connection, request, update)
         return
-    if header.epoch is None and not header.reset and context.pop_leases.is_behind(key, offset):
+    if header.epoch is None and not header.reset and context.is_behind(key, offset):
         connection.reply(request, ResponseCode.SUCCESS)
         return
     if context.offsets.has_unseen_reset(key) and not header.reset:

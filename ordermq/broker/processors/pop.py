@@ -1,5 +1,6 @@
-"""Handlers of POP: messages leased in order, acknowledged, renewed and given back
-(docs/internals/protocol.md#pop; the rules of docs/internals/semantics.md#pop).
+"""Handlers of POP: messages leased in order or without, acknowledged, renewed and given back
+(docs/internals/protocol.md#pop; the rules of docs/internals/semantics.md#pop and
+#pop-without-order).
 
 A request with `omqFenced`, as ordermq's clients send it, is refused with OMQ_FENCED where its batch
 has been given to another member. To others that is answered with success, as RocketMQ does it.
@@ -8,7 +9,8 @@ has been given to another member. To others that is answered with success, as Ro
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,12 +23,16 @@ from ordermq.broker.processors.pull import readers_of, wanted_tags
 from ordermq.broker.store import QueueLog, Write, joined
 from ordermq.errors import StoreError
 from ordermq.events import EventType
-from ordermq.model.stored_message import queue_offsets
+from ordermq.model import properties as props
+from ordermq.model.stored_message import StoredMessage, queue_offsets, split_records
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
     MAX_POPPED,
+    NORMAL,
     ORDERED,
+    RETRIES,
+    UNORDERED,
     AckHeader,
     BatchAck,
     ChangeInvisibleHeader,
@@ -37,6 +43,7 @@ from ordermq.remoting.pop import (
     PopReplyHeader,
     acks_from_body,
     offsets_to_texts,
+    real_topic,
 )
 
 _LATE_MS = 500  # as RocketMQ's isTimeoutTooMuch
@@ -45,10 +52,11 @@ MAX_INVISIBLE_MS = 7 * 24 * 3_600_000
 
 
 class _Found(NamedTuple):
-    """Messages that a pop found in one queue."""
+    """Messages that a pop found in one queue, and the offset behind what it has looked at."""
 
     key: OffsetKey
     start: int
+    end: int
     offsets: list[int]
     body: bytes
     rest: int
@@ -82,11 +90,6 @@ def look_again(context: BrokerContext, held: HeldPop) -> bool:
 
 def _check(context: BrokerContext, header: PopHeader) -> tuple[int, ...]:
     """Check that the pop is allowed; return the tag hashes it filters by, none for all."""
-    if not header.order:
-        raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER,
-            "the embedded broker pops in order only: send order=true, or consume by pulls",
-        )
     _, topic = readers_of(context, header.group, header.topic, header.expression_type)
     _check_range(header.queue_id, -1, topic.read_queues - 1, f"queue of topic {topic.name!r}")
     _check_range(header.max_messages, 1, MAX_POPPED, "messages of a pop")
@@ -116,14 +119,19 @@ def _answer(context: BrokerContext, held: HeldPop) -> bool:
         # Begun anywhere, as in RocketMQ, so that no queue is served before all others.
         first = random.randrange(topic.read_queues)
         queues = [(first + at) % topic.read_queues for at in range(topic.read_queues)]
+    keys = [(header.group, header.topic, queue_id) for queue_id in queues]
+    if not header.order:
+        # First, as it is older. Every pop of the topic has a share in it.
+        retries = real_topic(header.topic, header.group, RETRIES)
+        if context.topics.sendable(retries) is not None:
+            keys.insert(0, (header.group, retries, 0))
     found: list[_Found] = []
     held.look_ms = held.deadline_ms
     left, left_bytes = header.max_messages, context.config.max_pull_bytes
-    for queue_id in queues:
+    for key in keys:
         if left <= 0 or left_bytes <= 0:
             break
-        key = header.group, header.topic, queue_id
-        until_ms = context.pop_leases.blocked_until_ms(key, header.attempt_id)
+        until_ms = _blocked_until_ms(context, header, key)
         if context.offsets.is_resetting(key) or context.topics.is_ending(header.topic):
             until_ms = -1  # its end wakes this pop
         if until_ms:
@@ -138,6 +146,13 @@ def _answer(context: BrokerContext, held: HeldPop) -> bool:
     if found:
         _grant(context, held, found)
     return bool(found)
+
+
+def _blocked_until_ms(context: BrokerContext, header: PopHeader, key: OffsetKey) -> int:
+    """Return when a queue may be popped; 0: now, -1: when what changes it now is durable."""
+    if header.order:
+        return context.pop_leases.blocked_until_ms(key, header.attempt_id)
+    return -1 if context.open_pops.is_popping(key) else 0
 
 
 def _look_into(
@@ -162,13 +177,13 @@ def _look_into(
         # Other tags only, or the gap of a restored back-up. The move wakes this pop.
         _move(context, key, context.store.next_stored(log, end))
         return None
-    return _Found(key, start, queue_offsets(body), body, log.max_offset - end)
+    return _Found(key, start, end, queue_offsets(body), body, log.max_offset - end)
 
 
 def _first_offset(context: BrokerContext, header: PopHeader, log: QueueLog) -> int:
     """Return where a group without an offset starts, as RocketMQ's broker decides it."""
-    if header.init_mode == _FROM_FIRST:
-        return log.min_offset
+    if header.init_mode == _FROM_FIRST or log.topic != header.topic:
+        return log.min_offset  # messages to repeat were never skipped
     if context.config.new_groups_start_at_zero and log.min_offset == 0:
         return 0
     return max(log.max_offset - 1, 0)  # its last message is popped
@@ -185,40 +200,73 @@ def _move(context: BrokerContext, key: OffsetKey, offset: int) -> None:
 
 
 def _grant(context: BrokerContext, held: HeldPop, found: Sequence[_Found]) -> None:
-    header, now_ms = held.header, context.steady.ms()
-    batches = []
-    for part in found:
-        before = context.pop_leases.get(part.key)
-        lease = next_lease(before, now_ms, header.invisible_ms, header.attempt_id, part.offsets)
-        batches.append((part.key, part.start, lease))
+    header = held.header
+    leases = [_lease_of(context, header, part) for part in found]
     # One time for all queues of an answer, which has one field for it.
-    pop_ms = max(lease.pop_ms for _, _, lease in batches)
-    for _, _, lease in batches:
+    pop_ms = max(lease.pop_ms for lease in leases)
+    for lease in leases:
         lease.pop_ms = pop_ms
 
     def answer() -> None:
-        context.held_pops.note_lease((header.group, header.topic), pop_ms + header.invisible_ms)
-        parts = [
-            PoppedOffsets(key[2], start, lease.offsets, lease.deliveries)
-            for key, start, lease in batches
-        ]
-        body = b"".join([part.body for part in found])
+        if header.order:
+            context.held_pops.note_lease((header.group, header.topic), pop_ms + header.invisible_ms)
+        parts, bodies = [], []
+        for part, lease in zip(found, leases, strict=True):
+            is_retry = part.key[1] != header.topic
+            kind = RETRIES if is_retry else NORMAL
+            parts.append(
+                PoppedOffsets(part.key[2], part.start, lease.offsets, lease.deliveries, kind)
+            )
+            bodies.append(_repeated(context, header, part, lease) if is_retry else part.body)
+        body = b"".join(bodies)
         context.statistics.bytes_pulled += len(body)
         reply = PopReplyHeader(
             pop_ms,
             header.invisible_ms,
-            ORDERED,
+            _revive_queue(header),
             sum(part.rest for part in found),
             *offsets_to_texts(parts),
-            fenced=True if header.fenced else None,
+            fenced=True if header.fenced and header.order else None,
         )
         held.connection.reply(held.request, ResponseCode.SUCCESS, reply.to_ext(), body, "FOUND")
 
-    context.pop_leases.grant(batches, context.when_durable(held.connection, held.request, answer))
+    done = context.when_durable(held.connection, held.request, answer)
+    both = zip(found, leases, strict=True)
+    if header.order:
+        context.pop_leases.grant([(part.key, part.start, lease) for part, lease in both], done)
+    else:
+        context.open_pops.grant([(part.key, part.end, lease) for part, lease in both], done)
+
+
+def _lease_of(context: BrokerContext, header: PopHeader, part: _Found) -> PopLease:
+    if not header.order:
+        return context.open_pops.next_lease(part.key, header.invisible_ms, part.offsets)
+    before, now_ms = context.pop_leases.get(part.key), context.steady.ms()
+    return next_lease(before, now_ms, header.invisible_ms, header.attempt_id, part.offsets)
+
+
+def _revive_queue(header: PopHeader) -> int:
+    return ORDERED if header.order else UNORDERED
+
+
+def _repeated(context: BrokerContext, header: PopHeader, part: _Found, lease: PopLease) -> bytes:
+    """Return messages of a retry topic as RocketMQ's broker sends them: as of the topic itself."""
+    found = []
+    for record in split_records(part.body):
+        message = StoredMessage.read(record)
+        handle = PopHandle(
+            part.start, lease.pop_ms, lease.invisible_ms, UNORDERED, RETRIES,
+            context.config.broker_name, message.queue_id,
+        )  # fmt: skip
+        properties = props.decode_bytes(message.properties)
+        properties[props.POP_HANDLE] = handle.text(message.queue_offset)
+        found.append(message.rewritten(header.topic, props.encode(properties)))
+    return b"".join(found)
 
 
 def _reply_nothing(context: BrokerContext, held: HeldPop, code: int) -> None:
-    reply = PopReplyHeader(context.steady.ms(), held.header.invisible_ms, ORDERED)
+    header = held.header
+    reply = PopReplyHeader(context.steady.ms(), header.invisible_ms, _revive_queue(header))
     held.connection.reply(held.request, code, reply.to_ext(), remark="NO_MESSAGE_IN_QUEUE")
 
 
@@ -228,6 +276,8 @@ def acknowledge(context: BrokerContext, connection: BrokerConnection, request: C
     log = _log_of(context, header.topic, header.queue_id)
     if not log.min_offset <= header.offset <= log.max_offset:
         raise RequestRefused(ResponseCode.NO_MESSAGE, _not_stored(header.offset, log))
+    # Here the topic is named as it is, in batches by its kind.
+    handle = replace(handle, topic_kind=NORMAL)
     ack = BatchAck(header.group, header.topic, handle, (header.offset,))
     again = partial(acknowledge, context, connection, request)
     _acknowledge(
@@ -250,7 +300,7 @@ def _acknowledge(
     context: BrokerContext,
     connection: BrokerConnection,
     request: Command,
-    acks: Iterable[BatchAck],
+    acks: Sequence[BatchAck],
     again: partial[None],
     *,
     is_fenced: bool,
@@ -262,8 +312,11 @@ def _acknowledge(
         is_strict: refuse a message that is not of its batch.
     """
     changes: dict[OffsetKey, PopLease] = {}
+    unordered = [ack for ack in acks if not ack.handle.is_ordered]
+    if unordered:
+        _acknowledge_unordered(context, connection, request, unordered)
+        return
     for ack in acks:
-        _require_ordered(ack.handle)
         _log_of(context, ack.topic, ack.handle.queue_id)
         key = ack.group, ack.topic, ack.handle.queue_id
         if context.is_moving(key):
@@ -307,18 +360,36 @@ def _acknowledge(
         context.pop_leases.change(key, lease, moved, done)
 
 
+def _acknowledge_unordered(
+    context: BrokerContext, connection: BrokerConnection, request: Command, acks: Sequence[BatchAck]
+) -> None:
+    """Acknowledge messages of batches without order; what is over is answered with success, too."""
+    statements = []
+    for ack in acks:
+        topic = real_topic(ack.topic, ack.group, ack.handle.topic_kind)
+        _log_of(context, topic, ack.handle.queue_id)
+        key = ack.group, topic, ack.handle.queue_id
+        lease = context.open_pops.get(key, ack.handle.pop_ms)
+        if lease is not None:
+            own = [offset for offset in ack.offsets if offset in lease.offsets]
+            statements.append(context.open_pops.put(key, lease.acknowledged(own)))
+    context.store.submit(Write(context.when_durable(connection, request), statements=statements))
+
+
 def change_invisible(
     context: BrokerContext, connection: BrokerConnection, request: Command
 ) -> None:
     """Change when a message may be popped again: renew its lease, or give it back."""
     header = ChangeInvisibleHeader.from_ext(request.ext)
     handle = PopHandle.of_text(header.handle)
-    _require_ordered(handle)
     _check_range(header.invisible_ms, 0, MAX_INVISIBLE_MS, "invisible time in ms")
     log = _log_of(context, header.topic, header.queue_id)
     if not log.min_offset <= header.offset < log.max_offset:
         raise RequestRefused(ResponseCode.NO_MESSAGE, _not_stored(header.offset, log))
     key = header.group, header.topic, header.queue_id
+    if not handle.is_ordered:
+        _change_unordered(context, connection, request, header, handle)
+        return
     if context.is_moving(key):
         again = partial(change_invisible, context, connection, request)
         _handle_later(context, connection, request, again)
@@ -341,6 +412,28 @@ def change_invisible(
     context.pop_leases.change(key, changed, None, done)
 
 
+def _change_unordered(
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    header: ChangeInvisibleHeader,
+    handle: PopHandle,
+) -> None:
+    key = header.group, header.topic, header.queue_id
+    lease = context.open_pops.get(key, handle.pop_ms)
+    reply, statements = ChangeInvisibleReplyHeader(), []
+    if lease is not None and header.offset in lease.offsets and header.offset not in lease.acked:
+        visible_ms = context.steady.ms() + header.invisible_ms
+        statements = [context.open_pops.put(key, lease.extended(header.offset, visible_ms))]
+        reply = ChangeInvisibleReplyHeader(lease.pop_ms, visible_ms - lease.pop_ms, UNORDERED)
+
+    def answer() -> None:
+        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
+
+    done = context.when_durable(connection, request, answer)
+    context.store.submit(Write(done, statements=statements))
+
+
 def _current(
     context: BrokerContext, key: OffsetKey, handle: PopHandle, is_fenced: bool
 ) -> PopLease | None:
@@ -360,14 +453,6 @@ def _current(
         f"queue {key[2]} of topic {key[1]!r}, group {key[0]!r}: the batch that was popped at "
         f"{handle.pop_ms} is over, the broker {known}",
     )
-
-
-def _require_ordered(handle: PopHandle) -> None:
-    if not handle.is_ordered:
-        raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER,
-            "the embedded broker pops in order only, and the handle is of another pop",
-        )
 
 
 def _log_of(context: BrokerContext, name: str, queue_id: int) -> QueueLog:

@@ -152,7 +152,7 @@ def _commit(context: BrokerContext, connection: BrokerConnection, header: PullHe
     elif not (
         context.is_moving(key)
         or context.offsets.has_unseen_reset(key)
-        or context.pop_leases.is_behind(key, header.commit_offset)
+        or context.is_behind(key, header.commit_offset)
     ):
         context.offsets.commit(key, header.commit_offset, finish)
 

@@ -28,6 +28,7 @@ from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
 from ordermq.broker.transactions import TRANSACTION_BITS
 from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.model import properties as props
+from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
 from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic, retry_topic
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.stored_message import StoredMessage
@@ -42,8 +43,6 @@ from ordermq.remoting.rare_headers import (
 )
 
 log = logging.getLogger("ordermq.broker")
-
-_FIRST_RETRY_LEVEL = 3  # as in Java: retry n waits at delay level 3 + n, the first one 10 s
 
 
 def send_long(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -403,7 +402,7 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
         properties.pop(props.DELAY, None)
     else:
         topic = retry_topic(group.name)
-        level = header.delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
+        level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         properties[props.DELAY] = str(level)
     target = context.routing.route(topic, 0, props.encode(properties))
     writer = core.RecordWriter(

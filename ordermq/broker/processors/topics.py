@@ -71,6 +71,7 @@ def delete(context: BrokerContext, connection: BrokerConnection, request: Comman
     def deleted() -> None:
         context.offsets.forget_topic(name)
         context.pop_leases.forget_topic(name)
+        context.open_pops.forget(topic=name)
         # Whoever waits for a message of the topic learns now that there will be none.
         context.long_polling.answer_topic(name)
         context.held_pops.wake_topic(name)

@@ -67,9 +67,11 @@ _SCHEMA = (
     " PRIMARY KEY (grp, queue)) WITHOUT ROWID",
 )
 # Made in older databases, too, when they are opened.
-_POP_LEASES = (
+_POP_TABLES = (
     "CREATE TABLE IF NOT EXISTS pop_leases (grp TEXT, topic TEXT, queue_id INTEGER, lease TEXT,"
-    " PRIMARY KEY (grp, topic, queue_id)) WITHOUT ROWID"
+    " PRIMARY KEY (grp, topic, queue_id)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS open_pops (grp TEXT, topic TEXT, queue_id INTEGER,"
+    " pop_ms INTEGER, lease TEXT, PRIMARY KEY (grp, topic, queue_id, pop_ms)) WITHOUT ROWID",
 )
 
 
@@ -418,8 +420,9 @@ class Store(ProcessBound):
                 f"{self.path} is a database, but not one of this version of ordermq: "
                 "give another path, or upgrade"
             )
-        if "pop_leases" not in tables:
-            self._writer.execute(_POP_LEASES)
+        if not tables.issuperset(("pop_leases", "open_pops")):
+            for sql in _POP_TABLES:
+                self._writer.execute(sql)
         for row, topic, queue_id in self._reader.execute("SELECT id, topic, queue_id FROM queues"):
             found = QueueLog(row, topic, queue_id, is_stored=True)
             first, last = self._reader.execute(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from ordermq import core
@@ -64,6 +65,9 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
 _log = logging.getLogger("ordermq.consumer")
+# Has a failed message delivered again, at a delay level, or makes it a dead letter after so many
+# retries. Raises RemotingError or RouteError if it is not known whether it did.
+DeliverLater = Callable[[MessageView, int, int], Coroutine[Any, Any, None]]
 _TO_DEAD_LETTERS = -1  # as a delay level
 _TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
 # A listener that only counts takes 0.2 us, passing a queue on to the next worker some 5 us. But
@@ -89,6 +93,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     """Calls a listener for batches of any queue at once; fulfils `Receiver`.
 
     Args:
+        deliver_later: has failed messages delivered again, in a group that pops; else the brokers
+            store them in its retry topic.
         is_broadcasting: failed messages are dropped, as in Java: a copy in a retry topic would be
             delivered to all members.
     """
@@ -107,6 +113,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         user_code: UserCode,
         policy: DeadLetter,
         guard: DeadLetterGuard,
+        deliver_later: DeliverLater | None,
+        *,
         is_broadcasting: bool,
     ) -> None:
         super().__init__(
@@ -124,6 +132,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         self._max_retries = policy.max_attempts - 1
         self._failures = FailureHandler(client, group, config, policy, recorder, statistics, guard)
         self._guard = guard
+        self._pops = deliver_later is not None
+        self._deliver_later = deliver_later or partial(send_back, client, group)
         self._is_broadcasting = is_broadcasting
         differing: dict[str, Any] = {
             "context": ConcurrentContext,
@@ -174,7 +184,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     # A run.
 
     def _plan_of(self, assigned: AssignedQueue) -> core.contract.ConsumePlan:
-        is_retry = assigned.queue.topic.startswith(RETRY_PREFIX)
+        # A popped queue has either, and its runs keep their plan.
+        is_retry = self._pops or assigned.queue.topic.startswith(RETRY_PREFIX)
         return self._retry_plan if is_retry else self._plan
 
     def _begin_retried(self, context: ConcurrentContext) -> None:
@@ -286,7 +297,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 if message.queue_offset not in kept:
                     epoch = claim.lease.epoch
                     self._recorder.record_messages(
-                        EventType.DIVERT, assigned.queue, epoch, [message]
+                        EventType.DIVERT, message.message_queue, epoch, [message]
                     )
         is_outage = treatment.delay_level is None
         counts = assigned.outages if is_outage else assigned.attempts
@@ -334,7 +345,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         if delay_level >= 0 and message.reconsume_times < max_retries:
             return await self._is_sent(
                 message,
-                send_back(self._client, self._group, message, delay_level, max_retries),
+                self._deliver_later(message, delay_level, max_retries),
             )
         async with self._guard.moving(treatment.since_ms) as may_move:
             if not may_move:

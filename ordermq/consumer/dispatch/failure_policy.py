@@ -33,6 +33,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.model import properties as props
+from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
@@ -42,7 +43,6 @@ from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 MAX_RECONSUME_TIMES = 16  # where nobody says otherwise, as in Java's concurrent groups
-_FIRST_RETRY_LEVEL = 3  # attempt n waits at delay level 3 + n as in Java: 10 s, 30 s, 1 min ..
 _MIN_PAUSE_MS, _MAX_PAUSE_MS = 10, 30_000
 
 
@@ -628,7 +628,7 @@ async def send_back(
         offset = message.queue_offset
         _log.info("%s: broker refused offset %d, sending a copy instead: %s", queue, offset, error)
     times = max_retries + 1 if delay_level < 0 else message.reconsume_times + 1
-    level = max(delay_level, 0) or _FIRST_RETRY_LEVEL + message.reconsume_times
+    level = max(delay_level, 0) or FIRST_RETRY_LEVEL + message.reconsume_times
     await _store_again(client, group, message, times, max_retries, level)
 
 

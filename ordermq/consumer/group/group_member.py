@@ -69,6 +69,7 @@ from ordermq.value import Record, Value
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
+    from ordermq.consumer.dispatch.concurrent import DeliverLater
     from ordermq.consumer.offsets.local_offsets import OffsetFile
     from ordermq.consumer.offsets.offset_store import AnyOffsetStore
     from ordermq.consumer.offsets.store_offsets import StoreOffsets
@@ -92,13 +93,17 @@ TopicCallback = Callable[[str, list[MessageQueue]], object]
 
 
 class ReceiverParts(Value):
-    """The parts of a member that its receiver may use."""
+    """The parts of a member that its receiver may use.
+
+    Args: deliver_later: of a member that pops; others send failed messages back to the brokers.
+    """
 
     client: ClientSession
     offsets: OffsetCommitter
     recorder: EventRecorder
     statistics: ConsumerStatistics
     user_code: UserCode
+    deliver_later: DeliverLater | None
 
 
 class MemberSettings(Record, kw_only=True):
@@ -219,7 +224,14 @@ class GroupMember(ProcessBound):
         )
         # Each part is made after the parts it uses; it reaches later ones through callbacks.
         self._receiver = settings.make_receiver(
-            ReceiverParts(client, self.offsets, self._recorder, statistics, settings.user_code)
+            ReceiverParts(
+                client,
+                self.offsets,
+                self._recorder,
+                statistics,
+                settings.user_code,
+                None if pop is None else pop.leases.return_later,
+            )
         )
         self._fetcher = self._choose_fetcher(pop)
         self._locks = self._choose_locks(pop, at_broker)
@@ -294,6 +306,7 @@ class GroupMember(ProcessBound):
             self._recorder,
             settings.statistics,
             held=lambda: self._rebalancer.assigned(),
+            is_ordered=settings.uses_locks,
             from_first=settings.rebalance.consume_from_where is ConsumeFromWhere.FIRST_OFFSET,
         )
 
@@ -617,6 +630,8 @@ class GroupMember(ProcessBound):
             )
         if self._rebalancer.membership.problem:
             reasons.append(f"group {self._group}: {self._rebalancer.membership.problem}")
+        if self._check.twice:
+            reasons.append(self._check.twice)
         if self._settings.guard.reason:
             reasons.append(self._settings.guard.reason)
         if self._locks.refusals:

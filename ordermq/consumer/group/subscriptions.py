@@ -101,6 +101,9 @@ class SubscriptionCheck:
         subscriptions: returns what this member shares with its group at this moment.
         is_ordered: whether this member consumes in order.
         pops: whether it pops, instead of pulling.
+    Attributes:
+        twice: that, and why, messages are consumed twice now; empty if the neighbour pops or pulls
+            as this member does.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class SubscriptionCheck:
         self._subscriptions = subscriptions
         self._is_ordered = is_ordered
         self._pops = pops
+        self.twice = ""
         self._wake = asyncio.Event()
         self._warned: set[str] = set()
         self._checked_topics: set[str] = set()
@@ -169,16 +173,20 @@ class SubscriptionCheck:
             try:
                 ids = await self._client.api.consumer_ids(address, self._group)
                 neighbour = neighbour_of(self._client.client_id, ids)
+                twice = ""
                 if neighbour is not None:
                     theirs = await self._client.api.member_subscriptions(
                         address, self._group, neighbour
                     )
+                    if own.pops != theirs.pops:
+                        twice = f"group {self._group}: {_twice(own)} at member {neighbour}"
                     for problem in differences(own, theirs, retry_topic(self._group)):
                         self._warn(
                             f"group {self._group}: {problem} at member {neighbour}. Messages get "
                             "lost or come out of order: all members of a group must subscribe and "
                             "listen alike; give one of the two a group of its own"
                         )
+                self.twice = twice
                 return  # every broker has the same list: one is enough
             except OrderMQError as error:
                 _log.debug("%s: members not compared: %s", address, error)
@@ -205,12 +213,14 @@ def differences(own: MemberSubscriptions, theirs: MemberSubscriptions, retry: st
             f"listening is {ways[bool(own.is_orderly)]} here and {ways[bool(theirs.is_orderly)]}"
         )
     if own.pops != theirs.pops:
-        # Neither way knows of the other's locks or leases.
-        ways = ("by pulls", "by pop")
-        found.append(
-            f"each message is consumed twice, {ways[own.pops]} here and {ways[theirs.pops]}"
-        )
+        found.append(_twice(own))
     return found
+
+
+def _twice(own: MemberSubscriptions) -> str:
+    # Neither way knows of the other's locks or leases.
+    ways = ("by pulls", "by pop")
+    return f"each message is consumed twice, {ways[own.pops]} here and {ways[not own.pops]}"
 
 
 def _described(subscriptions: Mapping[str, str], topic: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ordermq.client.connections import is_forbidden
@@ -61,7 +61,7 @@ class QueuePops:
         self._asked_ms = 0
         self._refusal = ""
         self.task: asyncio.Task[None] | None = None
-        self.poll: asyncio.Task[PoppedBatch | None] | None = None
+        self.poll: asyncio.Task[Sequence[PoppedBatch]] | None = None
         self.subscribe(subscription)
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -103,6 +103,8 @@ class QueuePops:
             # Its lease is over and its listener still runs; or somebody paused it.
             self._polled_ms = self._client.clock.now_ms()
             await wait_until_set(self._wake, self._client.clock, _LOOK_MS)
+        elif (waiting := self._leases.take_waiting(assigned.queue)) is not None:
+            await self._begin(waiting)
         else:
             await self._pop()
         return True
@@ -130,7 +132,7 @@ class QueuePops:
         # A task of its own: whoever ends this loop must not lose what the broker may be sending.
         self.poll = asyncio.ensure_future(work)
         try:
-            batch = await asyncio.shield(self.poll)
+            batches = await asyncio.shield(self.poll)
         except ProtocolError as error:
             self._statistics.add("bad_answers")
             self._statistics.add("pull_errors")
@@ -148,21 +150,28 @@ class QueuePops:
         self.poll = None
         self._attempt_id = ""
         self._polled_ms, self._refusal = clock.now_ms(), ""
-        if batch is None:
+        if not batches:
             self._statistics.add("pulls")
-        elif not self._leases.begin(assigned, batch):
-            await self._leases.return_batch(batch)
-        else:
+            return
+        self._leases.keep(assigned.queue, batches[1:])
+        await self._begin(batches[0])
+
+    async def _begin(self, batch: PoppedBatch) -> None:
+        if self._leases.begin(self.assigned, batch):
             self._accept(batch)
+        else:
+            await self._leases.return_batch(batch)
 
     def _accept(self, batch: PoppedBatch) -> None:
         assigned = self.assigned
         self._statistics.pulled(assigned.queue, len(batch.offsets), self._asked_ms)
-        assigned.max_offset = max(assigned.max_offset, batch.end)
+        assigned.source = batch.queue
+        if batch.queue == assigned.queue:
+            assigned.max_offset = max(assigned.max_offset, batch.end)
         generation = assigned.generation
         try:
             messages = self._client.api.batch(
-                assigned.queue, batch.body, self._tags, batch.start, batch.end
+                batch.queue, batch.body, self._tags, batch.start, batch.end
             )
         except ProtocolError as error:
             self._statistics.add("bad_answers")
@@ -194,11 +203,10 @@ class QueuePops:
         if poll is None:
             return
         try:
-            batch = await poll
+            batches = await poll
         except OrderMQError:
             return  # nothing came; had the broker leased something, its time ends
-        if batch is not None:
-            await self._leases.return_batch(batch)
+        await asyncio.gather(*map(self._leases.return_batch, batches))
 
 
 class PopFetcher:

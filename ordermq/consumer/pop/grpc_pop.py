@@ -79,15 +79,16 @@ class GrpcPop:
 
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
-    ) -> PoppedBatch | None:
+    ) -> Sequence[PoppedBatch]:
         place = queue.topic, queue.broker_name
         feed = self._feeds.get(place)
         if feed is None:
             feed = self._feeds[place] = _Feed(self, self._client, *place)
         batch = await feed.next_of(queue, subscription, self._config.pop_poll_ms)
-        if batch is not None:
-            self._batches[queue] = batch
-        return batch
+        if batch is None:
+            return ()
+        self._batches[queue] = batch
+        return (batch,)
 
     async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
         assert isinstance(batch, GrpcBatch)
@@ -120,6 +121,11 @@ class GrpcPop:
 
     async def give_back(self, batch: PoppedBatch) -> None:
         await self._change(batch, 0)
+
+    async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
+        assert isinstance(batch, GrpcBatch)
+        async with batch.turn:
+            await self._change_one(batch, offset, delay_ms)
 
     async def forward(self, message: MessageView, group: str, attempts: int) -> None:
         """Move a message of the batch in progress to the group's dead letters.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -17,12 +18,15 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
 from ordermq.events import BY_COMMIT, EventType
 from ordermq.leases.lease import UNLOCKED, Lease
+from ordermq.model.delay_levels import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL
+from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
 # Of a queue between two batches: there is nothing to work, so nothing may end.
 RESTING = UNLOCKED._replace(token_problem="no batch of the queue is popped now")
 _ACK_RETRY_MS = 100
+_NO_ORDER = "members of a concurrent group work a queue side by side; use an orderly listener"
 _NO_FENCE = (
     "RocketMQ's brokers take what a member says of a batch that is no longer its own, and forget "
     "leases in a crash; use consume_mode='pull' where a late writer must be refused"
@@ -36,6 +40,8 @@ class PopLeases:
     `RESTING`, which allows nothing as there is nothing to consume.
 
     Args:
+        is_ordered: a queue has one batch in the whole group. Else each message is leased by itself,
+            and members pop a queue side by side.
         held: returns the queues held at this moment.
     """
 
@@ -50,6 +56,8 @@ class PopLeases:
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
+        *,
+        is_ordered: bool,
     ) -> None:
         self.refusals: dict[str, str] = {}
         self._client = client
@@ -62,6 +70,9 @@ class PopLeases:
         self._renew_ms = max(self._duration_ms // 3, 1)
         self._retry_ms = max(min(lease.lock_retry_ms, self._renew_ms // 10), 1)
         self._batches: dict[MessageQueue, PoppedBatch] = {}
+        self._waiting: dict[MessageQueue, list[PoppedBatch]] = {}
+        self._is_ordered = is_ordered
+        self._numbers = itertools.count(1)  # of batches without order
         self._wake = asyncio.Event()
 
     # Locks
@@ -86,6 +97,7 @@ class PopLeases:
         """Give what is not acknowledged of a queue to the other members."""
         batch, lease = self._batches.pop(assigned.queue, None), assigned.lease
         assigned.discard()
+        await asyncio.gather(*map(self.return_batch, self._waiting.pop(assigned.queue, ())))
         if batch is None or lease is None or not lease.is_lock or batch.is_acknowledged:
             return
         self._recorder.record(EventType.UNLOCK, assigned.queue, lease.epoch)
@@ -95,6 +107,8 @@ class PopLeases:
         """Nothing is leased yet of a queue that is not taken."""
 
     def connection_lost(self, address: str) -> None:
+        if not self._is_ordered:
+            return  # at worst what a broker has forgotten comes twice
         names = self._client.routes.brokers_at(address)
         for assigned in self._held():
             lease = assigned.lease
@@ -106,6 +120,8 @@ class PopLeases:
                 assigned.lose_lease("the connection to a broker that may forget leases broke")
 
     def master_moved(self, broker_name: str) -> None:
+        if not self._is_ordered:
+            return
         for assigned in self._held():
             lease = assigned.lease
             if lease is not None and lease.is_lock and assigned.queue.broker_name == broker_name:
@@ -130,7 +146,15 @@ class PopLeases:
                 assigned.regain(RESTING, assigned.committed_offset)
             elif lease.is_lock and self._due_ms(lease) <= now_ms:
                 due.append(assigned)
-        await asyncio.gather(*map(self._renew, due))
+        waiting = [
+            (queue, batch)
+            for queue, batches in self._waiting.items()
+            for batch in batches
+            if batch.asked_ms + self._renew_ms <= now_ms
+        ]
+        await asyncio.gather(
+            *map(self._renew, due), *(self._renew_waiting(*each) for each in waiting)
+        )
         await wait_until_set(self._wake, self._client.clock, self._pause_ms())
 
     # Batches, for the fetcher.
@@ -142,18 +166,46 @@ class PopLeases:
             return None
         return batch
 
+    def keep(self, queue: MessageQueue, batches: Iterable[PoppedBatch]) -> None:
+        """Keep batches that came with another one, until the queue can take them."""
+        self._waiting.setdefault(queue, []).extend(batches)
+
+    def take_waiting(self, queue: MessageQueue) -> PoppedBatch | None:
+        """Return the next batch that was kept; None: there is none."""
+        waiting = self._waiting.get(queue)
+        return waiting.pop(0) if waiting else None
+
+    async def return_later(self, message: MessageView, delay_level: int, max_retries: int) -> None:
+        """Have a failed message delivered again later; fulfils `SendBack`.
+
+        Raises: RemotingError, RouteError: it is not known whether it is.
+        """
+        queue, offset = message.message_queue, message.queue_offset
+        for batch in self._batches.values():
+            if batch.queue == queue and offset in batch.offsets:
+                break
+        else:
+            return  # its lease is over, and it comes again by itself
+        level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        # Before the request: what may have been done must not be acknowledged.
+        batch.returned.add(offset)
+        try:
+            await self._transport.return_later(batch, offset, DELAY_LEVELS_MS[level - 1])
+        except (RemotingError, RouteError):
+            batch.returned.discard(offset)
+            raise
+
     def batch_at(self, queue: MessageQueue) -> PoppedBatch | None:
         """Return the batch of a queue that was begun last, in progress or not."""
         return self._batches.get(queue)
 
     def begin(self, assigned: AssignedQueue, batch: PoppedBatch) -> bool:
         """Begin the lease of a batch that was just popped; False: the queue cannot take it now."""
-        lease = Lease(
-            batch.epoch,
-            batch.asked_ms + self._duration_ms - self._margin_ms,
-            batch.is_fenced,
-            "" if batch.is_fenced else _NO_FENCE,
-        )
+        if not self._is_ordered:
+            batch.epoch = next(self._numbers)  # two of one millisecond would be one
+        problem = "" if batch.is_fenced else _NO_FENCE if self._is_ordered else _NO_ORDER
+        deadline_ms = batch.asked_ms + self._duration_ms - self._margin_ms
+        lease = Lease(batch.epoch, deadline_ms, batch.is_fenced, problem)
         if not lease.is_valid(self._client.clock.now_ms()):
             return False
         assigned.may_hold_back = False
@@ -181,6 +233,16 @@ class PopLeases:
         except (RemotingError, RouteError) as error:
             # Not tried again: its time ends.
             self._client.report_failure(batch.queue.broker_name, "give a batch back", error)
+
+    async def _renew_waiting(self, queue: MessageQueue, batch: PoppedBatch) -> None:
+        sent_ms = self._client.clock.now_ms()
+        try:
+            await self._transport.extend(batch)
+        except (RemotingError, RouteError) as error:
+            # A batch whose lease ends meanwhile is not begun: it comes again.
+            self._client.report_failure(queue.broker_name, "renew a lease", error)
+        else:
+            batch.asked_ms = sent_ms
 
     async def _renew(self, assigned: AssignedQueue) -> None:
         batch, generation, lease = self.batch_of(assigned), assigned.generation, assigned.lease
@@ -221,6 +283,10 @@ class PopLeases:
                 pause_ms = min(pause_ms, self._retry_ms)
             elif lease is not None and lease.is_lock:
                 pause_ms = min(pause_ms, max(self._due_ms(lease) - now_ms, self._retry_ms))
+        for batches in self._waiting.values():
+            for batch in batches:
+                due_ms = batch.asked_ms + self._renew_ms
+                pause_ms = min(pause_ms, max(due_ms - now_ms, self._retry_ms))
         return pause_ms
 
 

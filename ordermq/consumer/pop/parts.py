@@ -21,6 +21,7 @@ class PopParts:
     """Transport, leases, offsets and fetcher of one member, which know each other.
 
     Args:
+        is_ordered: the group consumes in order.
         from_first: a queue of which nothing is stored starts at its first message.
         held: returns the queues held at this moment.
     """
@@ -35,17 +36,33 @@ class PopParts:
         statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         *,
+        is_ordered: bool,
         from_first: bool,
     ) -> None:
         self._client = client
         self._statistics = statistics
         self._recorder = recorder
-        self._transport = self._choose_transport(group, config, from_first=from_first)
-        self.leases = PopLeases(client, self._transport, lease, config, recorder, statistics, held)
+        self._transport = self._choose_transport(
+            group, config, is_ordered=is_ordered, from_first=from_first
+        )
+        self.leases = PopLeases(
+            client,
+            self._transport,
+            lease,
+            config,
+            recorder,
+            statistics,
+            held,
+            is_ordered=is_ordered,
+        )
 
-    def _choose_transport(self, group: str, config: PopConfig, *, from_first: bool) -> PopTransport:
+    def _choose_transport(
+        self, group: str, config: PopConfig, *, is_ordered: bool, from_first: bool
+    ) -> PopTransport:
         if self._client.proxy is None:
-            return RemotingPop(self._client, group, config, from_first=from_first)
+            return RemotingPop(
+                self._client, group, config, is_ordered=is_ordered, from_first=from_first
+            )
         from ordermq.consumer.pop.grpc_pop import GrpcPop  # of an extra
 
         return GrpcPop(self._client, self._client.proxy, group, config)

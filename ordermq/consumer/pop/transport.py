@@ -5,25 +5,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
 from ordermq.errors import BrokerError, Fenced, ProtocolError
+from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import wrapped
+from ordermq.model.stored_message import StoredMessage, queue_offsets, split_records
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
+    NORMAL,
     ORDERED,
     BatchAck,
     ChangeInvisibleHeader,
+    ChangeInvisibleReplyHeader,
     PopHandle,
     PopHeader,
+    PoppedOffsets,
     PopReplyHeader,
     acks_to_body,
     offsets_of_reply,
+    real_topic,
 )
 
 _FROM_FIRST, _FROM_LAST = 0, 1
@@ -43,6 +50,7 @@ class PoppedBatch:
             lease from a later time.
     Attributes:
         acknowledged: everything before this offset is.
+        returned: offsets of messages that come again, to whoever pops them.
         is_releasing: the last acknowledgement is on its way, and with it the queue to others.
     """
 
@@ -64,6 +72,7 @@ class PoppedBatch:
         self.is_fenced = is_fenced
         self.asked_ms = asked_ms
         self.acknowledged = start
+        self.returned: set[int] = set()
         self.is_releasing = False
 
     @property
@@ -77,7 +86,45 @@ class PoppedBatch:
 
     def unacknowledged(self, end: int) -> list[int]:
         """Return the offsets before `end` that are not acknowledged yet."""
-        return [offset for offset in self.offsets if self.acknowledged <= offset < end]
+        return [
+            offset
+            for offset in self.offsets
+            if self.acknowledged <= offset < end and offset not in self.returned
+        ]
+
+
+def _split(body: bytes, parts: Sequence[PoppedOffsets]) -> list[bytes]:
+    """Return the records of each part of a pop's answer.
+
+    Raises: ProtocolError: one is of none, or is missing.
+    """
+    found: dict[tuple[bool, int], list[bytes]] = {
+        (part.kind == NORMAL, part.queue_id): [] for part in parts
+    }
+    wanted = {(place, at) for place, part in zip(found, parts, strict=True) for at in part.offsets}
+    for record in split_records(body):
+        message = StoredMessage.read(record)
+        properties = props.decode_bytes(message.properties)
+        is_own = props.POP_HANDLE not in properties
+        if not is_own:
+            # RocketMQ puts the topic into its place. Views look for it here, and read the retry
+            # topic there.
+            properties.setdefault(props.RETRY_TOPIC, message.topic)
+            record = message.rewritten(message.topic, props.encode(properties))
+        place = is_own, message.queue_id
+        if (place, message.queue_offset) not in wanted:
+            raise ProtocolError(f"offset {message.queue_offset} was popped, but not named")
+        wanted.discard((place, message.queue_offset))
+        found[place].append(record)
+    if wanted or len(found) < len(parts):
+        raise ProtocolError(f"{len(wanted)} messages were popped, and are not in the answer")
+    for records in found.values():
+        records.sort(key=_offset_of)
+    return list(map(b"".join, found.values()))
+
+
+def _offset_of(record: bytes) -> int:
+    return queue_offsets(record)[0]
 
 
 class PopTransport(Protocol):
@@ -89,8 +136,11 @@ class PopTransport(Protocol):
 
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
-    ) -> PoppedBatch | None:
-        """Wait for messages of a queue; None: there were none in the time of a poll.
+    ) -> Sequence[PoppedBatch]:
+        """Wait for messages of a queue; nothing: there were none in the time of a poll.
+
+        In order there is one batch. Without, there may be others of the topic of messages to
+        repeat, which is popped with each of the topic's queues.
 
         Args:
             attempt_id: the one of the last call if that had no answer: its messages come again.
@@ -106,34 +156,60 @@ class PopTransport(Protocol):
     async def give_back(self, batch: PoppedBatch) -> None:
         """End the lease of what is not acknowledged, for other members to take."""
 
+    async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
+        """Have one message of a batch without order delivered again after a while."""
+
     async def close(self) -> None:
         """Return once nothing is received any more; what came late is given back."""
 
 
 class RemotingBatch(PoppedBatch):
-    """A batch with the handle that names it to brokers."""
+    """A batch with the handle that names it to brokers.
 
-    def __init__(self, *given: Any, handle: PopHandle) -> None:
+    Args:
+        topic: that was popped; the queue of a batch of messages to repeat is of another one.
+    Attributes:
+        renewed: handles of messages that were renewed one by one, by offset.
+    """
+
+    def __init__(self, *given: Any, topic: str, handle: PopHandle) -> None:
         super().__init__(*given)
+        self.topic = topic
         self.handle = handle
+        self.renewed: dict[int, PopHandle] = {}
+        # A renewal replaces handles, so that no acknowledgement may be under way meanwhile.
+        self.turn = asyncio.Lock()
+
+    def handle_of(self, offset: int) -> PopHandle:
+        return self.renewed.get(offset, self.handle)
 
 
 class RemotingPop:
     """POP over the protocol of brokers; fulfils `PopTransport`."""
 
     def __init__(
-        self, client: ClientSession, group: str, config: PopConfig, *, from_first: bool
+        self,
+        client: ClientSession,
+        group: str,
+        config: PopConfig,
+        *,
+        is_ordered: bool,
+        from_first: bool,
     ) -> None:
         self._client = client
         self._group = group
         self._config = config
+        self._is_ordered = is_ordered
+        # Names in a batch's acknowledgement, and in the names of topics of messages to repeat, are
+        # out of reach for the layer that adds namespaces.
+        self._full_group = wrapped(client.config.namespace, group)
         # Members store where a queue starts before they pop it; this is for a queue of a broker
         # that has lost that.
         self._init_mode = _FROM_FIRST if from_first else _FROM_LAST
 
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
-    ) -> PoppedBatch | None:
+    ) -> Sequence[PoppedBatch]:
         config, clock = self._config, self._client.clock
         header = PopHeader(
             self._group,
@@ -146,89 +222,146 @@ class RemotingPop:
             self._init_mode,
             subscription.expression_type,
             subscription.expression,
-            order=True,
+            order=self._is_ordered,
             attempt_id=attempt_id,
             broker_name=queue.broker_name,
-            fenced=True,
+            fenced=True if self._is_ordered else None,
         )
         asked_ms = clock.now_ms()
         timeout_ms = config.pop_poll_ms + self._client.config.request_timeout_ms
         command = Command.request(RequestCode.POP_MESSAGE, header.to_ext())
         answer = await self._request(queue, command, timeout_ms)
         if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
-            return None
+            return ()
         if answer.code == ResponseCode.POLLING_FULL:
             await clock.sleep_ms(config.pop_poll_ms)
-            return None
+            return ()
         self._check(answer, "broker refused the pop", queue)
         reply = PopReplyHeader.from_ext(answer.ext)
         parts = offsets_of_reply(reply)
-        if len(parts) != 1 or parts[0].queue_id != queue.queue_id:
+        own = [part for part in parts if part.kind == NORMAL]
+        if any(part.queue_id != queue.queue_id for part in own) or (
+            self._is_ordered and len(parts) != 1
+        ):
             raise ProtocolError(f"a pop of {queue} was answered with {len(parts)} queues' messages")
-        if reply.revive_queue != ORDERED:
-            raise ProtocolError(f"a pop of {queue} in order was answered as one without")
-        part = parts[0]
+        if (reply.revive_queue == ORDERED) != self._is_ordered:
+            ways = ("without order", "in order")
+            raise ProtocolError(
+                f"a pop of {queue} {ways[self._is_ordered]} was answered as one "
+                f"{ways[not self._is_ordered]}"
+            )
+        bodies = [answer.body] if len(parts) == len(own) == 1 else _split(answer.body, parts)
+        return [
+            self._batch(queue, reply, part, body, asked_ms)
+            for part, body in zip(parts, bodies, strict=True)
+        ]
+
+    def _batch(
+        self,
+        queue: MessageQueue,
+        reply: PopReplyHeader,
+        part: PoppedOffsets,
+        body: bytes,
+        asked_ms: int,
+    ) -> RemotingBatch:
         handle = PopHandle(
             part.start,
             reply.pop_ms,
             reply.invisible_ms,
             reply.revive_queue,
-            "0",
+            part.kind,
             queue.broker_name,
-            queue.queue_id,
+            part.queue_id,
         )
+        source = real_topic(queue.topic, self._group, part.kind)
         return RemotingBatch(
-            queue,
+            MessageQueue(source, queue.broker_name, part.queue_id),
             reply.pop_ms,
             part.start,
             part.offsets,
-            answer.body,
+            body,
             bool(reply.fenced),
             asked_ms,
+            topic=queue.topic,
             handle=handle,
         )
 
     async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
         assert isinstance(batch, RemotingBatch)
-        offsets = batch.unacknowledged(end)
-        if offsets:
-            namespace = self._client.config.namespace  # names in this body are one letter each
-            group, topic = wrapped(namespace, self._group), wrapped(namespace, batch.queue.topic)
-            ack = BatchAck(group, topic, batch.handle, offsets)
-            body = acks_to_body(batch.queue.broker_name, [ack])
-            ext = {"omqFenced": "true", "bname": batch.queue.broker_name}
-            command = Command.request(RequestCode.BATCH_ACK_MESSAGE, ext, body)
-            answer = await self._request(batch.queue, command)
-            self._check(answer, "broker did not take the acknowledgement", batch.queue, batch)
-        batch.acknowledged = max(batch.acknowledged, end)
+        async with batch.turn:
+            offsets = batch.unacknowledged(end)
+            if offsets:
+                await self._acknowledge(batch, offsets)
+            batch.acknowledged = max(batch.acknowledged, end)
+
+    async def _acknowledge(self, batch: RemotingBatch, offsets: Sequence[int]) -> None:
+        by_handle: dict[PopHandle, list[int]] = {}
+        for offset in offsets:
+            by_handle.setdefault(batch.handle_of(offset), []).append(offset)
+        topic = wrapped(self._client.config.namespace, batch.topic)
+        acks = [
+            BatchAck(self._full_group, topic, handle, those) for handle, those in by_handle.items()
+        ]
+        body = acks_to_body(batch.queue.broker_name, acks)
+        ext = {"bname": batch.queue.broker_name}
+        if self._is_ordered:
+            ext["omqFenced"] = "true"
+        command = Command.request(RequestCode.BATCH_ACK_MESSAGE, ext, body)
+        answer = await self._request(batch.queue, command)
+        self._check(answer, "broker did not take the acknowledgement", batch.queue, batch)
 
     async def extend(self, batch: PoppedBatch) -> None:
-        # One message keeps the queue from all other members; the last one is acknowledged last.
-        await self._change(batch, batch.offsets[-1], self._config.pop_invisible_ms)
+        # In order one message keeps the queue from all other members; the last one is acknowledged
+        # last. Without, each is leased by itself.
+        left = batch.offsets[-1:] if self._is_ordered else batch.unacknowledged(batch.end)
+        await self._change_all(batch, left, self._config.pop_invisible_ms)
 
     async def give_back(self, batch: PoppedBatch) -> None:
-        # Each has a time of its own, and the queue is blocked until the last of them.
-        left = batch.unacknowledged(batch.end)
-        await asyncio.gather(*(self._change(batch, offset, 0) for offset in left))
+        # Each has a time of its own; in order the queue is blocked until the last of them.
+        await self._change_all(batch, batch.unacknowledged(batch.end), 0)
+
+    async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
+        await self._change_all(batch, [offset], delay_ms)
 
     async def close(self) -> None:
         """Nothing: the fetcher waits for each pop."""
 
-    async def _change(self, batch: PoppedBatch, offset: int, invisible_ms: int) -> None:
+    async def _change_all(
+        self, batch: PoppedBatch, offsets: Sequence[int], invisible_ms: int
+    ) -> None:
         assert isinstance(batch, RemotingBatch)
+        async with batch.turn:
+            await asyncio.gather(*(self._change(batch, each, invisible_ms) for each in offsets))
+
+    async def _change(self, batch: RemotingBatch, offset: int, invisible_ms: int) -> None:
+        queue, handle = batch.queue, batch.handle_of(offset)
+        topic = queue.topic
+        if handle.topic_kind != NORMAL:
+            topic = wrapped(self._client.config.namespace, batch.topic)
+            topic = real_topic(topic, self._full_group, handle.topic_kind)
         header = ChangeInvisibleHeader(
             self._group,
-            batch.queue.topic,
-            batch.queue.queue_id,
-            batch.handle.text(offset),
+            topic,
+            queue.queue_id,
+            handle.text(offset),
             offset,
             invisible_ms,
-            batch.queue.broker_name,
-            fenced=True,
+            queue.broker_name,
+            fenced=True if self._is_ordered else None,
         )
         command = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
-        answer = await self._request(batch.queue, command)
-        self._check(answer, "broker did not change the lease", batch.queue, batch)
+        answer = await self._request(queue, command)
+        self._check(answer, "broker did not change the lease", queue, batch)
+        if not self._is_ordered:
+            # The broker has ended this lease and begun another one, of this message alone.
+            reply = ChangeInvisibleReplyHeader.from_ext(answer.ext)
+            batch.renewed[offset] = replace(
+                handle,
+                start=offset,
+                pop_ms=reply.pop_ms,
+                invisible_ms=reply.invisible_ms,
+                revive_queue=reply.revive_queue,
+            )
 
     async def _request(
         self, queue: MessageQueue, command: Command, timeout_ms: int | None = None

@@ -159,6 +159,9 @@ class AssignedQueue(core.AssignedQueue):
             counts_running=counts_running,
         )
         self.queue = queue
+        # Of its messages. Another one than `queue` while a popped batch of a retry topic is
+        # consumed in the place of the queue whose pop has brought it.
+        self.source = queue
         self.group = group
         self.may_hold_back = True  # a listener may leave messages uncommitted and get more
         self.bad_answer_at = -1  # the offset that is pulled again after a bad answer; -1: none
@@ -221,6 +224,8 @@ class AssignedQueue(core.AssignedQueue):
     @property
     def behind(self) -> int:
         """Messages of the queue at the broker that are not done."""
+        if self.source != self.queue:
+            return int(self.process_queue.message_count)
         return max(self.max_offset - self.done_offset, 0)
 
     def oldest_stored_ms(self) -> int | None:

@@ -389,7 +389,6 @@ def test_a_new_group_starts_at_the_first_message_or_the_last_as_the_pop_says(
 @pytest.mark.parametrize(
     ("fields", "code", "reason"),
     [
-        ({"order": False}, ResponseCode.INVALID_PARAMETER, "in order only"),
         ({"max_messages": 33}, ResponseCode.INVALID_PARAMETER, "expected 1..32"),
         ({"max_messages": 0}, ResponseCode.INVALID_PARAMETER, "expected 1..32"),
         ({"invisible_ms": 0}, ResponseCode.INVALID_PARAMETER, "invisible time in ms: 0"),

@@ -121,7 +121,8 @@ class Batches:
                 OwnThreads(),
                 DeadLetter(),
                 DeadLetterGuard("G", 0, 0, self.statistics),
-                False,
+                None,
+                is_broadcasting=False,
             )
         service: Any = self.service
         service._pool = SimpleNamespace(
