@@ -56,12 +56,10 @@ def made(columns: tuple[str, ...], count: int) -> pa.RecordBatch:
 
 def decoder(columns: tuple[str, ...]) -> Callable[[int], pa.RecordBatch]:
     """Return what makes a record batch of `count` messages, as the reader of a queue does."""
-    assert core.AnswerBlock is not None
     given = {"name_servers": "127.0.0.1:9876", "topic": "orders", "columns": ",".join(columns)}
     rows, block = RowBlocks(SourceOptions.of(given), _QUEUE, None), core.AnswerBlock()
 
     def decoded(count: int) -> pa.RecordBatch:
-        assert core.AnswerQueue is not None
         records = stored(count)
         answers = core.AnswerQueue(0, count, len(records), True)
         answers.put(records, (), True, _QUEUE.queue_id, 0, count)

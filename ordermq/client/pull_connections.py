@@ -38,7 +38,7 @@ _GOES_ON = int(StreamEnd.GOES_ON)
 
 def engine_obstacle() -> str | None:
     """Return why clients do not pull by the engine; None: they do."""
-    if core.PullEngine is None:
+    if not core.HAS_ENGINE:
         return f"the {core.IMPLEMENTATION} core has no engine"
     return None
 
@@ -81,7 +81,6 @@ class PullConnection:
         tls: TlsSession | None,
         engine: core.contract.PullEngine,
     ) -> None:
-        assert core.PullConnection is not None
         self.address = address
         self.error: ConnectionLost | None = None
         self._socket = opened
@@ -238,7 +237,6 @@ class PullConnections(ProcessBound):
 
     def _started(self) -> core.contract.PullEngine:
         if self._engine is None:
-            assert core.PullEngine is not None
             self._sockets = [*socket.socketpair(), *socket.socketpair()]
             for each in self._sockets:
                 each.setblocking(False)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ordermq.errors import ConfigError
 
 __all__ = [
+    "HAS_ENGINE",
     "IMPLEMENTATION",
     "AnswerBlock",
     "AnswerQueue",
@@ -132,18 +133,19 @@ java_hash: contract.JavaHash = _core.java_hash
 RecordWriter: type[contract.RecordWriter] = _core.RecordWriter
 encode_batch: contract.EncodeBatch = _core.encode_batch
 encode_rows: contract.EncodeRows = _core.encode_rows
-# Only of the core for CPython; None in the others, whose users pull by the Python path.
-PullEngine: type[contract.PullEngine] | None = getattr(_core, "PullEngine", None)
-PullConnection: type[contract.PullConnection] | None = getattr(_core, "PullConnection", None)
-PullStream: type[contract.PullStream] | None = getattr(_core, "PullStream", None)
-AnswerQueue: type[contract.AnswerQueue] | None = getattr(_core, "AnswerQueue", None)
-AnswerBlock: type[contract.AnswerBlock] | None = getattr(_core, "AnswerBlock", None)
-# Of that core alone, too; the I/O thread reads with the others.
-FrameStream: type[contract.FrameStream] | None = getattr(_core, "FrameStream", None)
-AwaitedAnswer: type[contract.AwaitedAnswer] | None = getattr(_core, "AwaitedAnswer", None)
-Outbox: type[contract.Outbox] | None = getattr(_core, "Outbox", None)
-# And this; the others read each send as a command.
-SendRun: type[contract.SendRun] | None = getattr(_core, "SendRun", None)
+# The engine's classes are of the core for CPython alone. Ask HAS_ENGINE where a path is chosen: the
+# others pull in Python, read on the I/O thread, and read each send as a command.
+HAS_ENGINE: Final[bool] = hasattr(_core, "PullEngine")
+if HAS_ENGINE:
+    PullEngine: type[contract.PullEngine] = _core.PullEngine
+    PullConnection: type[contract.PullConnection] = _core.PullConnection
+    PullStream: type[contract.PullStream] = _core.PullStream
+    AnswerQueue: type[contract.AnswerQueue] = _core.AnswerQueue
+    AnswerBlock: type[contract.AnswerBlock] = _core.AnswerBlock
+    FrameStream: type[contract.FrameStream] = _core.FrameStream
+    AwaitedAnswer: type[contract.AwaitedAnswer] = _core.AwaitedAnswer
+    Outbox: type[contract.Outbox] = _core.Outbox
+    SendRun: type[contract.SendRun] = _core.SendRun
 ordered_rows: contract.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import contract
@@ -172,4 +174,6 @@ else:
             return importlib.import_module("ordermq.core.contract")
         if name == "include_dir":
             return importlib.import_module("ordermq.core.include").include_dir
+        if name in __all__:
+            raise AttributeError(f"the {IMPLEMENTATION} core has no engine, so no {name}")
         raise AttributeError(f"module 'ordermq.core' has no attribute {name!r}")

@@ -161,7 +161,7 @@ class TransportReading:
 
 def can_share_reads() -> bool:
     """Return True if this machine and this core can read on the threads of callers."""
-    return core.FrameStream is not None and hasattr(select, "epoll")
+    return core.HAS_ENGINE and hasattr(select, "epoll")
 
 
 def shared_reading(connection: ReadConnection, transport: asyncio.Transport) -> Reading:
@@ -182,7 +182,6 @@ class SharedReading:
     """
 
     def __init__(self, connection: ReadConnection, transport: asyncio.Transport) -> None:
-        assert core.FrameStream is not None
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._stream = core.FrameStream(connection.max_frame_bytes)
@@ -207,13 +206,11 @@ class SharedReading:
         return self._stream.counts
 
     def new_outbox(self, shared: socket.socket) -> Outbox:
-        assert core.Outbox is not None
         return core.Outbox(shared.fileno())
 
     def awaiting(
         self, opaque: int, waiting: ResponseFuture, shared: SharedSocket
     ) -> CallersAnswer | None:
-        assert core.AwaitedAnswer is not None
         event = ThreadEvent.of_thread().number
         answer = core.AwaitedAnswer(self._stream, shared.outbox, opaque, event)
         return CallersAnswer(self, self._connection, opaque, waiting, shared, answer)

@@ -141,6 +141,6 @@ def _plain_log(context: BrokerContext, topic_name: str, queue_id: int) -> QueueL
 
 def received_sends(context: BrokerContext) -> ReceivedSends:
     """Return how a broker takes sends: where requests are signed, each is a command to check."""
-    if context.config.accounts or core.SendRun is None:
+    if context.config.accounts or not core.HAS_ENGINE:
         return NoReceivedSends()
     return NativeReceivedSends(context, core.SendRun)

@@ -33,7 +33,6 @@ class EngineLoop:
     def __init__(
         self, client: ClientSession, connection: PullConnection, path: EnginePath, pulls: QueuePulls
     ) -> None:
-        assert core.PullStream is not None
         config, assigned = client.config, pulls.assigned
         self.assigned = assigned
         self._client = client

@@ -112,7 +112,6 @@ def _one_of(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _one_by_one(readers: Iterator[QueueReader], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    assert core.AnswerBlock is not None
     upcoming = (part for reader in readers for part in reader.parts())
     begun: deque[_Part] = deque()
     block = core.AnswerBlock()
@@ -231,7 +230,6 @@ class _Part:
     """
 
     def __init__(self, reader: QueueReader, start: int, end: int) -> None:
-        assert core.AnswerQueue is not None
         self.reader = reader
         self.answers = core.AnswerQueue(start, end, _PART_BYTES, not reader.is_filtered)
         self._end = end
@@ -365,7 +363,6 @@ class _Stream:
         answers: core.contract.AnswerQueue,
         offset: int,
     ) -> None:
-        assert core.PullStream is not None
         config = reader.options.remoting
         self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
         self.ended.add_done_callback(lambda _: self._stream.stop())

@@ -46,6 +46,18 @@ def test_cffi_comes_second_without_a_word():
     assert (done.stdout.split()[0], done.stderr) == ("cffi", "")
 
 
+@pytest.mark.parametrize(("name", "has_engine"), [("cython", True), ("reference", False)])
+def test_the_engine_is_of_the_core_for_cpython_alone(name, has_engine):
+    code = "from ordermq import core; print(core.HAS_ENGINE, hasattr(core, 'SendRun'))"
+    done = run(code, forced=name)
+    assert (done.stdout.split(), done.stderr) == ([str(has_engine)] * 2, "")
+
+
+def test_a_class_of_the_engine_is_said_to_be_missing_where_it_is():
+    done = run("from ordermq import core; core.PullStream", forced="reference")
+    assert "AttributeError: the reference core has no engine, so no PullStream" in done.stderr
+
+
 def test_falling_back_on_the_reference_is_loud():
     done = run(REPORT, hidden=[MODULES["cython"], "ordermq.core._cffi"])
     assert done.stdout.split()[0] == "reference"

@@ -43,7 +43,6 @@ def send(number: int, queue: int = 0, body: bytes = b"body", **changed: Any) -> 
 
 
 def read(data: bytes) -> core.contract.SendRun:
-    assert core.SendRun is not None
     return core.SendRun(data, max_frame_bytes=MOST_FRAME, max_body_bytes=MOST_BODY)
 
 
@@ -299,7 +298,6 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_records_that_are_too_long_are_refused() -> None:
     run = read(encode(send(1)))
-    assert core.SendRun is not None
     long = core.RecordWriter("t" * 32_767, 0, HOST, HOST)
     assert len(run.write(0, long, 0)) == 1  # of another queue, which is the caller's business
 

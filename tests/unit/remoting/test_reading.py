@@ -373,7 +373,6 @@ _WIRE = st.lists(st.one_of(_FRAMES, st.binary(max_size=12)), max_size=6).map(b""
 
 def read_natively(data: bytes, cuts: list[int]) -> tuple[list[Command], bool]:
     """Return the commands of a stream, and whether it was found malformed."""
-    assert core.FrameStream is not None
     stream = core.FrameStream(MAX_BYTES)
     commands: list[Command] = []
     borders = sorted(cut % (len(data) + 1) for cut in cuts)
@@ -400,7 +399,6 @@ def test_the_stream_finds_the_frames_that_the_framer_finds(data: bytes, cuts: li
 
 
 def test_a_stream_keeps_a_frame_longer_than_its_buffer() -> None:
-    assert core.FrameStream is not None
     stream = core.FrameStream(1_000_000)
     frame = encode(Command.request(1, body=b"x" * 700_000))
     for begin in range(0, len(frame), 50_000):
@@ -431,9 +429,6 @@ _FIELDS = st.dictionaries(
 
 def awaited(answer: Command) -> tuple[int, core.contract.AwaitedAnswer]:
     """Wait for an answer on this thread; return how the wait ended."""
-    assert core.FrameStream is not None
-    assert core.Outbox is not None
-    assert core.AwaitedAnswer is not None
     ours, theirs = socket.socketpair()
     stream, event = core.FrameStream(1 << 16), ThreadEvent()
     with ours, theirs, contextlib.closing(select.epoll()) as gate:

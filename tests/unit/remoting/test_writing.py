@@ -17,11 +17,10 @@ OutboxOf = Callable[[socket.socket], Outbox]
 
 
 def native(shared: socket.socket) -> Outbox:
-    assert core.Outbox is not None
     return core.Outbox(shared.fileno())
 
 
-OUTBOXES: list[OutboxOf] = [DirectOutbox] if core.Outbox is None else [DirectOutbox, native]
+OUTBOXES: list[OutboxOf] = [DirectOutbox] if not core.HAS_ENGINE else [DirectOutbox, native]
 
 _STEPS = st.lists(
     st.one_of(
