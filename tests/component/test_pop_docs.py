@@ -1,14 +1,20 @@
-"""The example of docs/pop.md runs as it stands."""
+"""The examples of docs/pop.md run as they stand."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.component.docs_examples import DOCS, examples, run_example
 
+PRINTED = [[f"customer-7 {number}" for number in range(3)], ["welcome"]]
 
-def test_the_example_prints_what_a_key_has_in_its_order(tmp_path: Path) -> None:
-    (program,) = examples((DOCS / "pop.md").read_text())
-    done = run_example(program, tmp_path)
+
+@pytest.mark.parametrize("number", range(len(PRINTED)))
+def test_an_example_prints_what_its_listener_got(tmp_path: Path, number: int) -> None:
+    programs = examples((DOCS / "pop.md").read_text())
+    assert len(programs) == len(PRINTED)
+    done = run_example(programs[number], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [f"customer-7 {number}" for number in range(3)]
+    assert done.stdout.splitlines() == PRINTED[number]
