@@ -1,4 +1,5 @@
-"""Scripts of ordered POP, a model that says what each step answers, and who runs them on a broker.
+"""Scripts of ordered POP, a model that says what each step answers, and who runs them on a broker;
+and the rules of POP without order, as steps.
 
 The model is the specification of docs/internals/semantics.md#pop in code; it shares nothing with
 the embedded broker. Property tests compare it with the embedded broker on a clock that they move,
@@ -9,19 +10,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ordermq.model import properties as props
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.pop import (
+    NORMAL,
+    ORDERED,
     AckHeader,
     BatchAck,
     ChangeInvisibleHeader,
+    ChangeInvisibleReplyHeader,
     PopHandle,
     PopHeader,
     PopReplyHeader,
     acks_to_body,
     offsets_of_reply,
+    real_topic,
 )
 from tests.component.broker.wire_client import WireClient, records
 
@@ -223,3 +229,140 @@ def script_of(seed: int, length: int = 40) -> list[Step]:
             steps.append(("wait", 2 * INVISIBLE_MS))
         steps.append(("committed",))
     return steps
+
+
+@dataclass(frozen=True)
+class Popped:
+    """One message that was popped without order, and its handle."""
+
+    body: bytes
+    topic: str
+    reconsume_times: int
+    handle: PopHandle
+    offset: int
+
+
+class UnorderedPops:
+    """Pops of one queue without order.
+
+    Args:
+        wall_ms: the time that requests are stamped with, ms since 1970.
+    """
+
+    def __init__(
+        self, client: WireClient, topic: str, group: str, wall_ms: Callable[[], int]
+    ) -> None:
+        self.client = client
+        self._topic = topic
+        self._group = group
+        self._wall_ms = wall_ms
+
+    def pop(self, broker_name: str, count: int, invisible_ms: int) -> list[Popped]:
+        header = PopHeader(
+            self._group, self._topic, 0, count, invisible_ms, 0, self._wall_ms(), 0, order=False
+        )
+        answer = self.client.call(RequestCode.POP_MESSAGE, header.to_ext())
+        if answer.code != ResponseCode.SUCCESS:
+            assert answer.code == ResponseCode.POLLING_TIMEOUT, answer
+            return []
+        reply = PopReplyHeader.from_ext(answer.ext)
+        assert reply.revive_queue != ORDERED
+        places = {(part.kind, part.queue_id): part for part in offsets_of_reply(reply)}
+        found = []
+        for record in records(answer.body):
+            text = props.decode_bytes(record.properties).get(props.POP_HANDLE)
+            kind = NORMAL if text is None else PopHandle.of_text(text).topic_kind
+            part = places[kind, record.queue_id]
+            assert record.queue_offset in part.offsets
+            handle = PopHandle(
+                part.start, reply.pop_ms, reply.invisible_ms, reply.revive_queue, kind,
+                broker_name, record.queue_id,
+            )  # fmt: skip
+            found.append(
+                Popped(record.body, record.topic, record.reconsume_times, handle,
+                       record.queue_offset)
+            )  # fmt: skip
+        return found
+
+    def acknowledge(self, *popped: Popped) -> None:
+        """Acknowledge one message by 200051, several by 200151."""
+        if len(popped) == 1:
+            (one,) = popped
+            header = AckHeader(
+                self._group, self._real_topic(one), one.handle.queue_id,
+                one.handle.text(one.offset), one.offset, one.handle.broker_name,
+            )  # fmt: skip
+            assert self.client.call(RequestCode.ACK_MESSAGE, header.to_ext()).code == 0
+            return
+        acks = [BatchAck(self._group, self._topic, one.handle, [one.offset]) for one in popped]
+        body = acks_to_body(popped[0].handle.broker_name, acks)
+        assert self.client.call(RequestCode.BATCH_ACK_MESSAGE, {}, body).code == 0
+
+    def change(self, popped: Popped, invisible_ms: int) -> Popped:
+        """Change the lease of a message; return it with its next handle."""
+        header = ChangeInvisibleHeader(
+            self._group, self._real_topic(popped), popped.handle.queue_id,
+            popped.handle.text(popped.offset), popped.offset, invisible_ms,
+            popped.handle.broker_name,
+        )  # fmt: skip
+        answer = self.client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
+        assert answer.code == 0, answer
+        reply = ChangeInvisibleReplyHeader.from_ext(answer.ext)
+        handle = replace(
+            popped.handle, start=popped.offset, pop_ms=reply.pop_ms,
+            invisible_ms=reply.invisible_ms, revive_queue=reply.revive_queue,
+        )  # fmt: skip
+        return replace(popped, handle=handle)
+
+    def _real_topic(self, popped: Popped) -> str:
+        return real_topic(self._topic, self._group, popped.handle.topic_kind)
+
+
+def check_pops_without_order(
+    pops: UnorderedPops,
+    broker_name: str,
+    wait: Callable[[int], None],
+    eventually: Callable[[Callable[[], bool], str], object],
+) -> None:
+    """Check the rules of docs/internals/semantics.md#pop-without-order on any broker.
+
+    Args:
+        wait: passes time, in ms.
+        eventually: waits for a condition; what it is.
+    """
+    for number in range(6):
+        assert pops.client.send(pops._topic, str(number).encode()).code == 0
+    first = pops.pop(broker_name, 2, INVISIBLE_MS)
+    second = pops.pop(broker_name, 2, INVISIBLE_MS)
+    assert [one.body for one in first + second] == [b"0", b"1", b"2", b"3"], "nothing is blocked"
+    pops.acknowledge(second[1])  # in any order
+    pops.acknowledge(first[0], second[0])
+    third = pops.pop(broker_name, 2, 60_000)
+    pops.acknowledge(third[0])
+    again: list[Popped] = []
+
+    def comes(body: bytes) -> Callable[[], bool]:
+        def look() -> bool:
+            again.extend(pops.pop(broker_name, 32, 60_000))
+            return any(one.body == body for one in again)
+
+        return look
+
+    wait(2 * INVISIBLE_MS)
+    eventually(comes(b"1"), "what was not acknowledged comes again")
+    given_back = pops.change(third[1], 0)
+    wait(STEP_MS)
+    eventually(comes(b"5"), "what was given back comes again")
+    assert [(one.body, one.topic, one.reconsume_times) for one in again] == [
+        (b"1", pops._topic, 1), (b"5", pops._topic, 1),
+    ]  # fmt: skip
+    assert {one.handle.is_ordered for one in [*again, given_back]} == {False}
+    pops.acknowledge(again[0])
+    # Renewed once, it is known by its new handle only, and comes a third time after that lease.
+    renewed = pops.change(pops.change(again[1], 60_000), INVISIBLE_MS)
+    assert renewed.offset == again[1].offset
+    again.clear()
+    wait(2 * INVISIBLE_MS)
+    eventually(comes(b"5"), "its renewed lease is over, too")
+    assert [(one.body, one.reconsume_times) for one in again] == [(b"5", 2)]
+    pops.acknowledge(again[0])

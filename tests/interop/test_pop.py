@@ -16,7 +16,13 @@ from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.run import Run
-from tests.pop_scripts import PopClient, PopModel, script_of
+from tests.pop_scripts import (
+    PopClient,
+    PopModel,
+    UnorderedPops,
+    check_pops_without_order,
+    script_of,
+)
 
 
 @pytest.fixture
@@ -49,6 +55,15 @@ def test_a_script_of_pops_is_answered_as_the_model_says(
             model.now_ms = time.monotonic_ns() // 1_000_000
             found, expected = client.run(step), model.run(step)
             assert found == expected, f"seed {seed}, step {number}: {step}"
+
+
+def test_pops_without_order_follow_the_rules(cluster: Cluster, run: Run, wire: WireClient) -> None:
+    cluster.put_topic(run.topic, {"broker-a": 1})
+    with contextlib.closing(wire):
+        pops = UnorderedPops(wire, run.topic, run.group, lambda: time.time_ns() // 1_000_000)
+        check_pops_without_order(
+            pops, "broker-a", lambda duration_ms: time.sleep(duration_ms / 1000), eventually
+        )
 
 
 POP = {"consume_mode": "pop", "pop_invisible_ms": 3_000, "pop_poll_ms": 500}

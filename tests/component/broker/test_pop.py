@@ -28,6 +28,7 @@ from ordermq.remoting.pop import (
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import BROKER, WireClient, records
 from tests.component.conftest import eventually
+from tests.pop_scripts import Popped, UnorderedPops, check_pops_without_order
 
 MINUTE_MS = 60_000
 
@@ -443,3 +444,62 @@ def test_accounts_pop_and_acknowledge_what_they_may_consume() -> None:
         needs = {(need.kind, need.name, need.actions)
                  for need in NEEDS[code](None, Command.request(code, ext, body))}  # type: ignore[arg-type]  # fmt: skip
         assert needs == {("Group", "group", ("SUB",)), ("Topic", "orders", ("SUB",))}
+
+
+def test_pops_without_order_follow_the_rules(one: Member, clock: ManualClock) -> None:
+    # As RocketMQ does, in tests/interop/test_pop.py.
+    pops = UnorderedPops(one.client, "orders", "group", clock.wall_ms)
+    check_pops_without_order(pops, BROKER, clock.advance, eventually)
+
+
+def test_a_pop_without_order_moves_the_group_and_no_late_start_takes_that_back(
+    one: Member, two: Member
+) -> None:
+    send(one, 3)
+    assert one.pop(0, order=False, max_messages=2) == {0: (0, 1)}
+    assert one.client.committed("group", "orders") == 2
+    assert two.client.commit("group", "orders", 0).code == 0
+    assert two.pop(0, order=False) == {0: (2,)}
+
+
+def test_leases_without_order_survive_a_restart_and_what_is_left_comes_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "durable.db"
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        client.create_topic("orders", 1)
+        pops = UnorderedPops(client, "orders", "group", clock.wall_ms)
+        for number in range(3):
+            client.send("orders", str(number).encode())
+        popped = pops.pop(BROKER, 3, MINUTE_MS)
+        pops.acknowledge(popped[0], popped[1])
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        pops = UnorderedPops(client, "orders", "group", clock.wall_ms)
+        clock.advance(MINUTE_MS - 1)
+        assert pops.pop(BROKER, 3, MINUTE_MS) == []
+        clock.advance(1)
+        again: list[Popped] = []
+
+        def comes() -> bool:
+            again.extend(pops.pop(BROKER, 3, MINUTE_MS))
+            return bool(again)
+
+        eventually(comes, "what was not acknowledged")
+        assert [(each.body, each.reconsume_times) for each in again] == [(b"2", 1)]
+        pops.acknowledge(popped[2])  # late: nobody knows it any more
+        pops.acknowledge(again[0])
+        clock.advance(2 * MINUTE_MS)
+        assert pops.pop(BROKER, 3, MINUTE_MS) == []
+
+
+def test_a_group_and_a_topic_that_are_deleted_take_their_leases_along(
+    one: Member, clock: ManualClock
+) -> None:
+    send(one, 2)
+    assert one.pop(0, order=False, invisible_ms=1_000) == {0: (0, 1)}
+    one.client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    one.client.create_topic("orders", 2)
+    clock.advance(MINUTE_MS)
+    send(one, 1)
+    assert one.pop(0, order=False) == {0: (0,)}
+    assert one.pop(0, order=False) == {}
