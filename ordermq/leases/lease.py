@@ -76,6 +76,12 @@ class LeaseTimes(Value):
     renew_ms: int
 
     @classmethod
+    def of_life(cls, duration_ms: int, config: LeaseConfig) -> LeaseTimes:
+        """A third of a given life, for the reason below."""
+        margin_ms = min(config.lease_margin_ms, duration_ms // 5)
+        return cls(duration_ms, margin_ms, max(duration_ms // 3, 1))
+
+    @classmethod
     def of(cls, config: LeaseConfig, broker_lease_ms: int | None) -> LeaseTimes:
         """Half of the broker's own time, renewed at a third of that; at most the configured ones.
 
@@ -110,7 +116,7 @@ class LeaseTimes(Value):
             return self.renew_ms
         # Counted from the send of the request that was granted, so a late answer shortens the
         # pause. A lease that is due although it was just to be renewed tells that this failed.
-        due_ms = oldest_ms - (self.duration_ms - self.margin_ms) + self.renew_ms
+        due_ms = self.due_ms(oldest_ms)
         if due_ms <= now_ms:
             return min(retry_ms, self.retry_ms)
         return min(due_ms - now_ms, self.renew_ms)
@@ -121,4 +127,12 @@ class LeaseTimes(Value):
         Args:
             epoch: the broker's; 0 from one without epochs.
         """
-        return Lease(epoch, sent_ms + self.duration_ms - self.margin_ms, is_fenced=epoch > 0)
+        return Lease(epoch, self.deadline_ms(sent_ms), is_fenced=epoch > 0)
+
+    def deadline_ms(self, sent_ms: int) -> int:
+        """Return the end of a lease by the send of its request, or of its last renewal."""
+        return sent_ms + self.duration_ms - self.margin_ms
+
+    def due_ms(self, deadline_ms: int) -> int:
+        """Return when a lease must be renewed, by its end."""
+        return deadline_ms - (self.duration_ms - self.margin_ms) + self.renew_ms

@@ -17,7 +17,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
 from ordermq.events import BY_COMMIT, EventType
-from ordermq.leases.lease import UNLOCKED, Lease
+from ordermq.leases.lease import UNLOCKED, Lease, LeaseTimes
 from ordermq.model.delay_levels import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -65,10 +65,8 @@ class PopLeases:
         self._recorder = recorder
         self._statistics = statistics
         self._held = held
-        self._duration_ms = config.pop_invisible_ms
-        self._margin_ms = min(lease.lease_margin_ms, self._duration_ms // 5)
-        self._renew_ms = max(self._duration_ms // 3, 1)
-        self._retry_ms = max(min(lease.lock_retry_ms, self._renew_ms // 10), 1)
+        self._times = LeaseTimes.of_life(config.pop_invisible_ms, lease)
+        self._retry_ms = min(lease.lock_retry_ms, self._times.retry_ms)
         self._batches: dict[MessageQueue, PoppedBatch] = {}
         self._waiting: dict[MessageQueue, list[PoppedBatch]] = {}
         self._is_ordered = is_ordered
@@ -144,13 +142,13 @@ class PopLeases:
                 self._batches.pop(assigned.queue, None)
                 # Once no listener of the old batch runs: its messages may come again at once.
                 assigned.regain(RESTING, assigned.committed_offset)
-            elif lease.is_lock and self._due_ms(lease) <= now_ms:
+            elif lease.is_lock and self._times.due_ms(lease.deadline_ms) <= now_ms:
                 due.append(assigned)
         waiting = [
             (queue, batch)
             for queue, batches in self._waiting.items()
             for batch in batches
-            if batch.asked_ms + self._renew_ms <= now_ms
+            if batch.asked_ms + self._times.renew_ms <= now_ms
         ]
         await asyncio.gather(
             *map(self._renew, due), *(self._renew_waiting(*each) for each in waiting)
@@ -204,7 +202,7 @@ class PopLeases:
         if not self._is_ordered:
             batch.epoch = next(self._numbers)  # two of one millisecond would be one
         problem = "" if batch.is_fenced else _NO_FENCE if self._is_ordered else _NO_ORDER
-        deadline_ms = batch.asked_ms + self._duration_ms - self._margin_ms
+        deadline_ms = self._times.deadline_ms(batch.asked_ms)
         lease = Lease(batch.epoch, deadline_ms, batch.is_fenced, problem)
         if not lease.is_valid(self._client.clock.now_ms()):
             return False
@@ -258,7 +256,7 @@ class PopLeases:
             self._statistics.add("lock_errors")
             self._client.report_failure(assigned.queue.broker_name, "renew a lease", error)
             return
-        renewed = lease._replace(deadline_ms=sent_ms + self._duration_ms - self._margin_ms)
+        renewed = lease._replace(deadline_ms=self._times.deadline_ms(sent_ms))
         if assigned.renew(generation, renewed) and not batch.is_releasing:
             self._record_grant(assigned.queue, batch.epoch, sent_ms)
 
@@ -269,23 +267,22 @@ class PopLeases:
                 queue,
                 epoch,
                 sent=sent_ms * 1_000_000,
-                lease_ms=self._duration_ms,
+                lease_ms=self._times.duration_ms,
             )
 
-    def _due_ms(self, lease: Lease) -> int:
-        return lease.deadline_ms - (self._duration_ms - self._margin_ms) + self._renew_ms
-
     def _pause_ms(self) -> int:
-        now_ms, pause_ms = self._client.clock.now_ms(), self._renew_ms
+        now_ms, pause_ms = self._client.clock.now_ms(), self._times.renew_ms
         for assigned in self._held():
             lease = assigned.lease
             if lease is None and assigned.state is QueueState.ACTIVE:
                 pause_ms = min(pause_ms, self._retry_ms)
             elif lease is not None and lease.is_lock:
-                pause_ms = min(pause_ms, max(self._due_ms(lease) - now_ms, self._retry_ms))
+                pause_ms = min(
+                    pause_ms, max(self._times.due_ms(lease.deadline_ms) - now_ms, self._retry_ms)
+                )
         for batches in self._waiting.values():
             for batch in batches:
-                due_ms = batch.asked_ms + self._renew_ms
+                due_ms = batch.asked_ms + self._times.renew_ms
                 pause_ms = min(pause_ms, max(due_ms - now_ms, self._retry_ms))
         return pause_ms
 
