@@ -186,7 +186,7 @@ class ApplyChanges:
         queue_name = QueueName(
             group, queue.topic, queue.broker_name, queue.queue_id, lane, position.source
         )
-        return queue_name, message.queue_offset, position
+        return Mark(queue_name, message.queue_offset, message.store_timestamp_ms, position)
 
     # Transactions.
 

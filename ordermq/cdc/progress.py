@@ -41,7 +41,27 @@ class QueueName(NamedTuple):
     source: str
 
 
-Mark = tuple[QueueName, int, Position]
+class Mark(NamedTuple):
+    """The place of a message: in its queue, in time, in the log of its source."""
+
+    name: QueueName
+    offset: int
+    stored_ms: int
+    position: Position
+
+
+class Applied(NamedTuple):
+    """Progress of a queue, or key, and source.
+
+    Args:
+        stored_ms: the greatest store time of its messages. One that was stored later, at an offset
+            before the next one, is of another life of the topic.
+        place: in the source's log.
+    """
+
+    next_offset: int
+    stored_ms: int
+    place: Place
 
 
 class Progress:
@@ -61,6 +81,7 @@ class Progress:
             Column("lane", Text, primary_key=True),  # the sharding key; empty for the whole queue
             Column("source", Text, primary_key=True),
             Column("next_offset", BigInteger, nullable=False),
+            Column("stored_ms", BigInteger, nullable=False),
             Column("position", Text, nullable=False),
         )
         name = tuple_(*(table.c[each] for each in QueueName._fields))
@@ -77,7 +98,11 @@ class Progress:
         self._save = (
             update(table)
             .where(*(column == bindparam(f"of_{column.name}") for column in name.clauses))
-            .values(next_offset=bindparam("offset"), position=bindparam("place"))
+            .values(
+                next_offset=bindparam("offset"),
+                stored_ms=bindparam("stored"),
+                position=bindparam("place"),
+            )
         )
         try:
             self._create(engine)
@@ -91,23 +116,22 @@ class Progress:
             by_key: a message below the next offset is a repeat, too: of a consumer that was
                 killed, or is late.
         """
-        names = sorted({name for name, _, _ in marks})
+        names = sorted({name for name, *_ in marks})
         found = self._read(connection, names) if self._has_row_locks else {}
         new = [name for name in names if name not in found]
         if new:
-            start = {"next_offset": 0, "position": "[]"}
+            start = {"next_offset": 0, "stored_ms": 0, "position": "[]"}
             connection.execute(self._reserve, [name._asdict() | start for name in new])
             found |= self._read(connection, new)
         return CallProgress(self._save, connection, found, by_key)
 
-    def _read(
-        self, connection: Connection, names: Sequence[QueueName]
-    ) -> dict[QueueName, tuple[int, Place]]:
-        found: dict[QueueName, tuple[int, Place]] = {}
+    def _read(self, connection: Connection, names: Sequence[QueueName]) -> dict[QueueName, Applied]:
+        found: dict[QueueName, Applied] = {}
         for start in range(0, len(names), _MOST_NAMES):
             some = {"names": names[start : start + _MOST_NAMES]}
-            for *name, next_offset, position in connection.execute(self._lock, some):
-                found[QueueName(*name)] = (next_offset, tuple(orjson.loads(position)))
+            for *name, next_offset, stored_ms, position in connection.execute(self._lock, some):
+                place = tuple(orjson.loads(position))
+                found[QueueName(*name)] = Applied(next_offset, stored_ms, place)
         return found
 
     def _create(self, engine: Engine) -> None:
@@ -125,7 +149,7 @@ class CallProgress:
         self,
         save: Any,
         connection: Connection,
-        found: dict[QueueName, tuple[int, Place]],
+        found: dict[QueueName, Applied],
         by_key: bool,
     ) -> None:
         self._save = save
@@ -140,16 +164,17 @@ class CallProgress:
         It is not if it was applied before, or if an earlier one of its queue is missing: that one
         was not stored, and the reader sends both again.
         """
-        name, offset, position = mark
-        next_offset, place = self._found[name]
-        if self._by_key and offset < next_offset:
+        name, offset, stored_ms, position = mark
+        next_offset, newest_ms, place = self._found[name]
+        # A topic that was deleted and made again counts from 0, with messages stored later.
+        if self._by_key and offset < next_offset and stored_ms <= newest_ms:
             return False
         if position.place and position.place <= place:
             return False
         # The one before is the queue's. A key's next message is never stored before its last.
         if not self._by_key and place and place < position.previous:
             return False
-        self._found[name] = (max(offset + 1, next_offset), position.place or place)
+        self._found[name] = Applied(offset + 1, max(stored_ms, newest_ms), position.place or place)
         self._moved.add(name)
         return True
 
@@ -157,8 +182,9 @@ class CallProgress:
         """Write what is new, in the call's transaction."""
         rows = []
         for name in sorted(self._moved):
-            next_offset, place = self._found[name]
-            of_name = {f"of_{field}": part for field, part in name._asdict().items()}
-            rows.append(of_name | {"offset": next_offset, "place": orjson.dumps(place).decode()})
+            next_offset, stored_ms, place = self._found[name]
+            row = {f"of_{field}": part for field, part in name._asdict().items()}
+            row |= {"offset": next_offset, "stored": stored_ms}
+            rows.append(row | {"place": orjson.dumps(place).decode()})
         if rows:
             self._connection.execute(self._save, rows)

@@ -33,6 +33,7 @@ class FakeMessage:
 
     body: bytes
     queue_offset: int = 0
+    store_timestamp_ms: int = 0
     sharding_key: str | None = None
     properties: dict[str, str] = field(default_factory=dict)
     message_queue: MessageQueue = QUEUE
@@ -69,7 +70,9 @@ def apply_all(
 def messages_of(changes: Sequence[Change], first_offset: int = 0) -> list[FakeMessage]:
     found = []
     for offset, change in enumerate(changes, first_offset):
-        message = FakeMessage(CODEC.encode(change), offset, sharding_key=f"k{change.key(['id'])}")
+        message = FakeMessage(
+            CODEC.encode(change), offset, 1_000 + offset, sharding_key=f"k{change.key(['id'])}"
+        )
         if change.position is not None:
             position = Position(change.source, change.position, ())
             message.properties[POSITION_PROPERTY] = position.to_property()
@@ -216,6 +219,29 @@ def test_by_key_a_late_call_changes_nothing(engine: Engine, goods: Table) -> Non
     apply(messages[:1], Call())
     assert rows(engine, goods) == {1: "new", 2: "b"}
     assert apply.repeats == 1
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_by_key_changes_of_a_topic_that_was_made_anew_are_applied(
+    engine: Engine, goods: Table, positions: bool
+) -> None:
+    """Its offsets begin at 0 again; a call of the life before that comes late is a repeat."""
+
+    def told(step: int) -> dict[str, Any]:
+        return {"position": (step, 0)} if positions else {}
+
+    apply = ApplyChanges(engine, [goods], CODEC, by_key=True)
+    before = messages_of([insert(1, f"v{step}", **told(step)) for step in range(5)])
+    apply(before, Call())
+    after = messages_of([insert(1, f"v{step}", **told(step)) for step in range(5, 7)])
+    for message in after:
+        message.store_timestamp_ms += 60_000
+    apply(after[:1], Call())
+    apply(after, Call())
+    assert rows(engine, goods) == {1: "v6"}
+    apply(before[:2], Call())
+    assert rows(engine, goods) == {1: "v6"}
+    assert apply.repeats == 3
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
