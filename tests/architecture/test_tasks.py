@@ -35,6 +35,7 @@ KNOWN = {
     "consumer/pop/fetcher.py": "the loop that pops, or who gives back what comes after its end",
     "consumer/pop/grpc_pop.py": "the receive that waits, and cancels its pause",
     "consumer/lite_pull_consumer.py": "the caller of `commit`",
+    "consumer/offsets/offset_committer.py": "whoever writes, unless it gave up",
     "producer/request_reply.py": "nobody: a timer; and registrations, which log their failures",
     "remoting/dialer.py": "the connect that races the addresses",
     "remoting/response_futures.py": "the loop's exception handler; the check goes on",

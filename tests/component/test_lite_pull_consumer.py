@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -487,6 +488,60 @@ def test_offsets_that_cannot_be_written_are_told_and_written_later(
     assert stored(consumer) == [0] * 8
     consumer.commit()
     assert stored(consumer) == [10] * 8
+
+
+class SlowStore:
+    """A user's own offset store, whose first write behind the start waits for `gate`."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+        self.writing, self.gate, self.written = (threading.Event() for _ in range(3))
+
+    def open(self) -> None: ...
+
+    def take_over(self, group: str, queue: MessageQueue, epoch: int) -> int | None:
+        return self.read(group, queue)
+
+    def read(self, group: str, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue)
+
+    def write(
+        self, group: str, queue: MessageQueue, offset: int, epoch: int, *, is_reset: bool = False
+    ) -> None:
+        is_first = bool(offset) and not self.writing.is_set()
+        if is_first:
+            self.writing.set()
+            assert self.gate.wait(DEADLINE_S)
+        self.offsets[queue] = offset
+        if is_first:
+            self.written.set()
+
+
+def test_a_commit_that_is_given_up_does_not_overtake_the_next_one(
+    producer: Producer, make: Make
+) -> None:
+    """Its thread writes on, and would move the store back behind the later commit."""
+    send(producer, 80)
+    store = SlowStore()
+    consumer = make(ordered=True, auto_commit=False, offset_store=store)
+
+    async def commit() -> None:
+        batch = await consumer.apoll(40_000)
+        place = batch.message_queue
+        given_up = asyncio.ensure_future(consumer.acommit({place: batch.offsets()[0] + 1}))
+        await asyncio.to_thread(store.writing.wait)
+        given_up.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await given_up
+        later = asyncio.ensure_future(consumer.acommit({place: batch.next_offset}))
+        # The I/O thread begins it before this, and a store that is free writes it at once.
+        await asyncio.wait((later,), timeout=0.5)
+        store.gate.set()
+        await later
+        await asyncio.to_thread(store.written.wait)
+        assert store.offsets[place] == batch.next_offset > batch.offsets()[0] + 1
+
+    asyncio.run(commit())
 
 
 KILLED = """

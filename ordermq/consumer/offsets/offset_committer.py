@@ -203,6 +203,7 @@ class OffsetCommitter:
         self._commits_resets = commits_resets
         # One request per queue at a time; of many queues at the same time.
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
+        self._writes: dict[MessageQueue, asyncio.Future[None]] = {}  # under way
         self._is_closing = False
         self._refusals: dict[tuple[str, str], str] = {}  # of starts, by topic and broker
         self.is_local = storage.is_local
@@ -414,8 +415,12 @@ class OffsetCommitter:
         self._is_idle_noted = True  # a listener that ends later finds nobody to wake
         self._storage.close()
 
-    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
-        return self._busy.setdefault(queue, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _turn(self, queue: MessageQueue) -> AsyncIterator[None]:
+        async with self._busy.setdefault(queue, asyncio.Lock()):
+            if write := self._writes.get(queue):  # one whose caller has given up
+                await asyncio.wait((write,))
+            yield
 
     async def _commit(self, assigned: AssignedQueue) -> bool:
         found = assigned.uncommitted(self._client.clock.now_ms())
@@ -485,8 +490,13 @@ class OffsetCommitter:
     async def _write(
         self, queue: MessageQueue, offset: int, lease: Lease, *, reset: bool = False
     ) -> None:
+        # Its caller may give up: be cancelled, or interrupted by a signal. A request that was sent,
+        # or a thread that writes, cannot be called back, and must not overtake the next write.
+        write = asyncio.ensure_future(self._storage.write(queue, offset, lease, reset=reset))
+        self._writes[queue] = write
+        write.add_done_callback(lambda _: self._writes.pop(queue))
         try:
-            await self._storage.write(queue, offset, lease, reset=reset)
+            await asyncio.shield(write)
         except Fenced:
             raise  # no error of storage: another member owns the queue, as the caller counts
         except STORE_ERRORS:
