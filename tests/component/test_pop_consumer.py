@@ -22,6 +22,7 @@ from ordermq import (
     AsyncConsumer,
     ConsumeResult,
     DeadLetter,
+    Message,
     ParkKey,
     Producer,
     PushConsumer,
@@ -36,6 +37,7 @@ from ordermq.consumer.pop.transport import RemotingPop
 from ordermq.errors import ConfigError, ConnectionLost, StateError
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.pop import acks_from_body
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
 
@@ -366,6 +368,61 @@ def test_a_broker_that_does_not_fence_gives_no_token(
     seen.wait_for_count(5)
     assert len(problems) == 5
     assert "use consume_mode='pull'" in problems[0]
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_batch_of_a_topic_that_was_made_anew_is_not_acknowledged(
+    producer: Producer,
+    make: MakeConsumer,
+    broker: EmbeddedBroker,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    """RocketMQ's broker would move the group behind its offsets, over messages of the new topic."""
+    pop, acknowledge = (
+        server.HANDLERS[code] for code in (RequestCode.POP_MESSAGE, RequestCode.BATCH_ACK_MESSAGE)
+    )
+    acknowledged: list[int] = []
+
+    def pop_like_rocketmq(
+        context: BrokerContext, connection: BrokerConnection, request: Command
+    ) -> None:
+        request.ext.pop("omqFenced")
+        pop(context, connection, request)
+
+    def note(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        acknowledged.extend(ack.handle.pop_ms for ack in acks_from_body(request.body))
+        acknowledge(context, connection, request)
+
+    monkeypatch.setitem(server.HANDLERS, RequestCode.POP_MESSAGE, pop_like_rocketmq)
+    monkeypatch.setitem(server.HANDLERS, RequestCode.BATCH_ACK_MESSAGE, note)
+    monkeypatch.setattr("ordermq.consumer.pop.transport.QUIET_MS", 0)
+    inside, gate = threading.Event(), threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        if messages[0].body == b"old":
+            inside.set()
+            gate.wait(30)
+        else:
+            seen.take(messages, context)
+
+    with Admin(broker.name_servers) as admin:
+        admin.create_topic("orders", queues=1)
+        for _ in range(5):
+            producer.send(Message("orders", b"old"), sharding_key="k0")
+        make(listen, pop_batch_size=5).start()
+        assert inside.wait(30)
+        deleted_ms = time.time_ns() // 1_000_000
+        admin.delete_topic("orders")
+        admin.create_topic("orders", queues=1)
+        with Producer("p2", name_servers=broker.name_servers) as other:
+            send_all(other, numbered(count, keys=1))
+        gate.set()
+        seen.wait_for_count(count)
+        assert_in_order(seen, count, keys=1)
+        eventually(lambda: committed(broker) == count, "all is acknowledged")
+    assert min(acknowledged) > deleted_ms  # by the time of the pop
 
 
 def test_an_admin_moves_a_group_that_pops(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ordermq.consumer")
 # A topic that is deleted, made again and filled beyond our offset leaves a gap in the messages, for
 # at least as long as that takes. Longer than the engine's counts wait to be gathered.
-_QUIET_MS = 2_500
+QUIET_MS = 2_500
 _RENEW_MS = 30_000  # age of a mark; a younger one repeats less where a broker lost messages
 # A topic made again with as many messages as were read looks like one to which nothing came.
 _IDLE_MS = 120_000
@@ -72,7 +72,7 @@ class LifeWatch:
     def note_messages(self) -> None:
         """Note that messages have come; any thread, at each answer."""
         now_ms = self._client.clock.now_ms()
-        was_quiet = now_ms - self._read_ms >= _QUIET_MS
+        was_quiet = now_ms - self._read_ms >= QUIET_MS
         self._read_ms = now_ms
         if self._look_task is not None or self._is_denied:
             return

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import TOOLS_GROUP
 from ordermq.config import PopConfig
+from ordermq.consumer.fetch.life_watch import QUIET_MS
 from ordermq.errors import BrokerError, Fenced, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
@@ -169,11 +172,13 @@ class RemotingBatch(PoppedBatch):
     Args:
         topic: that was popped; the queue of a batch of messages to repeat is of another one.
     Attributes:
+        looked_ms: when its messages were last known to be those of the topic.
         renewed: handles of messages that were renewed one by one, by offset.
     """
 
-    def __init__(self, *given: Any, topic: str, handle: PopHandle) -> None:
+    def __init__(self, *given: Any, topic: str, handle: PopHandle, looked_ms: int) -> None:
         super().__init__(*given)
+        self.looked_ms = looked_ms
         self.topic = topic
         self.handle = handle
         self.renewed: dict[int, PopHandle] = {}
@@ -284,6 +289,7 @@ class RemotingPop:
             asked_ms,
             topic=queue.topic,
             handle=handle,
+            looked_ms=self._client.clock.now_ms(),
         )
 
     async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
@@ -291,6 +297,8 @@ class RemotingPop:
         async with batch.turn:
             offsets = batch.unacknowledged(end)
             if offsets:
+                if self._is_ordered and not batch.is_fenced:
+                    await self._require_life(batch)
                 await self._acknowledge(batch, offsets)
             batch.acknowledged = max(batch.acknowledged, end)
 
@@ -309,6 +317,39 @@ class RemotingPop:
         command = Command.request(RequestCode.BATCH_ACK_MESSAGE, ext, body)
         answer = await self._request(batch.queue, command)
         self._check(answer, "broker did not take the acknowledgement", batch.queue, batch)
+
+    async def _require_life(self, batch: RemotingBatch) -> None:
+        """Look whether the queue still has the messages of a batch that took a while.
+
+        If the topic was deleted and made again meanwhile, a broker of RocketMQ does not know the
+        batch, and would move the group behind its offsets, over as many messages of the new topic.
+
+        Raises: Fenced: another message is there.
+        """
+        client, queue, now_ms = self._client, batch.queue, self._client.clock.now_ms()
+        if now_ms - batch.looked_ms < QUIET_MS:
+            return
+        from ordermq.client.queue_life import QueueMark, new_life  # long after the start
+
+        messages = client.api.batch(queue, batch.body, (), batch.start, batch.end)
+        mark = QueueMark.of(messages[len(messages) - 1])
+        try:
+            life = await new_life(client, TOOLS_GROUP, queue, batch.end, mark)
+        except BrokerError as error:
+            if not is_denied(error.response_code, str(error)):
+                raise
+            life = None  # this account cannot look
+        if life is not None:
+            raise Fenced(
+                f"not acknowledged: the queue is not the one that was popped: {life.reason}",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                group=self._group,
+                offset=batch.acknowledged,
+                epoch=batch.epoch,
+            )
+        batch.looked_ms = now_ms
 
     async def extend(self, batch: PoppedBatch) -> None:
         # In order one message keeps the queue from all other members; the last one is acknowledged
