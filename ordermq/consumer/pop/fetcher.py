@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ordermq.client.connections import is_forbidden
@@ -22,6 +23,7 @@ from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, ProtocolError, RemotingError, RouteError
 from ordermq.model.log_fields import log_fields
+from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import ResponseCode
@@ -170,9 +172,7 @@ class QueuePops:
             assigned.max_offset = max(assigned.max_offset, batch.end)
         generation = assigned.generation
         try:
-            messages = self._client.api.batch(
-                batch.queue, batch.body, self._tags, batch.start, batch.end
-            )
+            messages = self._messages_of(batch)
         except ProtocolError as error:
             self._statistics.add("bad_answers")
             assigned.lose_lease(f"its messages are damaged: {error}")
@@ -181,6 +181,20 @@ class QueuePops:
             assigned.skip_to(generation, batch.end)  # other tags with the hash of a wanted one
         elif assigned.accept(generation, messages, batch.end):
             self._receiver.submit(assigned)
+
+    def _messages_of(self, batch: PoppedBatch) -> MessageBatch:
+        """Return the messages of a batch that are wanted.
+
+        Raises: ProtocolError: they are damaged, or not those that were leased. One that is missing
+            would be acknowledged with the others.
+        """
+        read = partial(self._client.api.batch, batch.queue, batch.body)
+        found = read((), batch.start, batch.end)
+        if list(found.offsets) != list(batch.offsets):
+            raise ProtocolError(
+                f"a pop leased {len(batch.offsets)} messages, and has {len(found)}, or others"
+            )
+        return read(self._tags, batch.start, batch.end) if self._tags else found
 
     async def _pause_after(self, error: OrderMQError) -> None:
         queue = self.assigned.queue
