@@ -1,4 +1,4 @@
-"""Canal's flat messages: a statement's rows as JSON, with every value as text."""
+"""Canal's messages: a statement's rows, with every value as text; most often as JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from uuid import UUID
 
 import orjson
 
+from ordermq.cdc.canal_entries import flat_messages
 from ordermq.cdc.change import (
     Change,
     Operation,
@@ -35,13 +36,17 @@ _SQL_TYPES = {
     8: "double", 2: "decimal", 3: "decimal", 91: "date", 92: "time", 93: "datetime",
     -2: "binary", -3: "varbinary", -4: "longblob", 2004: "blob",
 }  # fmt: skip
+# The keys of the first three fields of a packet of entries; JSON begins otherwise.
+_PACKET = (b"\x08", b"\x10", b"\x18")
 _TIME = re.compile(r"(-?)(\d{1,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?|[+-]?\.[0-9]+")
 _ZERO_DATE = re.compile(r"0000-|\d{4}-00|\d{4}-\d\d-00")
 
 
 class CanalCodec:
-    """Flat messages of Canal and of TiCDC (`canal.mq.flatMessage = true`); a `Codec` of changes.
+    """Messages of Canal and of TiCDC, flat ones or packets of entries; a `Codec` of changes.
+
+    Both forms of `canal.mq.flatMessage` are decoded, and flat messages are encoded.
 
     Args:
         time_zone: of the texts of MySQL's `timestamp` columns, which are those of Canal's JVM.
@@ -60,9 +65,13 @@ class CanalCodec:
     def decode(self, body: bytes, /) -> tuple[Change, ...]:
         """Return the changes of a message, in the order of its rows.
 
-        Raises: ChangeRefused: it is no flat message, or a value does not fit its type.
+        Raises: ChangeRefused: it is no message of Canal, or a value does not fit its type.
         """
-        with malformed_is_refused("no flat message of Canal"):
+        with malformed_is_refused("no message of Canal"):
+            if body[:1] in _PACKET:
+                return tuple(
+                    change for flat in flat_messages(body) for change in self._decode(flat)
+                )
             return self._decode(_flat_message(body))
 
     def _decode(self, flat: dict[str, Any]) -> tuple[Change, ...]:

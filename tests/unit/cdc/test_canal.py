@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -286,3 +288,75 @@ def test_what_canal_has_no_words_for_is_not_encoded() -> None:
             CanalCodec().encode(value)
     with pytest.raises(ConfigError, match="expected a tzinfo"):
         CanalCodec(time_zone="UTC")  # type: ignore[arg-type]
+
+
+INSERT, OTHER = 1, 99
+
+
+def field(number: int, value: bytes | int) -> bytes:
+    """Encode a field of protocol buffers; numbers below 128."""
+    if isinstance(value, int):
+        return bytes((number << 3, value))
+    size = len(value)
+    return bytes((number << 3 | 2, size & 0x7F | 0x80, size >> 7)) + value
+
+
+def packet(change: bytes, *, kind: int = 7, compression: int = 1, entry_type: int = 2) -> bytes:
+    """Return a packet of one entry with this RowChange."""
+    entry = field(1, field(9, b"goods")) + field(2, entry_type) + field(3, change)
+    return field(3, kind) + field(4, compression) + field(5, field(2, entry))
+
+
+def test_a_packet_of_entries_has_the_changes_of_the_flat_messages(
+    vector: Callable[[str], bytes],
+) -> None:
+    """Canal's own converter makes flat messages of such entries."""
+    row = {"id": 18446744073709551615, "name": "lämp", "price": Decimal("9.00"), "raw": b"\0\xff"}
+    told: dict[str, Any] = {
+        "table": "größe",
+        "database": "shop",
+        "committed_ms": 1589373560000,
+        "transaction": "3e11fa47:23",
+    }
+    of_rows = told | {"key_columns": ("id",)}
+    assert CanalCodec().decode(vector("cdc/canal_packet")) == (
+        Change(operation=Operation.INSERT, after=row, **of_rows),
+        Change(operation=Operation.INSERT, after=row | {"name": ""}, **of_rows),
+        Change(operation=Operation.UPDATE, before=row, after=row | {"name": None}, **of_rows),
+        Change(operation=Operation.DELETE, before=row | {"name": None}, **of_rows),
+        Change(operation=Operation.DDL, ddl="ALTER TABLE goods ADD COLUMN x int", **told),
+        Change(operation=Operation.TRUNCATE, ddl="TRUNCATE TABLE goods", **told),
+    )
+
+
+def test_a_packet_that_was_cut_or_changed_is_refused_or_read_and_raises_nothing_else(
+    vector: Callable[[str], bytes],
+) -> None:
+    whole = vector("cdc/canal_packet")
+    for place in range(len(whole)):
+        for damaged in (whole[:place], whole[:place] + b"\xff" + whole[place + 1 :]):
+            with suppress(ChangeRefused):
+                CanalCodec().decode(damaged)
+    with pytest.raises(ChangeRefused, match="no packet of Canal: a _Packet is truncated"):
+        CanalCodec().decode(whole[:-1])
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (packet(b"", kind=6), "packet of Canal of type 6: expected 7"),
+        (packet(b"", compression=3), "packet of Canal with compression 3"),
+        (packet(b"", entry_type=OTHER), "entry of Canal of type 99: not known"),
+        (packet(field(2, INSERT)), "insert of goods: the message has no rows in data"),
+        (packet(field(2, OTHER)), "type '99': expected INSERT, UPDATE or DELETE"),
+        (packet(field(2, 7) + field(11, b"UPDATE goods")), "binlog_format is ROW"),
+        (packet(field(2, INSERT) + field(12, field(2, field(8, b"7")))), "names of their own"),
+        (
+            packet(field(2, INSERT) + field(12, field(2, field(3, b"id")) * 2)),
+            "goods: columns of an entry without names of their own",
+        ),
+    ],
+)
+def test_a_packet_that_cannot_be_applied_is_refused_with_a_reason(body: bytes, reason: str) -> None:
+    with pytest.raises(ChangeRefused, match=reason):
+        CanalCodec().decode(body)
