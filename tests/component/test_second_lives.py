@@ -124,7 +124,7 @@ def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No pull fails, and no route changes: the buffer is full, and the listener waits."""
-    monkeypatch.setattr(life_watch, "_QUIET_MS", 500)
+    monkeypatch.setattr(life_watch, "QUIET_MS", 500)
     monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
     goes_on = threading.Event()
     send(broker, "old", 30)
@@ -221,7 +221,7 @@ def test_a_member_of_a_topic_that_is_gone_closes_at_once(
 def test_a_queue_that_lives_on_is_not_taken_for_a_new_one(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(life_watch, "_QUIET_MS", 1)
+    monkeypatch.setattr(life_watch, "QUIET_MS", 1)
     monkeypatch.setattr(life_watch, "_PAUSE_MS", 1)
     member = Member("orderly", broker.name_servers, tmp_path, route_interval_ms=50)
     for round in range(5):
