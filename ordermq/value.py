@@ -8,6 +8,20 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, dataclass_transform
 
 
+# Above the classes: under `python -OO` no class has a docstring, and `dataclass` makes one of the
+# signature at once.
+def _is_named(each: Field[Any]) -> bool:
+    return bool(each.kw_only)
+
+
+def _parameter(each: Field[Any]) -> Parameter:
+    place = Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+    default = each.default if each.default_factory is MISSING else each.default_factory
+    if default is MISSING:
+        default = Parameter.empty
+    return Parameter(each.name, place, default=default, annotation=each.type)
+
+
 class _Plan:
     """The arguments of a record's constructor."""
 
@@ -131,15 +145,3 @@ def _refuse(
         missing = sorted(plan.names - optional - {*by_place, *named})
         wrong = f"missing required arguments: {', '.join(map(repr, missing))}"
     raise TypeError(f"{kind.__name__}() {wrong}")
-
-
-def _is_named(each: Field[Any]) -> bool:
-    return bool(each.kw_only)
-
-
-def _parameter(each: Field[Any]) -> Parameter:
-    place = Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD
-    default = each.default if each.default_factory is MISSING else each.default_factory
-    if default is MISSING:
-        default = Parameter.empty
-    return Parameter(each.name, place, default=default, annotation=each.type)
