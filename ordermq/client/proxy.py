@@ -98,10 +98,12 @@ _CODES = {
     Code.NOT_IMPLEMENTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     Code.UNSUPPORTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
 }
-_NOT_ORDERED = (
-    "the group is not an ordered one, so its messages would come in no order: create it as one "
-    "(mqadmin updateSubGroup -g {group} -o true) before its first member starts"
-)
+_WRONG_ORDER = {
+    True: "the group is not an ordered one, so its messages would come in no order: create it as "
+    "one (mqadmin updateSubGroup -g {group} -o true) before its first member starts",
+    False: "the group is an ordered one, in which a message that failed holds its queue: take "
+    "@consumer.orderly, or a group that is none (mqadmin updateSubGroup -g {group} -o false)",
+}
 
 
 def problem_of(status: Status | None, what: str, **fields: Any) -> RemotingError | None:
@@ -284,6 +286,7 @@ class ProxyApi(BrokerApi):
         self._transactions: dict[str, str] = {}  # the proxy's id, by the message's
         # Set by a member that pops: moves a message of its batch to the dead letters.
         self.forward: Callable[[MessageView, str, int], Awaitable[None]] | None = None
+        self.needs_order = True  # likewise: of its group
 
     def add_topic(self, topic: str) -> None:
         """Note a topic that this client may send to."""
@@ -296,9 +299,9 @@ class ProxyApi(BrokerApi):
         told = await self._settled(address, self._settings_of(heartbeat))
         for member in heartbeat.consumers:
             is_ordered = told.subscription is not None and told.subscription.fifo
-            if not is_ordered:
+            if is_ordered != self.needs_order:
                 raise BrokerError(
-                    _NOT_ORDERED.format(group=member.group),
+                    _WRONG_ORDER[self.needs_order].format(group=member.group),
                     response_code=ResponseCode.NO_PERMISSION,
                     group=member.group,
                     address=address,

@@ -357,12 +357,6 @@ class PushConsumer(GroupConsumer):
             StateError: there is one already.
         """
         require_listener(listener, self.group)
-        if self._is_behind_proxy:
-            raise ConfigError(
-                "grpc:// is for @consumer.orderly: batches are popped in order, also with "
-                "order_by_key=True",
-                group=self.group,
-            )
         if self._pops and self._history_path is not None:
             raise ConfigError(
                 "history with consume_mode='pop' is for @consumer.orderly: without order a message "

@@ -550,12 +550,6 @@ def test_what_cannot_be_with_pop_is_refused(settings: dict[str, Any], reason: st
         PushConsumer("g", name_servers="127.0.0.1:1", consume_mode="pop", **settings)
 
 
-def test_a_concurrent_listener_is_refused_behind_a_proxy() -> None:
-    consumer = PushConsumer("g", name_servers="grpc://127.0.0.1:1")
-    with pytest.raises(ConfigError, match="order_by_key=True"):
-        consumer.concurrently(lambda messages, context: None)
-
-
 def test_a_lease_that_could_be_over_before_it_arrives_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most half of pop_invisible_ms"):
         PushConsumer("g", name_servers="127.0.0.1:1", pop_invisible_ms=1_000, pop_poll_ms=501)

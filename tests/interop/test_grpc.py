@@ -141,6 +141,48 @@ def test_a_group_that_is_not_ordered_is_refused_at_the_start(behind: Run) -> Non
         consumer.start()
 
 
+def test_members_without_order_share_repeat_and_bury(behind: Run) -> None:
+    group = f"{behind.group}-plain"
+    with Admin(behind.cluster.name_servers) as admin:
+        admin.create_group(group, is_orderly=False)
+    tries: list[tuple[int, str]] = []
+    done: list[int] = []
+
+    def listen(messages: Sequence[Any], context: Any) -> None:
+        number = int(messages[0].body)
+        if number in (7, 8):
+            tries.append((number, messages[0].topic))
+            context.delay_level = 1
+            if number == 8 or messages[0].reconsume_times < 1:
+                raise ValueError
+        done.append(number)
+
+    consumers = []
+    for _ in range(2):
+        consumer = PushConsumer(
+            group, name_servers=behind.cluster.grpc, max_reconsume_times=1, **MEMBER
+        )
+        consumer.subscribe(behind.topic)
+        consumer.concurrently(listen)
+        consumer.start()
+        consumers.append(consumer)
+    try:
+        behind.send(200)
+        eventually(lambda: len(done) >= 199, "all but the buried one")
+        with Admin(behind.cluster.name_servers) as admin:
+            eventually(
+                lambda: any(
+                    (each.group, each.waiting) == (group, 1) for each in admin.dead_letters()
+                ),
+                "its dead letter",
+            )
+    finally:
+        for consumer in consumers:
+            assert consumer.close(30.0)
+    assert sorted(done) == [number for number in range(200) if number != 8]
+    assert sorted(tries) == [(number, behind.topic) for number in (7, 7, 8, 8)]
+
+
 def test_what_a_message_carries_arrives_and_tags_choose(behind: Run) -> None:
     got: list[Any] = []
     consumer = PushConsumer(behind.group, name_servers=behind.cluster.grpc, **MEMBER)

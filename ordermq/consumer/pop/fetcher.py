@@ -62,6 +62,7 @@ class QueuePops:
         self._polled_ms = client.clock.now_ms()
         self._asked_ms = 0
         self._refusal = ""
+        self._waits_for_turn = False
         self.task: asyncio.Task[None] | None = None
         self.poll: asyncio.Task[Sequence[PoppedBatch]] | None = None
         self.subscribe(subscription)
@@ -90,6 +91,7 @@ class QueuePops:
         """Return the age of the last answered pop; None while none is due."""
         lease = self.assigned.lease
         is_due = lease is not None and not lease.is_lock and not self.assigned.is_paused
+        is_due = is_due and not self._waits_for_turn
         return now_ms - self._polled_ms if is_due else None
 
     async def round(self) -> bool:
@@ -128,6 +130,12 @@ class QueuePops:
 
     async def _pop(self) -> None:
         assigned, clock = self.assigned, self._client.clock
+        self._waits_for_turn, began_ms = True, clock.now_ms()
+        try:
+            await self._transport.turn(assigned.queue)
+        finally:
+            self._waits_for_turn = False
+            self._polled_ms += clock.now_ms() - began_ms
         self._attempt_id = self._attempt_id or secrets.token_hex(8)
         self._asked_ms = clock.now_ms()
         work = self._transport.receive(assigned.queue, self._subscription, self._attempt_id)

@@ -2,7 +2,7 @@
 
 A proxy pops whatever queue of a broker it likes, whichever queue the request names. So one *feed*
 per topic and broker receives for all queues, and hands each queue's messages to whoever waits for
-that queue.
+that queue. Without order any queue takes what comes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import secrets
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ordermq.client.proxy import ProxyApi, check, problem_of
 from ordermq.client.proxy_messages import record_of
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
-from ordermq.consumer.pop.transport import PoppedBatch
+from ordermq.consumer.pop.transport import PoppedBatch, with_origin
 from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RemotingError
 from ordermq.grpc.messages import (
     AckMessageEntry,
@@ -41,8 +42,9 @@ from ordermq.grpc.messages import (
 )
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import StoredMessage
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.pop import PopHandle
+from ordermq.remoting.pop import NORMAL, PopHandle, real_topic
 
 _log = logging.getLogger("ordermq.consumer")
 _SHORTEST_POLL_MS = 5_000  # a proxy refuses shorter ones
@@ -67,28 +69,46 @@ class GrpcPop:
     """POP over gRPC; fulfils `PopTransport`. On the I/O thread."""
 
     def __init__(
-        self, client: ClientSession, proxy: ProxyApi, group: str, config: PopConfig
+        self,
+        client: ClientSession,
+        proxy: ProxyApi,
+        group: str,
+        config: PopConfig,
+        *,
+        is_ordered: bool,
     ) -> None:
         self._client = client
         self._proxy = proxy
         self._group = group
         self._config = config
         self._feeds: dict[tuple[str, str], _Feed] = {}
-        self._batches: dict[MessageQueue, GrpcBatch] = {}  # the last one of each queue
+        self._is_ordered = is_ordered
+        self._polls: dict[tuple[str, str], asyncio.Semaphore] = {}  # without order
+        # By queue and offset, for as long as somebody has the batch.
+        self._by_message: WeakValueDictionary[tuple[MessageQueue, int], GrpcBatch]
+        self._by_message = WeakValueDictionary()
         proxy.forward = self.forward
+        proxy.needs_order = is_ordered
+
+    async def turn(self, queue: MessageQueue) -> None:
+        if not self._is_ordered:
+            place = queue.topic, queue.broker_name
+            await self._polls.setdefault(place, asyncio.Semaphore(_MOST_POLLS)).acquire()
 
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
     ) -> Sequence[PoppedBatch]:
         place = queue.topic, queue.broker_name
+        if not self._is_ordered:
+            try:
+                return await self.receive_any(*place, subscription, attempt_id)
+            finally:
+                self._polls[place].release()
         feed = self._feeds.get(place)
         if feed is None:
             feed = self._feeds[place] = _Feed(self, self._client, *place)
         batch = await feed.next_of(queue, subscription, self._config.pop_poll_ms)
-        if batch is None:
-            return ()
-        self._batches[queue] = batch
-        return (batch,)
+        return () if batch is None else (batch,)
 
     async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
         assert isinstance(batch, GrpcBatch)
@@ -105,7 +125,7 @@ class GrpcPop:
         ]
         request = AckMessageRequest(
             group=self._proxy.resource(self._group),
-            topic=self._proxy.resource(batch.queue.topic),
+            topic=self._proxy.resource(batch.topic),
             entries=entries,
         )
         answer = await self._ask(batch.queue, "AckMessage", request, AckMessageResponse)
@@ -133,8 +153,8 @@ class GrpcPop:
         Raises: RemotingError: it is not known whether it was. Fenced: the batch is over.
         """
         queue, offset = message.message_queue, message.queue_offset
-        batch = self._batches.get(queue)
-        if batch is None or offset not in batch.receipts:
+        batch = self._by_message.get((queue, offset))
+        if batch is None:
             raise BrokerError(
                 "the batch of a message for the dead letters is over; it is delivered again",
                 response_code=0,
@@ -146,7 +166,7 @@ class GrpcPop:
             message_id, handle = batch.receipts[offset]
             request = ForwardToDeadLettersRequest(
                 group=self._proxy.resource(group),
-                topic=self._proxy.resource(queue.topic),
+                topic=self._proxy.resource(batch.topic),
                 receipt_handle=handle,
                 message_id=message_id,
                 delivery_attempt=attempts,
@@ -209,34 +229,40 @@ class GrpcPop:
     def _batches_of(
         self, topic: str, broker_name: str, messages: Sequence[Message], asked_ms: int
     ) -> list[GrpcBatch]:
-        by_queue: dict[int, dict[int, Message]] = {}
+        by_queue: dict[tuple[str, int], dict[int, Message]] = {}
         for message in messages:
             system = message.system_properties
             if system is None or system.queue_offset is None or system.receipt_handle is None:
                 raise ProtocolError("the proxy sent a message without its place", topic=topic)
-            by_queue.setdefault(system.queue_id, {})[system.queue_offset] = message
+            kind = NORMAL if self._is_ordered else _kind_of(system.receipt_handle)
+            place = real_topic(topic, self._group, kind), system.queue_id
+            by_queue.setdefault(place, {})[system.queue_offset] = message
         batches = []
-        for queue_id, by_offset in by_queue.items():
+        for (source, queue_id), by_offset in by_queue.items():
             offsets = sorted(by_offset)
             receipts, records, epoch = {}, [], 0
             for offset in offsets:
                 system = by_offset[offset].system_properties
                 assert system is not None
                 receipts[offset] = system.message_id, system.receipt_handle or ""
-                records.append(record_of(by_offset[offset], topic))
-                epoch = epoch or _popped_ms(system.receipt_handle or "")
-            batches.append(
-                GrpcBatch(
-                    MessageQueue(topic, broker_name, queue_id),
-                    epoch or self._client.clock.wall_ms(),
-                    offsets[0],
-                    tuple(offsets),
-                    b"".join(records),
-                    False,
-                    asked_ms,
-                    receipts=receipts,
+                record = record_of(by_offset[offset], topic)
+                records.append(
+                    record if source == topic else with_origin(StoredMessage.read(record))
                 )
+                epoch = epoch or _popped_ms(system.receipt_handle or "")
+            batch = GrpcBatch(
+                MessageQueue(source, broker_name, queue_id),
+                topic,
+                epoch or self._client.clock.wall_ms(),
+                offsets[0],
+                tuple(offsets),
+                b"".join(records),
+                False,
+                asked_ms,
+                receipts=receipts,
             )
+            self._by_message.update(dict.fromkeys(((batch.queue, at) for at in offsets), batch))
+            batches.append(batch)
         return batches
 
     async def _change(self, batch: PoppedBatch, invisible_ms: int) -> None:
@@ -250,7 +276,7 @@ class GrpcPop:
         message_id, handle = batch.receipts[offset]
         request = ChangeInvisibleDurationRequest(
             group=self._proxy.resource(self._group),
-            topic=self._proxy.resource(batch.queue.topic),
+            topic=self._proxy.resource(batch.topic),
             receipt_handle=handle,
             invisible_duration=Duration.of_ms(invisible_ms),
             message_id=message_id,
@@ -392,6 +418,14 @@ class _Feed:
         except OrderMQError as error:
             # Not tried again: its time ends.
             self._client.report_failure(batch.queue.broker_name, "give a batch back", error)
+
+
+def _kind_of(handle: str) -> str:
+    """Return the kind of topic in a handle; that of the topic itself if it is of another form."""
+    try:
+        return PopHandle.of_text(handle).topic_kind
+    except ProtocolError:
+        return NORMAL
 
 
 def _popped_ms(handle: str) -> int:

@@ -65,7 +65,7 @@ class PopParts:
             )
         from ordermq.consumer.pop.grpc_pop import GrpcPop  # of an extra
 
-        return GrpcPop(self._client, self._client.proxy, group, config)
+        return GrpcPop(self._client, self._client.proxy, group, config, is_ordered=is_ordered)
 
     def offsets(self, at_broker: BrokerOffsets) -> PopOffsets:
         """Make the storage of the member's offsets."""

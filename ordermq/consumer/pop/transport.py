@@ -44,6 +44,7 @@ class PoppedBatch:
     """The messages of one queue that a broker has leased to this member; on the I/O thread.
 
     Args:
+        topic: that was popped; the queue of a batch of messages to repeat is of another one.
         epoch: the broker's time of the pop; grows with each batch of the queue.
         start: the group's offset at the pop.
         offsets: of the messages, ascending; at least one.
@@ -60,6 +61,7 @@ class PoppedBatch:
     def __init__(
         self,
         queue: MessageQueue,
+        topic: str,
         epoch: int,
         start: int,
         offsets: Sequence[int],
@@ -68,6 +70,7 @@ class PoppedBatch:
         asked_ms: int,
     ) -> None:
         self.queue = queue
+        self.topic = topic
         self.epoch = epoch
         self.start = start
         self.offsets = offsets
@@ -107,13 +110,9 @@ def _split(body: bytes, parts: Sequence[PoppedOffsets]) -> list[bytes]:
     wanted = {(place, at) for place, part in zip(found, parts, strict=True) for at in part.offsets}
     for record in split_records(body):
         message = StoredMessage.read(record)
-        properties = props.decode_bytes(message.properties)
-        is_own = props.POP_HANDLE not in properties
+        is_own = props.POP_HANDLE not in props.decode_bytes(message.properties)
         if not is_own:
-            # RocketMQ puts the topic into its place. Views look for it here, and read the retry
-            # topic there.
-            properties.setdefault(props.RETRY_TOPIC, message.topic)
-            record = message.rewritten(message.topic, props.encode(properties))
+            record = with_origin(message)
         place = is_own, message.queue_id
         if (place, message.queue_offset) not in wanted:
             raise ProtocolError(f"offset {message.queue_offset} was popped, but not named")
@@ -124,6 +123,14 @@ def _split(body: bytes, parts: Sequence[PoppedOffsets]) -> list[bytes]:
     for records in found.values():
         records.sort(key=_offset_of)
     return list(map(b"".join, found.values()))
+
+
+def with_origin(message: StoredMessage) -> bytes:
+    """Return the record of a repeated message, with its topic where views of such look for it."""
+    # Servers give such a message its own topic; views expect the retry topic there.
+    properties = props.decode_bytes(message.properties)
+    properties.setdefault(props.RETRY_TOPIC, message.topic)
+    return message.rewritten(message.topic, props.encode(properties))
 
 
 def _offset_of(record: bytes) -> int:
@@ -137,13 +144,16 @@ class PopTransport(Protocol):
     is not known whether the broker did it.
     """
 
+    async def turn(self, queue: MessageQueue) -> None:
+        """Wait until a queue may be asked for; the `receive` that must follow ends its turn."""
+
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
     ) -> Sequence[PoppedBatch]:
         """Wait for messages of a queue; nothing: there were none in the time of a poll.
 
-        In order there is one batch. Without, there may be others of the topic of messages to
-        repeat, which is popped with each of the topic's queues.
+        In order there is one batch, of the queue. Without, there may be several, also of messages
+        to repeat, and through a proxy of any queues of the topic at the broker.
 
         Args:
             attempt_id: the one of the last call if that had no answer: its messages come again.
@@ -169,17 +179,14 @@ class PopTransport(Protocol):
 class RemotingBatch(PoppedBatch):
     """A batch with the handle that names it to brokers.
 
-    Args:
-        topic: that was popped; the queue of a batch of messages to repeat is of another one.
     Attributes:
         looked_ms: when its messages were last known to be those of the topic.
         renewed: handles of messages that were renewed one by one, by offset.
     """
 
-    def __init__(self, *given: Any, topic: str, handle: PopHandle, looked_ms: int) -> None:
+    def __init__(self, *given: Any, handle: PopHandle, looked_ms: int) -> None:
         super().__init__(*given)
         self.looked_ms = looked_ms
-        self.topic = topic
         self.handle = handle
         self.renewed: dict[int, PopHandle] = {}
         # A renewal replaces handles, so that no acknowledgement may be under way meanwhile.
@@ -211,6 +218,9 @@ class RemotingPop:
         # Members store where a queue starts before they pop it; this is for a queue of a broker
         # that has lost that.
         self._init_mode = _FROM_FIRST if from_first else _FROM_LAST
+
+    async def turn(self, queue: MessageQueue) -> None:
+        """Nothing: each queue is asked for by itself."""
 
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
@@ -281,13 +291,13 @@ class RemotingPop:
         source = real_topic(queue.topic, self._group, part.kind)
         return RemotingBatch(
             MessageQueue(source, queue.broker_name, part.queue_id),
+            queue.topic,
             reply.pop_ms,
             part.start,
             part.offsets,
             body,
             bool(reply.fenced),
             asked_ms,
-            topic=queue.topic,
             handle=handle,
             looked_ms=self._client.clock.now_ms(),
         )
