@@ -43,6 +43,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
+import orjson
+
 from ordermq.background_writer import BackgroundWriter
 from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
@@ -50,7 +52,6 @@ from ordermq.errors import ConfigError
 from ordermq.private_files import open_private
 
 _log = logging.getLogger("ordermq.events")
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 # Events, and offsets in them, that wait for a disk: a minute of a busy member, some 100 MB.
 _MOST_WAITING = 1_000_000
 _WAIT_S = 1.0
@@ -85,6 +86,7 @@ class EventType(StrEnum):
 Member = int | str | Sequence[int] | Sequence[str | None]
 # Every event of a queue has these, so that an audit need not ask.
 _QUEUE: dict[str, Member] = {"group": "", "topic": "", "broker": "", "queue": -1, "epoch": 0}
+_NONE: dict[str, Member] = {}
 
 
 class Recorder(Protocol):
@@ -131,6 +133,13 @@ class NoHistory:
 
     def close(self) -> None:
         return None
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(line)
+    except TypeError:  # a name that is no Unicode, such as a file's in an error, is escaped
+        return json.dumps(line, separators=(",", ":")).encode()
 
 
 class History(Closing):
@@ -197,11 +206,10 @@ class History(Closing):
             )
 
     def record(self, event: EventType, **members: Member) -> None:
-        line: dict[str, Any] = {"p": self.process, "seq": 0, "t": 0, "type": event.value}
-        if "queue" in members:
-            line |= _QUEUE
-        line |= members
-        with self._lock:
+        always = _QUEUE if "queue" in members else _NONE
+        size = 1 + len(members.get("offs", ()))  # type: ignore[arg-type]
+        line = {"p": self.process, "seq": 0, "t": 0, "type": event.value, **always, **members}
+        with self._lock:  # as short as can be: all listeners meet here
             if self._file < 0:
                 return
             line["seq"] = self._sequence
@@ -209,10 +217,9 @@ class History(Closing):
             self._sequence += 1
             if self._writer is None:
                 # After kill -9 every event whose `record` returned is there.
-                if self._write([_encode(line).encode()]):
+                if self._write([_encoded(line)]):
                     raise self._no_space()
                 return
-            size = 1 + len(members.get("offs", ()))  # type: ignore[arg-type]
             if self._waiting and self._waiting_size + size > _MOST_WAITING:
                 raise OSError(errno.EBUSY, f"{self._waiting_size} offsets wait", str(self.path))
             self._waiting.append(line)
@@ -234,7 +241,7 @@ class History(Closing):
             self._waiting_size = 0
         lost, error = len(lines), self._no_space()
         try:
-            lost = self._write([_encode(line).encode() for line in lines])
+            lost = self._write(list(map(_encoded, lines)))
         except OSError as raised:
             error = raised
         self._is_stalled = False

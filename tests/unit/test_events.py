@@ -56,6 +56,16 @@ def test_an_event_without_a_queue_carries_no_queue(path: Path) -> None:
     assert set(lines(path)[1]) == {"p", "seq", "t", "type", "client"}
 
 
+def test_members_that_are_no_unicode_are_escaped_and_all_others_are_utf8(path: Path) -> None:
+    with History(path, "m1") as history:
+        history.record(EventType.DIVERT, topic="café", detail="no file b\udcff")
+        history.record(EventType.CRASH, client="naïve")
+    _, torn, whole, _ = path.read_bytes().splitlines()
+    assert json.loads(torn)["detail"] == "no file b\udcff"
+    assert json.loads(torn)["topic"] == "café"
+    assert '"client":"naïve"' in whole.decode()
+
+
 def test_a_line_is_in_the_file_before_the_call_returns(path: Path) -> None:
     history = History(path, "p1")
     history.record(EventType.UNLOCK, group="G", topic="T", broker="b", queue=0)

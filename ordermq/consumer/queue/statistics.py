@@ -388,15 +388,16 @@ class EventRecorder:
         self, event: EventType, queue: MessageQueue, epoch: int = 0, **members: Member
     ) -> None:
         """Append one event of `queue`; `ordermq.events` lists the members."""
-        self._recorder.record(
-            event,
-            group=self.group,
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue=queue.queue_id,
-            epoch=epoch,
-            **members,
-        )
+        self._recorder.record(event, **self._about(queue, epoch), **members)
+
+    def _about(self, queue: MessageQueue, epoch: int) -> dict[str, Member]:
+        return {
+            "group": self.group,
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "epoch": epoch,
+        }
 
     def record_messages(
         self,
@@ -410,14 +411,14 @@ class EventRecorder:
         # `members` come last: of a parked message, the offset in its source queue replaces the
         # one it has in the parking topic.
         try:
-            about: dict[str, Member] = {
-                "offs": [message.queue_offset for message in messages],
-                "keys": [message.sharding_key for message in messages],
-            }
+            about = self._about(queue, epoch)
+            about["offs"] = [message.queue_offset for message in messages]
+            about["keys"] = [message.sharding_key for message in messages]
         except Exception as error:  # noqa: BLE001 - of a message that the listener judges
             self._recorder.failed(error)
             return
-        self.record(event, queue, epoch, **(about | members))
+        about |= members
+        self._recorder.record(event, **about)
 
     def wait_written(self) -> None:
         """Return once what was recorded is written; blocks, for at most a second."""
