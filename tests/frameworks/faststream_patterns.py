@@ -6,7 +6,6 @@ is no part of the project's own, and pytest is told of it by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,7 +35,6 @@ from tests.brokers.base.router import RouterLocalTestcase, RouterTestcase
 from tests.brokers.base.testclient import BrokerTestclientTestcase
 
 from ordermq import Admin
-from ordermq.broker import EmbeddedBroker
 from ordermq.contrib.faststream import (
     OrderMQBroker,
     OrderMQPublishCommand,
@@ -48,13 +46,6 @@ from ordermq.contrib.faststream import (
 from ordermq.contrib.faststream.fastapi import OrderMQRouter as FastAPIRouter
 from ordermq.contrib.faststream.testing import FakeProducer
 from ordermq.model.message import MessageRun
-
-
-@pytest.fixture(scope="session", autouse=True)
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker, pytest.MonkeyPatch.context() as patched:
-        patched.setenv("ORDERMQ_NAME_SERVERS", broker.name_servers)
-        yield broker
 
 
 class InMemory(BaseTestcaseConfig[OrderMQBroker]):
@@ -70,8 +61,8 @@ class InMemory(BaseTestcaseConfig[OrderMQBroker]):
         return TestOrderMQBroker(*brokers, **kwargs)
 
 
-class Embedded(InMemory):
-    """Messages go through an embedded broker, in one queue, as the patterns expect of order."""
+class Real(InMemory):
+    """Messages go through a broker, in one queue, as the patterns expect of order."""
 
     timeout = 10.0
 
@@ -86,16 +77,16 @@ class Embedded(InMemory):
         return BaseTestcaseConfig.patch_broker(self, *brokers, **kwargs)
 
 
-class TestConsume(Embedded, BrokerRealConsumeTestcase):
+class TestConsume(Real, BrokerRealConsumeTestcase):
     pass
 
 
-class TestPublish(Embedded, BrokerPublishTestcase):
+class TestPublish(Real, BrokerPublishTestcase):
     pass
 
 
 @pytest.mark.asyncio
-class TestRequests(Embedded, RequestsTestcase):
+class TestRequests(Real, RequestsTestcase):
     def get_middleware(self, **kwargs: Any) -> Any:
         return Doubling
 
@@ -118,7 +109,7 @@ class Doubling(BaseMiddleware):
         return await call_next(msg)
 
 
-class TestRouter(Embedded, RouterTestcase):
+class TestRouter(Real, RouterTestcase):
     route_class = OrderMQRoute
     publisher_class = OrderMQPublisher
 
@@ -136,7 +127,7 @@ class TestIncludedPublisher(InMemory, IncludePublisherTestcase):
     pass
 
 
-class TestMiddlewares(Embedded, MiddlewareTestcase):
+class TestMiddlewares(Real, MiddlewareTestcase):
     pass
 
 
@@ -144,11 +135,11 @@ class TestMiddlewaresOrder(InMemory, MiddlewaresOrderTestcase):
     pass
 
 
-class TestExceptionMiddlewares(Embedded, ExceptionMiddlewareTestcase):
+class TestExceptionMiddlewares(Real, ExceptionMiddlewareTestcase):
     pass
 
 
-class TestParser(Embedded, CustomParserTestcase):
+class TestParser(Real, CustomParserTestcase):
     pass
 
 
@@ -181,7 +172,7 @@ class TestTestBroker(InMemory, BrokerTestclientTestcase):
         return FakeProducer
 
 
-class TestFastAPI(Embedded, FastAPITestcase):
+class TestFastAPI(Real, FastAPITestcase):
     router_class = FastAPIRouter
     broker_router_class = OrderMQRouter
 

@@ -5,8 +5,6 @@ They are in kombu's sdist, as the package `t`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from kombu import Connection
 from t.integration.common import (
@@ -18,18 +16,11 @@ from t.integration.common import (
 )
 
 import ordermq.contrib.kombu  # noqa: F401 - it registers ordermq://
-from ordermq.broker import EmbeddedBroker
 
 
 @pytest.fixture
-def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def connection(embedded: EmbeddedBroker) -> Connection:
-    return Connection(f"ordermq://{embedded.name_servers}/")
+def connection(name_servers: str) -> Connection:
+    return Connection(f"ordermq://{name_servers}/")
 
 
 @pytest.fixture
@@ -38,9 +29,9 @@ def invalid_connection() -> Connection:
 
 
 @pytest.fixture
-def failover_connection(embedded: EmbeddedBroker) -> Connection:
+def failover_connection(name_servers: str) -> Connection:
     return Connection(
-        f"ordermq://127.0.0.1:1;ordermq://{embedded.name_servers}",
+        f"ordermq://127.0.0.1:1;ordermq://{name_servers}",
         connect_timeout=10,
         transport_options={"client": QUICK},
     )
