@@ -10,7 +10,6 @@ import pytest
 
 from ordermq import (
     Admin,
-    DeadLetter,
     Message,
     Producer,
     PushConsumer,
@@ -20,6 +19,7 @@ from ordermq import (
 from ordermq.errors import BrokerError
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.own_cluster import own_cluster
+from tests.interop.popping import bury_one, kill_one_of_two, share_join_and_leave
 from tests.interop.run import Run
 
 QUEUES = {"broker-a": 4, "broker-b": 4}
@@ -57,26 +57,11 @@ def behind(run: Run, proxied: Cluster) -> Run:
 
 @pytest.mark.parametrize("by_key", [False, True])
 def test_members_share_join_and_leave_and_keep_the_order_of_keys(behind: Run, by_key: bool) -> None:
-    behind.member("one", order_by_key=by_key, **MEMBER)
-    with behind.flow():
-        behind.wait_for_more(300, "one")
-        behind.member("two", order_by_key=by_key, **MEMBER)
-        behind.wait_for_more(200, "two")
-        behind.leave("two")
-        behind.wait_for_more(300, "one")
-    behind.assert_sound()
-    assert behind.duplicates() == 0
+    share_join_and_leave(behind, order_by_key=by_key, **MEMBER)
 
 
 def test_a_killed_member_delays_its_keys_by_its_leases_and_none_is_lost(behind: Run) -> None:
-    process = behind.member_process("killed", **MEMBER)
-    behind.member("one", **MEMBER)
-    with behind.flow():
-        behind.wait_for_more(100, "killed")
-        behind.wait_for_more(100, "one")
-        process.kill()
-        behind.wait_for_more(500, "one")
-    behind.assert_sound()
+    kill_one_of_two(behind, **MEMBER)
 
 
 def test_a_batch_that_takes_longer_than_its_lease_is_renewed(behind: Run) -> None:
@@ -104,30 +89,7 @@ def test_a_batch_that_takes_longer_than_its_lease_is_renewed(behind: Run) -> Non
 
 
 def test_a_message_that_keeps_failing_goes_to_the_dead_letters(behind: Run) -> None:
-    done: list[int] = []
-    consumer = PushConsumer(
-        behind.group, name_servers=behind.cluster.grpc, on_failure=DeadLetter(3),
-        suspend_current_queue_time_ms=10, **MEMBER,
-    )  # fmt: skip
-    consumer.subscribe(behind.topic)
-
-    @consumer.orderly
-    def listen(messages: Sequence[Any], context: Any) -> None:
-        if messages[0].body == b"7":
-            raise ValueError
-        done.append(int(messages[0].body))
-
-    with consumer:
-        behind.send(20, keys=1)
-        eventually(lambda: len(done) == 19, "all others")
-    with Admin(behind.cluster.name_servers) as admin:
-        eventually(
-            lambda: any(
-                (each.group, each.waiting) == (behind.group, 1) for each in admin.dead_letters()
-            ),
-            "its dead letter",
-        )
-    assert done == [number for number in range(20) if number != 7]
+    bury_one(behind, behind.cluster.grpc, **MEMBER)
 
 
 def test_a_group_that_is_not_ordered_is_refused_at_the_start(behind: Run) -> None:

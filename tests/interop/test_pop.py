@@ -6,15 +6,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from ordermq import Admin, DeadLetter, PushConsumer
+from ordermq import Admin, PushConsumer
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
 from tests.interop.cluster import Cluster, eventually
+from tests.interop.popping import bury_one, kill_one_of_two, share_join_and_leave
 from tests.interop.run import Run
 from tests.pop_scripts import (
     PopClient,
@@ -82,29 +81,16 @@ def test_members_that_pop_share_join_and_leave_and_keep_the_order_of_keys(
     run: Run, brokers: Cluster, by_key: bool
 ) -> None:
     brokers.put_topic(run.topic, QUEUES)
-    run.member("one", order_by_key=by_key, **POP)
-    with run.flow():
-        run.wait_for_more(300, "one")
-        run.member("two", order_by_key=by_key, **POP)
-        run.wait_for_more(200, "two")
-        run.leave("two")
-        run.wait_for_more(300, "one")
-    run.assert_sound()
-    assert run.duplicates() == 0
+    share_join_and_leave(run, order_by_key=by_key, **POP)
+    with Admin(brokers.name_servers) as admin:
+        assert admin.group(run.group).pops
 
 
 def test_a_member_that_pops_and_is_killed_delays_its_keys_by_its_leases(
     run: Run, brokers: Cluster
 ) -> None:
     brokers.put_topic(run.topic, QUEUES)
-    process = run.member_process("killed", **POP)
-    run.member("one", **POP)
-    with run.flow():
-        run.wait_for_more(100, "killed")
-        run.wait_for_more(100, "one")
-        process.kill()
-        run.wait_for_more(500, "one")
-    run.assert_sound()
+    kill_one_of_two(run, **POP)
 
 
 @pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP])
@@ -135,32 +121,7 @@ def test_what_a_member_without_order_had_comes_again_after_its_leases(
 
 def test_a_message_that_keeps_failing_goes_to_the_dead_letters(run: Run, brokers: Cluster) -> None:
     brokers.put_topic(run.topic, QUEUES)
-    done: list[int] = []
-    consumer = PushConsumer(
-        run.group, name_servers=brokers.name_servers, on_failure=DeadLetter(3),
-        consume_from_where="first_offset", suspend_current_queue_time_ms=10, **POP,
-    )  # fmt: skip
-    consumer.subscribe(run.topic)
-
-    @consumer.orderly
-    def listen(messages: Sequence[Any], context: Any) -> None:
-        if messages[0].body == b"7":
-            raise ValueError
-        done.append(int(messages[0].body))
-
-    with consumer:
-        run.send(20, keys=1)
-        eventually(lambda: len(done) == 19, "all others")
-        with Admin(brokers.name_servers) as admin:
-            eventually(
-                lambda: any(
-                    (each.group, each.waiting) == (run.group, 1) for each in admin.dead_letters()
-                ),
-                "its dead letter",
-            )
-            state = admin.group(run.group)
-            assert state.pops
-    assert done == [number for number in range(20) if number != 7]
+    bury_one(run, brokers.name_servers, consume_from_where="first_offset", **POP)
 
 
 @pytest.mark.restarts

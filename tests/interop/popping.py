@@ -1,0 +1,65 @@
+"""Courses that members which pop go through alike, whether they speak to brokers or to a proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ordermq import Admin, DeadLetter, PushConsumer
+from tests.interop.cluster import eventually
+from tests.interop.run import Run
+
+
+def share_join_and_leave(run: Run, **settings: Any) -> None:
+    """Check the order of keys while a second member joins and leaves."""
+    run.member("one", **settings)
+    with run.flow():
+        run.wait_for_more(300, "one")
+        run.member("two", **settings)
+        run.wait_for_more(200, "two")
+        run.leave("two")
+        run.wait_for_more(300, "one")
+    run.assert_sound()
+    assert run.duplicates() == 0
+
+
+def kill_one_of_two(run: Run, **settings: Any) -> None:
+    """Check the order of keys while one of two members is killed."""
+    process = run.member_process("killed", **settings)
+    run.member("one", **settings)
+    with run.flow():
+        run.wait_for_more(100, "killed")
+        run.wait_for_more(100, "one")
+        process.kill()
+        run.wait_for_more(500, "one")
+    run.assert_sound()
+
+
+def bury_one(run: Run, name_servers: str, **settings: Any) -> None:
+    """Check that one message that keeps failing goes to the dead letters, and no other.
+
+    Args: name_servers: of the member.
+    """
+    done: list[int] = []
+    consumer = PushConsumer(
+        run.group, name_servers=name_servers, on_failure=DeadLetter(3),
+        suspend_current_queue_time_ms=10, **settings,
+    )  # fmt: skip
+    consumer.subscribe(run.topic)
+
+    @consumer.orderly
+    def listen(messages: Sequence[Any], context: Any) -> None:
+        if messages[0].body == b"7":
+            raise ValueError
+        done.append(int(messages[0].body))
+
+    with consumer, Admin(run.cluster.name_servers) as admin:
+        run.send(20, keys=1)
+        eventually(lambda: len(done) == 19, "all others")
+        eventually(
+            lambda: any(
+                (each.group, each.waiting) == (run.group, 1) for each in admin.dead_letters()
+            ),
+            "its dead letter",
+        )
+    assert done == [number for number in range(20) if number != 7]
