@@ -65,6 +65,16 @@ def are_proxies(addresses: Sequence[str]) -> bool:
     return addresses[0].startswith(GRPC)
 
 
+def refuse_proxies(addresses: Sequence[str], group: str) -> None:
+    """Raise ConfigError if these are endpoints that no pull can go to."""
+    if are_proxies(addresses):
+        raise ConfigError(
+            "grpc:// is for PushConsumer: a proxy answers no pulls and stores no positions; give "
+            "addresses of name servers, or the proxy's remoting port (8080)",
+            group=group,
+        )
+
+
 class NameServerApi:
     """Typed requests to the name servers: to the one that answered last, to the next if it is slow.
 

@@ -20,7 +20,7 @@ from collections.abc import (
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, cast
 
-from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.name_server_api import parse_name_servers, refuse_proxies
 from ordermq.client.session import new_client_id
 from ordermq.client.store_times import offset_at_time
 from ordermq.client.user_code import OwnThreads, UserCode, running_task
@@ -122,6 +122,7 @@ class LitePullConsumer(GroupConsumer):
         self.config = LitePullConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
+        refuse_proxies(self.name_servers, self.group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         self._is_ordered = self.config.lite.ordered
         if offset_store is not None and not self._is_ordered:

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.name_server_api import parse_name_servers, refuse_proxies
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.client.store_times import offset_at_time
@@ -166,6 +166,7 @@ class PullConsumer(Starting):
         self.config = PullConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
+        refuse_proxies(self.name_servers, self.group)
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         self._codec = None if codec is None else require_codec(codec, self.group)
         self._clock = clock if clock is not None else SystemClock()

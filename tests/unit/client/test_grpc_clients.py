@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import LitePullConsumer, Message, Producer, PullConsumer, PushConsumer
 from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.proxy import endpoints_of, problem_of
 from ordermq.errors import BrokerError, ConfigError, RequestTimeout
@@ -107,3 +107,9 @@ def test_without_the_extra_the_error_names_it() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert "pip install 'ordermq[grpc]'" in done.stderr
+
+
+@pytest.mark.parametrize("kind", [LitePullConsumer, PullConsumer])
+def test_a_consumer_that_pulls_is_refused_at_a_proxy(kind: type[Any]) -> None:
+    with pytest.raises(ConfigError, match="answers no pulls"):
+        kind("g", name_servers=ENDPOINT)
