@@ -661,10 +661,12 @@ class LitePullConsumer(GroupConsumer):
         Raises: StateError: the queue is not assigned. ConfigError: the broker does not have the
             offset.
         """
+        require_offset(offset, f"seek of {queue}")
         self._run(self._seek(queue, self._poller(), lambda lowest, highest: offset))
 
     def aseek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]:
         """`seek` for asyncio code, on any loop."""
+        require_offset(offset, f"seek of {queue}")
         poller = self._poller()  # as in `apoll`
         return self._arun(partial(self._seek, queue, poller, lambda lowest, highest: offset))
 

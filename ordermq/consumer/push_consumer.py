@@ -791,14 +791,14 @@ class PushConsumer(GroupConsumer):
         (docs/internals/semantics.md#pause-and-seek).
 
         The running batch ends and does not count beyond it; what is buffered is dropped; the
-        group's offset is set, even backwards. One the broker does not have becomes its first or
-        its next one.
+        group's offset is set, even backwards. One whose message has expired becomes the first
+        that is left.
 
         Returns: a future of it. Wait for it anywhere but in a listener of this queue.
         Raises: StateError: not running, or the queue is not assigned. ConfigError: no offset.
-            The future: StateError if it moved away first; RemotingError or RouteError if the
-            broker was not reached: consumption continues from `offset`, and the next commit
-            stores it.
+            The future: StateError if it moved away first; ConfigError if the queue ends before
+            `offset`; RemotingError or RouteError if the broker was not reached: consumption
+            continues from `offset`, and the next commit stores it.
         """
         require_offset(offset, f"seek of {message_queue}")
         self._require_pulls("seek")

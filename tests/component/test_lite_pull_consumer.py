@@ -280,9 +280,11 @@ def test_seek_goes_either_way_and_forgets_what_was_buffered(producer: Producer, 
     send(producer, 8, start=160)
     assert polled(consumer, 1) == [163]
     assert consumer.committed(QUEUES[3]) == 0, "its start"
-    for offset in (-1, 22):
-        with pytest.raises(ConfigError, match=r"the broker has 0\.\.21"):
-            consumer.seek(QUEUES[3], offset)
+    with pytest.raises(ConfigError, match=r"the broker has 0\.\.21"):
+        consumer.seek(QUEUES[3], 22)
+    for odd in (-1, True, 1.5, "5"):
+        with pytest.raises(ConfigError, match="expected 0 or more"):
+            consumer.seek(QUEUES[3], cast("int", odd))
     with pytest.raises(StateError, match="not assigned to this member"):
         consumer.seek(QUEUES[0], 0)
 

@@ -294,16 +294,36 @@ def test_a_seek_from_the_assignment_callback_comes_before_the_first_message(
     assert [int(body) for body in seen.bodies_of("k")] == [7, 8, 9]
 
 
-def test_a_seek_beyond_the_end_waits_for_the_next_message(
-    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_seek_beyond_the_end_is_refused_and_moves_nothing(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    by_key: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A time that was taken for an offset would skip what is there, and what comes next."""
     queue = queue_of(producer, "k")
-    with make_consumer(seen.take) as consumer:
-        seen.wait_for_count(1)
-        consumer.seek(queue, 1_000).result(20)
-        eventually(lambda: held(consumer, queue).committed_offset == 1, "the broker's end")
-        send_to(producer, "k", range(1, 3))
-        seen.wait_for_count(3)
+    send_to(producer, "k", range(1, 30))
+    taken: list[bytes] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        if not taken:
+            consumer.seek(queue, 1_795_581_149_741)  # its future is nobody's
+        taken.append(bytes(messages[0].body))
+        seen.take(messages, context)
+
+    with make_consumer(listen, order_by_key=by_key) as consumer:
+        seen.wait_for_count(30)
+        with pytest.raises(
+            ConfigError, match="the queue ends at 30; for a time, call seek_to_time"
+        ):
+            consumer.seek(queue, 31).result(20)
+        consumer.seek(queue, 30).result(20)
+        send_to(producer, "k", range(30, 32))
+        seen.wait_for_count(32)
+    assert len(set(taken)) == len(taken) == 32
+    assert "no seek to offset 1795581149741: the queue ends at" in caplog.text
 
 
 def test_a_listener_may_seek_its_own_queue(

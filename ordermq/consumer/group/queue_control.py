@@ -14,7 +14,7 @@ from ordermq.client.store_times import offset_at_time
 from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
-from ordermq.errors import OrderMQError, StateError
+from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError, StateError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 
@@ -113,7 +113,7 @@ class QueueControl:
 
     def seek(self, queue: MessageQueue, offset: int) -> Future[None]:
         """See `PushConsumer.seek`."""
-        return self._client.runtime.submit(self.move(self.find(queue), offset))
+        return self._client.runtime.submit(self.move(self.find(queue), offset, is_given=True))
 
     def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> Future[None]:
         """See `PushConsumer.seek_to_time`."""
@@ -123,15 +123,19 @@ class QueueControl:
         """Seek for a caller that does not wait for it; on the I/O thread."""
         self._client.runtime.spawn(self._move_unwatched(assigned, offset), f"seek {assigned.queue}")
 
-    async def move(self, assigned: AssignedQueue, offset: int) -> None:
+    async def move(self, assigned: AssignedQueue, offset: int, *, is_given: bool = False) -> None:
         """Continue from `offset` once no batch runs, and start none until then.
 
+        Args: is_given: a user gave it as a number, which may be none of an offset.
         Raises: StateError: the queue moved away first. RemotingError, RouteError: not stored.
+            ConfigError: it is given, and beyond the queue's end: nothing has moved.
         """
         queue, clock = assigned.queue, self._client.clock
         async with self._moving[queue]:
             assigned.pause(Pause.SEEK)
             try:
+                if is_given:
+                    await self._require_held(queue, offset)
                 while assigned.state is QueueState.ACTIVE:
                     # A queue whose lease is over has nothing to move yet: it starts again first.
                     lease = assigned.lease
@@ -152,6 +156,28 @@ class QueueControl:
             queue_id=queue.queue_id,
             group=self._group,
         )
+
+    async def _require_held(self, queue: MessageQueue, offset: int) -> None:
+        """Raise ConfigError if a broker says that a queue ends before an offset.
+
+        A time in ms that was taken for an offset would skip everything.
+        """
+        try:
+            address = self._client.routes.master_of(queue.broker_name)
+            end = await self._client.api.max_offset(address, queue)
+        except (RemotingError, RouteError):
+            return  # it cannot tell now; the next pull does
+        if offset > end:
+            refused = ConfigError(
+                f"{queue}: no seek to offset {offset}: the queue ends at {end}; for a time, call "
+                "seek_to_time()",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                offset=offset,
+            )
+            _log.warning("%s", refused)  # a listener does not wait for its seek
+            raise refused
 
     async def _move_unwatched(self, assigned: AssignedQueue, offset: int) -> None:
         try:
