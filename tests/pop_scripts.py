@@ -33,6 +33,7 @@ from tests.component.broker.wire_client import WireClient, records
 
 Step = tuple[Any, ...]
 INVISIBLE_MS = 1_500
+_LONG_MS = 3_600_000  # no step waits so long
 # Between two steps on RocketMQ: its handles are the same for two pops of one millisecond.
 STEP_MS = 5
 
@@ -337,13 +338,13 @@ def check_pops_without_order(
     assert [one.body for one in first + second] == [b"0", b"1", b"2", b"3"], "nothing is blocked"
     pops.acknowledge(second[1])  # in any order
     pops.acknowledge(first[0], second[0])
-    third = pops.pop(broker_name, 2, 60_000)
+    third = pops.pop(broker_name, 2, _LONG_MS)
     pops.acknowledge(third[0])
     again: list[Popped] = []
 
     def comes(body: bytes) -> Callable[[], bool]:
         def look() -> bool:
-            again.extend(pops.pop(broker_name, 32, 60_000))
+            again.extend(pops.pop(broker_name, 32, _LONG_MS))
             return any(one.body == body for one in again)
 
         return look
@@ -359,7 +360,7 @@ def check_pops_without_order(
     assert {one.handle.is_ordered for one in [*again, given_back]} == {False}
     pops.acknowledge(again[0])
     # Renewed once, it is known by its new handle only, and comes a third time after that lease.
-    renewed = pops.change(pops.change(again[1], 60_000), INVISIBLE_MS)
+    renewed = pops.change(pops.change(again[1], _LONG_MS), INVISIBLE_MS)
     assert renewed.offset == again[1].offset
     again.clear()
     wait(2 * INVISIBLE_MS)

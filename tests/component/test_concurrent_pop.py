@@ -129,7 +129,7 @@ def test_a_listener_that_takes_longer_than_its_lease_keeps_it_by_renewals(
         renewals[0] += 1
 
     monkeypatch.setattr(leases.PopLeases, "_renew", renew)
-    members = [make(listen, **SHORT), make(listen, **SHORT)]
+    members = [make(listen, pop_invisible_ms=6_000) for _ in range(2)]
     for member in members:
         member.start()
     send_all(producer, numbered(10, keys=1))
@@ -268,7 +268,8 @@ def test_lost_answers_lose_no_message(
             raise ValueError
         seen.take(messages, context)
 
-    quick = {"request_timeout_ms": 100, "offset_timeout_ms": 100, "pull_delay_on_error_ms": 10}
+    # Not shorter: of a pop whose answer comes late, the messages come again after their leases.
+    quick = {"request_timeout_ms": 800, "offset_timeout_ms": 200, "pull_delay_on_error_ms": 10}
     for _ in range(2):
         make(listen, **SHORT | quick | {"pop_poll_ms": 50}).start()
     send_all(producer, numbered(200))

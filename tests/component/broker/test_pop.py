@@ -85,6 +85,19 @@ def popped(answer: Command) -> dict[int, tuple[int, ...]]:
     }
 
 
+def ticking(clock: ManualClock) -> Callable[[Callable[[], bool], str], None]:
+    """Return an `eventually` whose clock goes on, as of `WireClient.wait`."""
+
+    def wait(condition: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
+            clock.advance(100)
+            return condition()
+
+        eventually(look, what)
+
+    return wait
+
+
 @pytest.fixture
 def one(connect: Connect, clock: ManualClock) -> Member:
     member = Member(connect("one"), clock)
@@ -450,7 +463,7 @@ def test_accounts_pop_and_acknowledge_what_they_may_consume() -> None:
 def test_pops_without_order_follow_the_rules(one: Member, clock: ManualClock) -> None:
     # As RocketMQ does, in tests/interop/test_pop.py.
     pops = UnorderedPops(one.client, "orders", "group", clock.wall_ms)
-    check_pops_without_order(pops, BROKER, clock.advance, eventually)
+    check_pops_without_order(pops, BROKER, clock.advance, ticking(clock))
 
 
 def test_a_pop_without_order_moves_the_group_and_no_late_start_takes_that_back(
@@ -485,7 +498,7 @@ def test_leases_without_order_survive_a_restart_and_what_is_left_comes_again(
             again.extend(pops.pop(BROKER, 3, MINUTE_MS))
             return bool(again)
 
-        eventually(comes, "what was not acknowledged")
+        ticking(clock)(comes, "what was not acknowledged")
         assert [(each.body, each.reconsume_times) for each in again] == [(b"2", 1)]
         pops.acknowledge(popped[2])  # late: nobody knows it any more
         pops.acknowledge(again[0])
