@@ -336,6 +336,8 @@ class _Slots:
         )
         try:
             connection.execute(statement)
+        except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            return  # by a reader that started at the same time
         except psycopg.ProgrammingError as error:
             raise ConfigError(f"publication {self.name!r}: {error}") from error
 

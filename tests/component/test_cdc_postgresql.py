@@ -409,6 +409,22 @@ def test_of_two_readers_that_start_together_one_waits_and_goes_on_when_the_other
     assert copy.changes() == 22
 
 
+def test_a_reader_goes_on_where_another_one_has_just_made_the_publication(
+    shop: psycopg.Connection[Any],
+    readers: Running,
+    connect: Callable[[], psycopg.Connection[Any]],
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    other = connect()
+    with other.transaction():
+        other.execute("CREATE PUBLICATION shop FOR TABLE goods")
+        reader = readers.start()
+        waits = "pg_stat_activity WHERE wait_event_type = 'Lock'"
+        eventually(lambda: count(shop, waits) == 1, "the reader's own attempt")
+    eventually(lambda: count(shop, "pg_replication_slots WHERE active") == 1, "the reader")
+    assert reader.restarts == 0
+
+
 def test_a_slot_that_cannot_be_read_is_refused_with_the_way_out(
     server: PostgreSql, shop: psycopg.Connection[Any], readers: Running
 ) -> None:
