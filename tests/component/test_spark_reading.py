@@ -188,7 +188,7 @@ def test_a_read_that_ends_early_leaves_no_pull_behind(producer, batches, session
 
 
 def test_a_core_without_the_engine_is_refused_before_anything_is_read(batches, monkeypatch):
-    monkeypatch.setattr(core, "PullEngine", None)
+    monkeypatch.setattr(core, "HAS_ENGINE", False)
     told = (
         r"executors read with the pull engine, and the \w+ core has no engine: unset ORDERMQ_CORE"
     )

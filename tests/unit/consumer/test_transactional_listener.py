@@ -63,6 +63,7 @@ class Call:
         self.run = MessageRun([(one, 0, 3)])
         assigned = SimpleNamespace(
             queue=QUEUE,
+            source=QUEUE,
             auto_commit=True,
             set_auto_commit=lambda is_on: None,
             lose_lease=lambda reason, generation: self.given_up.append((reason, generation)),
