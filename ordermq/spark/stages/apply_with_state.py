@@ -99,8 +99,8 @@ def apply_with_state(
         ttl_ms: forget a key this long after its last call.
         engine: "pandas": rows are a DataFrame, and returned ones as those of `apply_in_order`.
             "rows" (since Spark 4.1): rows are a list of Spark's Rows, and returned ones Rows,
-            dicts or tuples; for keys with a few rows each, where a DataFrame costs more than all
-            the rest.
+            dicts or tuples; for keys with a few rows each, where a DataFrame costs half as much
+            as all of Spark.
         form: of Spark's `transformWithState`: "rows", the default where Spark has it (since 4.1),
             or "pandas". A checkpoint goes on only with the form that made it: "pandas" is for one
             that Spark 4.0 has made.
