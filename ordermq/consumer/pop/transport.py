@@ -350,14 +350,8 @@ class RemotingPop:
                 raise
             life = None  # this account cannot look
         if life is not None:
-            raise Fenced(
-                f"not acknowledged: the queue is not the one that was popped: {life.reason}",
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue_id=queue.queue_id,
-                group=self._group,
-                offset=batch.acknowledged,
-                epoch=batch.epoch,
+            raise self._fenced(
+                f"not acknowledged: the queue is not the one that was popped: {life.reason}", batch
             )
         batch.looked_ms = now_ms
 
@@ -423,6 +417,17 @@ class RemotingPop:
             address, command, timeout_ms or client.config.offset_timeout_ms
         )
 
+    def _fenced(self, why: str, batch: PoppedBatch) -> Fenced:
+        return Fenced(
+            why,
+            topic=batch.queue.topic,
+            broker=batch.queue.broker_name,
+            queue_id=batch.queue.queue_id,
+            group=self._group,
+            offset=batch.acknowledged,
+            epoch=batch.epoch,
+        )
+
     def _check(
         self, answer: Command, failure: str, queue: MessageQueue, batch: PoppedBatch | None = None
     ) -> None:
@@ -430,14 +435,8 @@ class RemotingPop:
             return
         why = f"{failure}: {answer.remark}" if answer.remark else failure
         if answer.code == ResponseCode.OMQ_FENCED and batch is not None:
-            raise Fenced(
-                f"{why}: another member has the queue, and these messages again",
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue_id=queue.queue_id,
-                group=self._group,
-                offset=batch.acknowledged,
-                epoch=batch.epoch,
+            raise self._fenced(
+                f"{why}: another member has the queue, and these messages again", batch
             )
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             why += _NEEDS_5

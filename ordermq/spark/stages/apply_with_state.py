@@ -57,7 +57,6 @@ _OWN_COLUMN = "_ordermq"
 # crashes without a message.
 _MIN_PROTOBUF = (6, 33, 5)
 Form = Literal["rows", "pandas"]
-StateEngine = Literal["rows", "pandas"]
 Rows = list[Any]  # tuples
 _REMEDY = "pass drop_repeats=True to drop rows that arrive twice, or read each offset once"
 
@@ -73,7 +72,7 @@ def apply_with_state(
     drop_repeats: bool = False,
     on_failure: DeadLetter | None = None,
     ttl_ms: int | None = None,
-    engine: StateEngine = "pandas",
+    engine: Form = "pandas",
     form: Form | None = None,
     allow_speculation: bool = False,
     client_options: Mapping[str, str] | None = None,
@@ -140,7 +139,7 @@ def apply_with_state(
     )
 
 
-def _form(engine: StateEngine, asked: Form | None) -> type[_RowForm]:
+def _form(engine: Form, asked: Form | None) -> type[_RowForm]:
     for name, given in (("engine", engine), ("form", asked or "rows")):
         if given not in ("rows", "pandas"):
             raise ConfigError(f"{name}={given!r}: expected 'rows' or 'pandas'")
