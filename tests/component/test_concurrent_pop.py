@@ -112,6 +112,25 @@ def test_a_message_that_fails_for_good_goes_to_the_dead_letters(
     assert tries == [0, 1, 2]
 
 
+def test_a_message_that_fails_more_often_than_there_are_levels_comes_until_it_is_a_dead_letter(
+    producer: Producer, make: Make, broker: EmbeddedBroker
+) -> None:
+    tries: list[int] = []
+
+    def listen(messages: list[MessageView], context: ConcurrentContext) -> None:
+        tries.append(messages[0].reconsume_times)
+        raise ValueError
+
+    make(listen, on_failure=DeadLetter(19)).start()
+    send_all(producer, numbered(1))
+    with Admin(broker.name_servers) as admin:
+        eventually(
+            lambda: [(each.group, each.waiting) for each in admin.dead_letters()] == [("g", 1)],
+            "its dead letter",
+        )
+    assert tries == list(range(19))
+
+
 def test_a_listener_that_takes_longer_than_its_lease_keeps_it_by_renewals(
     producer: Producer, make: Make, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,7 @@ class PopLeases:
         else:
             return  # its lease is over, and it comes again by itself
         level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        level = min(level, len(DELAY_LEVELS_MS))  # the last one for all further attempts
         # Before the request: what may have been done must not be acknowledged.
         batch.returned.add(offset)
         try:
