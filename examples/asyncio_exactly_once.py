@@ -1,6 +1,6 @@
 """Book orders exactly once from an asyncio program, as JSON of a dataclass.
 
-pip install 'ordermq[sql]' 'sqlalchemy[asyncio]' aiosqlite
+pip install 'ordermq[sql]' aiosqlite
 python examples/asyncio_exactly_once.py                             SQLite, in a temporary file
 python examples/asyncio_exactly_once.py postgresql+asyncpg://...    pip install asyncpg
 

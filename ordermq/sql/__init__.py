@@ -15,10 +15,21 @@ and the offset not yet behind: so no message takes effect twice, whoever else be
 queue, and however often it is delivered.
 """
 
-from ordermq.lazy_imports import needed_from
+from typing import TYPE_CHECKING
+
+from ordermq.lazy_imports import lazy_names, needed_from
 
 with needed_from("sql"):
-    from ordermq.sql.async_offset_store import AsyncSqlOffsetStore, AsyncSqlTransaction
     from ordermq.sql.offset_store import SqlOffsetStore, SqlTransaction
 
+if TYPE_CHECKING:
+    from ordermq.sql.async_offset_store import AsyncSqlOffsetStore, AsyncSqlTransaction
+
 __all__ = ["AsyncSqlOffsetStore", "AsyncSqlTransaction", "SqlOffsetStore", "SqlTransaction"]
+
+# SQLAlchemy's asyncio needs greenlet, which a SQLAlchemy installed without its extra lacks from 2.1
+# on: stores without asyncio do not need it.
+_HOMES = {"async_offset_store": ("AsyncSqlOffsetStore", "AsyncSqlTransaction")}
+
+if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
+    __getattr__, __dir__ = lazy_names("ordermq.sql", _HOMES)

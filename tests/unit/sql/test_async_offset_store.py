@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -188,3 +190,14 @@ def test_each_store_refuses_the_engine_of_the_other_and_names_it(tmp_path: Any) 
     for engine in (of_asyncio, of_asyncio.sync_engine):
         with pytest.raises(ConfigError, match="take AsyncSqlOffsetStore"):
             SqlOffsetStore(engine)  # type: ignore[arg-type]
+
+
+def test_a_sqlalchemy_without_greenlet_has_stores_without_asyncio() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['greenlet'] = None\n"  # as where SQLAlchemy was installed without an extra
+        "from ordermq.sql import SqlOffsetStore\n"
+        "import ordermq.cli.demo.check\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
