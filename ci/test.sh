@@ -14,7 +14,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # The first group makes .venv, and needs none; the second needs it. Long legs first: they end last.
 BEFORE="environment compilers sanitize"
-AFTER="tests interop spark reference cffi lint fuzz no-pull-engine spark-oldest wheel docs"
+AFTER="tests interop spark reference cffi lint fuzz spark-oldest wheel docs"
 
 # Most tests wait for a server most of the time, so more than one at a time in each leg.
 tests() { # workers, arguments of pytest
@@ -51,7 +51,7 @@ through_core() {
         tests/component/test_{orderly_consumer,concurrent_consumer,key_ordered_consumer,hand_off}.py \
         tests/component/test_{failing_messages,parked_keys,queue_control,lite_pull_consumer}.py \
         tests/component/test_{ordered_polling,producer,transaction_producer,damaged_answers}.py \
-        tests/component/test_bad_input_client.py
+        tests/component/test_{bad_input_client,forking}.py
 }
 
 leg() {
@@ -68,11 +68,6 @@ leg() {
     fuzz) SECONDS_EACH=${FUZZ_SECONDS:-5} exec ci/fuzz.sh "$@" ;;
     tests) ORDERMQ_CORE=cython tests 3 --durations=10 "$@" ;;
     cffi | reference) through_core "$name" ;;
-    no-pull-engine)
-        ORDERMQ_CORE=cython ORDERMQ_PULL_PATH=python tests 2 \
-            tests/component/test_{orderly,concurrent}_consumer.py \
-            tests/component/test_{hand_off,queue_control,damaged_answers,forking,failing_messages}.py
-        ;;
     interop) ! has_rocketmq || exec ci/interop.sh --short ;;
     spark) ! has_spark || exec ci/spark.sh ;;
     spark-oldest) ! has_spark || exec ci/spark.sh --oldest ;;

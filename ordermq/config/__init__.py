@@ -37,14 +37,12 @@ if TYPE_CHECKING:
         MessageModel,
         PopConfig,
         PullConfig,
-        PullPathKind,
         RebalanceConfig,
     )
     from ordermq.config.producer import (
         CompressionType,
         ProducerConfig,
         SendConfig,
-        SendPathKind,
         TransactionConfig,
     )
     from ordermq.config.pull_consumers import (
@@ -85,11 +83,9 @@ __all__ = [
     "ProducerConfig",
     "PullConfig",
     "PullConsumerConfig",
-    "PullPathKind",
     "RebalanceConfig",
     "RemotingConfig",
     "SendConfig",
-    "SendPathKind",
     "SerializeType",
     "TlsVerify",
     "TraceConfig",
@@ -118,14 +114,12 @@ _HOMES = {
         "MessageModel",
         "PopConfig",
         "PullConfig",
-        "PullPathKind",
         "RebalanceConfig",
     ),
     "producer": (
         "CompressionType",
         "ProducerConfig",
         "SendConfig",
-        "SendPathKind",
         "TransactionConfig",
     ),
     "pull_consumers": (

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 from ordermq.errors import ConfigError
 from ordermq.value import Value
 
 DAY_MS = 86_400_000
 _MOST_LETTERS, _LETTER_WINDOW = "pause_after_dead_letters", "dead_letter_window"
-_Path = TypeVar("_Path", bound=StrEnum)
-
-
-def path_from(variable: str, default: _Path) -> _Path:
-    """Return the path that the environment sets, or the default."""
-    text = os.environ.get(variable, "")
-    try:
-        return type(default)(text or default)
-    except ValueError:
-        raise ConfigError(
-            f"{variable}={text!r} in the environment: expected python or native"
-        ) from None
 
 
 def require_range(config: object, **ranges: tuple[int, int]) -> None:

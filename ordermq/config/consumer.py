@@ -10,7 +10,6 @@ from typing import Any
 from ordermq.callables import require_plain
 from ordermq.config.checks import (
     DAY_MS,
-    path_from,
     require_choice,
     require_dead_letter_window,
     require_flags,
@@ -63,20 +62,6 @@ class Allocation(StrEnum):
 AllocationStrategy = Callable[[Sequence[Any], Sequence[str], str], list[Any]]
 
 
-class PullPathKind(StrEnum):
-    """Path of pulled messages into the buffer (docs/internals/architecture.md#pulls)."""
-
-    PYTHON = "python"
-    NATIVE = "native"  # the pull engine, where it can; elsewhere the Python path
-
-
-PULL_PATH_VARIABLE = "ORDERMQ_PULL_PATH"
-
-
-def _pull_path() -> PullPathKind:
-    return path_from(PULL_PATH_VARIABLE, PullPathKind.NATIVE)
-
-
 class Keyless(StrEnum):
     """Order of messages without a sharding key in a key-ordered queue
     (docs/internals/semantics.md#key-lanes).
@@ -115,12 +100,8 @@ class PullConfig(Value, kw_only=True):
     # Drop a message that a producer sent again, if its id is that of one of so many messages before
     # it; 0: off. They are read again on each take-over. 0..1000000.
     deduplicate: int = 0
-    # Path of pulls: "native" for the pull engine where it can, or "python"; default from
-    # ORDERMQ_PULL_PATH.
-    pull_path: PullPathKind = field(default_factory=_pull_path)
 
     def __post_init__(self) -> None:
-        require_choice(self, pull_path=PullPathKind)
         require_range(
             self,
             pull_batch_size=(1, 1_024),

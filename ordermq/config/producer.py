@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from ordermq.config.checks import (
     DAY_MS,
-    path_from,
     require_choice,
     require_flags,
     require_range,
@@ -24,20 +23,6 @@ class CompressionType(StrEnum):
     ZLIB = "zlib"
     LZ4 = "lz4"  # needs the `compression` extra
     ZSTD = "zstd"  # needs the `compression` extra
-
-
-class SendPathKind(StrEnum):
-    """The thread that reads the answers to sends (docs/internals/architecture.md#answers)."""
-
-    PYTHON = "python"  # the I/O thread
-    NATIVE = "native"  # a thread that waits for its receipt, where that can be
-
-
-SEND_PATH_VARIABLE = "ORDERMQ_SEND_PATH"
-
-
-def _send_path() -> SendPathKind:
-    return path_from(SEND_PATH_VARIABLE, SendPathKind.NATIVE)
 
 
 class SendConfig(Value, kw_only=True):
@@ -68,13 +53,10 @@ class SendConfig(Value, kw_only=True):
     compress_type: CompressionType = CompressionType.ZLIB
     # Level of the compression: of zlib 0..9, of zstd 1..22; lz4 has none.
     compress_level: int = 5
-    # Path of answers to sends: "native" for reads by the threads that wait, where they can, or
-    # "python"; default from ORDERMQ_SEND_PATH.
-    send_path: SendPathKind = field(default_factory=_send_path)
 
     def __post_init__(self) -> None:
         require_flags(self)
-        require_choice(self, compress_type=CompressionType, send_path=SendPathKind)
+        require_choice(self, compress_type=CompressionType)
         require_range(
             self,
             send_timeout_ms=(1, DAY_MS),

@@ -22,11 +22,9 @@ from ordermq.config import (
     MessageModel,
     PopConfig,
     PullConfig,
-    PullPathKind,
     RebalanceConfig,
     RemotingConfig,
     SendConfig,
-    SendPathKind,
     SerializeType,
     TlsVerify,
     TraceConfig,
@@ -84,7 +82,6 @@ class ProducerSettings(RemotingSettings, total=False):
     compress_msg_body_over_howmuch: int
     compress_type: CompressionType | Literal["zlib", "lz4", "zstd"]
     compress_level: int
-    send_path: SendPathKind | Literal["python", "native"]
     check_thread_count: int
     check_request_hold_max: int
     enable_msg_trace: bool
@@ -118,7 +115,6 @@ class ConsumerSettings(RemotingSettings, total=False):
     broker_suspend_ms: int
     pull_timeout_ms: int
     deduplicate: int
-    pull_path: PullPathKind | Literal["python", "native"]
     lock_max_live_ms: int
     lock_interval_ms: int
     lease_margin_ms: int

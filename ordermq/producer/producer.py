@@ -19,7 +19,6 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running, note_closed, note_open
 from ordermq.config import ProducerConfig
 from ordermq.config.checks import refuse_unknown
-from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
 from ordermq.model.log_fields import log_fields
@@ -139,11 +138,10 @@ class Producer(Starting):
         self._traces: TraceDispatcher | None = None
         self._trace_sends: TraceSends | None = None
         self._oneway_failures = 0
-        is_native = self.config.send.send_path is SendPathKind.NATIVE
         # With TLS the transport encrypts, on the I/O thread. Traces have the broker's region, which
         # is read there.
         is_io_thread_needed = self.config.remoting.tls or self.config.trace.enable_msg_trace
-        self._are_reads_shared = is_native and can_share_reads() and not is_io_thread_needed
+        self._are_reads_shared = can_share_reads() and not is_io_thread_needed
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ordermq.config.consumer import PULL_PATH_VARIABLE
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "internals" / "architecture.md"
 _ITEM = re.compile(r"^\d+\. `([\w/]+\.py)`", re.MULTILINE)
@@ -47,11 +45,11 @@ def walks() -> dict[str, list[str]]:
     return {title: _ITEM.findall(body) for title, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def entered(what: str, pull_path: str) -> list[str]:
+def entered(what: str, core: str) -> list[str]:
     answer = subprocess.run(
         [sys.executable, "-m", "tests.architecture.entered_files", what],
         cwd=ROOT,
-        env=os.environ | {PULL_PATH_VARIABLE: pull_path},
+        env=os.environ | {"ORDERMQ_CORE": core},
         capture_output=True,
         text=True,
     )
@@ -73,14 +71,14 @@ def test_a_walk_names_each_file_once(title: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "title", "pull_path"),
+    ("what", "title", "core"),
     [
-        ("receive", "A body, from the socket to the commit", "native"),
-        ("receive", "The same body, on the Python path", "python"),
-        ("send", "A send, from the call to the receipt", "python"),
+        ("receive", "A body, from the socket to the commit", "cython"),
+        ("receive", "The same body, on the Python path", "reference"),
+        ("send", "A send, from the call to the receipt", "cython"),
     ],
 )
-def test_a_walk_is_true(what: str, title: str, pull_path: str) -> None:
-    named, passed = walks()[title], entered(what, pull_path)
+def test_a_walk_is_true(what: str, title: str, core: str) -> None:
+    named, passed = walks()[title], entered(what, core)
     assert sorted(set(named) - set(passed)) == [], "named, and never entered"
     assert sorted(set(passed) - set(named) - _BESIDE) == [], "entered, and not named"

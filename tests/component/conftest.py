@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import Message, Producer, PushConsumer, core
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.events import History
@@ -74,6 +74,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="session")
 def server_certificate(authority: Authority) -> Certificate:
     return authority.sign("server")
+
+
+@pytest.fixture(params=["engine", "asyncio"])
+def has_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run the test as the core is, and again with all bytes on the I/O thread."""
+    if request.param == "asyncio":
+        monkeypatch.setattr(core, "HAS_ENGINE", False)
+    return core.HAS_ENGINE
 
 
 @pytest.fixture

@@ -45,14 +45,13 @@ def port(broker: EmbeddedBroker) -> Iterator[str]:
         yield forwarder.address
 
 
-@pytest.mark.parametrize("pull_path", ["python", "native"])
 def test_every_request_of_producer_and_member_goes_to_the_mapped_address(
-    broker: EmbeddedBroker, name_server: NameServer, port: str, seen: Seen, pull_path: str
+    broker: EmbeddedBroker, name_server: NameServer, port: str, seen: Seen, has_engine: bool
 ) -> None:
     at: dict[str, Any] = {
         "name_servers": name_server.address, "address_map": {TOLD: port}, **SETTINGS,
     }  # fmt: skip
-    consumer = PushConsumer("g", pull_path=pull_path, **at)
+    consumer = PushConsumer("g", **at)
     consumer.subscribe("orders")
     consumer.orderly(seen.take)
     with Producer("p", name_servers=at["name_servers"], address_map=at["address_map"]) as producer:

@@ -1,7 +1,4 @@
-"""Pulls on both paths: the engine must bring the same messages, and nothing that was given up.
-
-ci/test.sh runs the suites of consumers on both, too (ORDERMQ_PULL_PATH).
-"""
+"""Pulls on both paths: the engine must bring the same messages, and nothing that was given up."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import Message, Producer, PushConsumer, core
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.pull_connections import PullConnection, PullConnections, engine_obstacle
+from ordermq.client.pull_connections import PullConnection, PullConnections
 from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.remoting.command import Command
@@ -23,16 +20,9 @@ from tests.component.damaging_proxy import DamagingProxy
 
 MakeConsumer = Callable[..., PushConsumer]
 
-HAS_ENGINE = engine_obstacle() is None  # else both take the Python path
-
 
 def path_of(consumer: PushConsumer) -> Any:
     return consumer._member._fetcher._path
-
-
-@pytest.fixture(params=["python", "native"])
-def pull_path(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.mark.parametrize("batch", [1, 32])
@@ -41,15 +31,15 @@ def test_a_catch_up_brings_everything_and_counts_it_alike(
     producer: Producer,
     make_consumer: MakeConsumer,
     seen: Seen,
-    pull_path: str,
+    has_engine: bool,
     batch: int,
     concurrent: bool,
 ) -> None:
     producer.send_many(numbered(1_600, keys=1))
     with make_consumer(
-        seen.take, concurrent=concurrent, pull_path=pull_path, consume_message_batch_max_size=batch
+        seen.take, concurrent=concurrent, consume_message_batch_max_size=batch
     ) as consumer:
-        assert isinstance(path_of(consumer), EnginePath) == (pull_path == "native" and HAS_ENGINE)
+        assert isinstance(path_of(consumer), EnginePath) == has_engine
         seen.wait_for_count(1_600)
         assert seen.duplicates() == 0
         eventually(lambda: consumer.statistics["messages_done"] == 1_600, "the last call's end")
@@ -77,7 +67,7 @@ class Cuts:
 
 @pytest.mark.parametrize("order_by_key", [False, True])
 def test_nothing_is_lost_or_reordered_through_connections_that_are_cut(
-    producer: Producer, broker: EmbeddedBroker, seen: Seen, pull_path: str, order_by_key: bool
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, has_engine: bool, order_by_key: bool
 ) -> None:
     producer.send_many(numbered(4_000))
     cuts = Cuts(every=25)
@@ -86,7 +76,6 @@ def test_nothing_is_lost_or_reordered_through_connections_that_are_cut(
             "g",
             name_servers=proxy.address,
             consume_from_where="first_offset",
-            pull_path=pull_path,
             pull_delay_on_error_ms=10,
             order_by_key=order_by_key,
         )
@@ -102,7 +91,7 @@ def test_nothing_is_lost_or_reordered_through_connections_that_are_cut(
 
 
 def test_a_listener_that_stands_still_stops_the_pulls(
-    producer: Producer, make_consumer: MakeConsumer, seen: Seen, pull_path: str
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, has_engine: bool
 ) -> None:
     producer.send_many(numbered(2_000, keys=1))
     goes_on = threading.Event()
@@ -111,7 +100,7 @@ def test_a_listener_that_stands_still_stops_the_pulls(
         assert goes_on.wait(20)
         seen.take(messages, context)
 
-    with make_consumer(listen, pull_path=pull_path, pull_threshold_for_queue=100) as consumer:
+    with make_consumer(listen, pull_threshold_for_queue=100) as consumer:
         eventually(lambda: consumer.statistics["pulls"] >= 4, "more than a hundred messages")
         assert consumer.statistics["pulls"] == 4  # and there it stays: 128 messages wait
         goes_on.set()
@@ -119,19 +108,19 @@ def test_a_listener_that_stands_still_stops_the_pulls(
     assert_in_order(seen, 2_000, keys=1)
 
 
-@pytest.mark.parametrize("pull_path", ["native"] if HAS_ENGINE else [])
+@pytest.mark.parametrize("connections", [PullConnections] if core.HAS_ENGINE else [])
 def test_thresholds_that_change_while_a_broker_is_connected_hold(
     producer: Producer,
     make_consumer: MakeConsumer,
     seen: Seen,
-    pull_path: str,
+    connections: type[PullConnections],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     connected, goes_on = threading.Event(), threading.Event()
-    get = PullConnections.get
+    get = connections.get
 
-    async def get_late(connections: PullConnections, address: str) -> PullConnection:
-        connection = await get(connections, address)
+    async def get_late(pulls: PullConnections, address: str) -> PullConnection:
+        connection = await get(pulls, address)
         await asyncio.to_thread(connected.wait, 60.0)
         return connection
 
@@ -139,9 +128,9 @@ def test_thresholds_that_change_while_a_broker_is_connected_hold(
         goes_on.wait(60.0)
         seen.take(messages, context)
 
-    monkeypatch.setattr(PullConnections, "get", get_late)
+    monkeypatch.setattr(connections, "get", get_late)
     producer.send_many(numbered(1_600, keys=80))
-    settings = {"pull_path": pull_path, "pull_threshold_for_topic": 160, "pull_batch_size": 1}
+    settings = {"pull_threshold_for_topic": 160, "pull_batch_size": 1}
     with make_consumer(listen, **settings) as first:
         eventually(lambda: len(first.assigned_queues()) == 8, "all are ours: 20 messages each")
         with make_consumer(listen, **settings) as second:
@@ -168,14 +157,14 @@ def test_thresholds_that_change_while_a_broker_is_connected_hold(
 
 
 def test_messages_of_other_tags_are_passed_over(
-    producer: Producer, make_consumer: MakeConsumer, seen: Seen, pull_path: str
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, has_engine: bool
 ) -> None:
     # "Aa" and "BB" have one hash, which is all that brokers compare.
     tags = ["Aa", "BB", "C"]
     producer.send_many(
         [(Message("orders", b"%d" % each, tags=tags[each % 3]), "k") for each in range(900)]
     )
-    with make_consumer(seen.take, tags="Aa", pull_path=pull_path) as consumer:
+    with make_consumer(seen.take, tags="Aa") as consumer:
         seen.wait_for_count(300)
         eventually(lambda: consumer.statistics["behind"] == 0, "the rest passed over")
     assert [int(body) for body in seen.bodies_of("k")] == list(range(0, 900, 3))
@@ -199,7 +188,7 @@ ACCOUNT = {"access_key": "app", "secret_key": "secret" * 20}  # over a block of 
     ids=lambda settings: "+".join(settings),
 )
 def test_an_option_of_requests_does_not_leave_the_path_or_change_what_comes(
-    seen: Seen, pull_path: str, settings: dict[str, Any]
+    seen: Seen, has_engine: bool, settings: dict[str, Any]
 ) -> None:
     of_consumers = {"pull_interval_ms", "order_by_key", "deduplicate"}
     own = {name: value for name, value in settings.items() if name not in of_consumers}
@@ -217,15 +206,13 @@ def test_an_option_of_requests_does_not_leave_the_path_or_change_what_comes(
             consumer = PushConsumer(
                 "g",
                 name_servers=broker.name_servers,
-                pull_path=pull_path,
                 consume_from_where="first_offset",
                 **(ACCOUNT | settings),
             )
             consumer.subscribe("orders")
             consumer.orderly(listen)
             with consumer:
-                is_native = pull_path == "native" and HAS_ENGINE
-                assert isinstance(path_of(consumer), EnginePath) == is_native
+                assert isinstance(path_of(consumer), EnginePath) == has_engine
                 seen.wait_for_count(300)
                 producer.send_many(numbered(300, keys=1, start=300))
                 seen.wait_for_count(600)
@@ -239,10 +226,10 @@ def test_pulls_begin_anew_when_the_clients_own_connection_is_lost(
     broker: EmbeddedBroker,
     make_consumer: MakeConsumer,
     seen: Seen,
-    pull_path: str,
+    has_engine: bool,
 ) -> None:
     # A middlebox that has gone silent has both: a pull alone would notice after its long poll.
-    with make_consumer(seen.take, pull_path=pull_path) as consumer:
+    with make_consumer(seen.take) as consumer:
         producer.send_many(numbered(8))
         seen.wait_for_count(8)
         client = consumer._member.client

@@ -113,11 +113,10 @@ def test_every_message_of_the_new_topic_is_delivered(
     member.close()
 
 
-@pytest.mark.parametrize("pull_path", ["native", "python"])
 @pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent"])
 def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
     kind: str,
-    pull_path: str,
+    has_engine: bool,
     broker: EmbeddedBroker,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +137,6 @@ def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
         broker.name_servers,
         tmp_path,
         wait,
-        pull_path=pull_path,
         pull_batch_size=10,
         pull_threshold_for_queue=5,
         consume_thread_count=1,

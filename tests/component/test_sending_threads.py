@@ -13,7 +13,6 @@ import pytest
 
 from ordermq import Message, Producer, SendReceipt
 from ordermq.broker import EmbeddedBroker
-from ordermq.config.producer import SendPathKind
 from ordermq.producer.accumulator import SendRequest
 from ordermq.producer.queue_sender import InFlightBatch, QueueSender
 from ordermq.remoting.connection import Connection
@@ -50,11 +49,10 @@ def test_whoever_sends_alone_writes_the_request(producer: Producer, written: lis
     assert mine >= 10, written  # the first opens the connection, which is the I/O thread's to do
 
 
-@pytest.mark.parametrize("send_path", ["python", "native"])
 def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_where_its_answer_is_read(
-    broker: EmbeddedBroker, written: list[str], send_path: SendPathKind
+    broker: EmbeddedBroker, written: list[str], has_engine: bool
 ) -> None:
-    with Producer("p", name_servers=broker.name_servers, send_path=send_path) as producer:
+    with Producer("p", name_servers=broker.name_servers) as producer:
         me, queue = threading.current_thread().name, producer.queues("orders")[0]
         producer.send(message(0), queue=queue)
         other = producer._sender_of(producer.queues("orders")[1])
@@ -62,7 +60,7 @@ def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_where_its_
         written.clear()
         for number in range(20):
             producer.send(message(number), queue=queue)
-        if send_path == "native" and can_share_reads():
+        if can_share_reads():
             assert written.count(me) >= 10, written
         else:  # it joins the others, on the I/O thread
             assert me not in written
@@ -106,10 +104,9 @@ def test_coroutines_that_begin_in_turn_are_stored_in_turn(producer: Producer) ->
     assert [receipt.queue_offset for receipt in receipts] == list(range(5 * ROUNDS))
 
 
-@pytest.mark.parametrize("send_path", ["python", "native"])
 @pytest.mark.parametrize("keys", [1, 3, 8])
 def test_threads_keep_their_keys_in_order_and_one_request_per_queue_in_flight(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, keys: int, send_path: SendPathKind
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, keys: int, has_engine: bool
 ) -> None:
     twice: list[str] = []
     begun = InFlightBatch.__init__
@@ -134,7 +131,6 @@ def test_threads_keep_their_keys_in_order_and_one_request_per_queue_in_flight(
             "p",
             name_servers=broker.name_servers,
             default_topic_queue_nums=8,
-            send_path=send_path,
         ) as producer,
         ThreadPoolExecutor(8) as pool,
     ):

@@ -122,7 +122,6 @@ def test_the_environment_configures_each_client_with_its_own() -> None:
         "ORDERMQ_RETRY_TIMES": "2",  # a producer's
         "ORDERMQ_PULL_BATCH_SIZE": " 64 ",  # a consumer's
         "ORDERMQ_AUTO_COMMIT": "No",
-        "ORDERMQ_PULL_PATH": "native",  # without `from_env` it sets the default
         "ORDERMQ_CORE": "cython",
         "ORDERMQ_PORT": "tcp://10.0.0.1:9876",  # Kubernetes, beside a service of this name
         "ORDERMQ_": "",
@@ -133,7 +132,6 @@ def test_the_environment_configures_each_client_with_its_own() -> None:
     assert (producer.group, producer.name_servers) == ("shop", "a:1;b:2")
     assert producer.send.retry_times == 2
     assert (consumer.pull.pull_batch_size, consumer.consume.auto_commit) == (64, False)
-    assert consumer.pull.pull_path == "native"
     assert consumer.remoting.secret_key == SECRET
     assert SECRET not in f"{producer!r}{consumer!r}"
 

@@ -11,10 +11,10 @@ from typing import cast
 
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
-from ordermq.client.pull_connections import PullConnection, engine_obstacle, settle_end
+from ordermq.client.pull_connections import PullConnection, settle_end
 from ordermq.client.session import ClientSession
 from ordermq.clock import CLOCK_ID
-from ordermq.config import PullConfig, PullPathKind
+from ordermq.config import PullConfig
 from ordermq.consumer.fetch.pull_path import QueuePulls, RunningPulls
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import FillLimits, Receiver
@@ -170,12 +170,3 @@ class EnginePath:
         """Count what all loops have pulled; any thread."""
         for loop in self.running.copy():  # one atomic call: the I/O thread changes it
             loop.gather()
-
-
-def obstacle(client: ClientSession, receiver: Receiver[object], config: PullConfig) -> str | None:  # type: ignore[type-var]
-    """Return why a member's queues are not pulled by the engine; None: they are."""
-    if config.pull_path is PullPathKind.PYTHON:
-        return "pull_path"
-    if receiver.fill_limits(config) is None:
-        return "messages must pass Python before they are buffered"
-    return engine_obstacle()

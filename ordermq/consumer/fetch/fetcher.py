@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
 from ordermq.client.connections import is_forbidden
+from ordermq.client.pull_connections import engine_obstacle
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.fetch.copy_filter import CopyFilter, copy_filter
-from ordermq.consumer.fetch.engine_loop import EnginePath, obstacle
+from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.consumer.fetch.life_watch import LifeWatch
 from ordermq.consumer.fetch.pull_path import PullPath, PullTarget, QueuePulls, RunningPulls
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
@@ -770,7 +771,9 @@ class Fetcher:
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
 
     def _choose_path(self) -> PullPath:
-        if obstacle(self._client, self._receiver, self._config) is not None:
+        # Without limits per queue, as of poll buffers, messages must pass Python to be buffered.
+        has_limits = self._receiver.fill_limits(self._config) is not None
+        if not has_limits or engine_obstacle() is not None:
             return PythonPath(self._client.api)
         path = EnginePath(self._client, self._receiver)
         self._statistics.gather_with(path.gather)
