@@ -65,6 +65,12 @@ say "the sdist, as pip installs it where there is no wheel"
 "$work/from-sdist/bin/pip" install --quiet "$made"/dist/*.tar.gz
 PYTHON=$work/from-sdist/bin/python ci/wheel_check.sh
 
+say "each extra alone, with the newest and with the oldest libraries"
+wheel=$(printf '%s\n' "$made"/dist/*.whl | sed -n 1p)
+its_python=python3.$(sed -E 's/.*-cp3([0-9]+)-cp.*/\1/' <<<"$wheel")
+WHEEL=$wheel PYTHON=$its_python ci/extras.sh
+WHEEL=$wheel PYTHON=$its_python ci/extras.sh --lowest
+
 say "metadata and long description"
 "$python" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet twine "readme_renderer[md]"

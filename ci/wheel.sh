@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Build an sdist and from it one wheel, with the tools of .venv and without network; check what is
 # in them and how large they are, and use the wheel where nothing of this checkout is on the path.
-# Takes seconds, as extensions compiled from the same files are not compiled again, and keeps
-# neither: `pip wheel --no-deps .` makes one to install. ci/wheels.sh builds what is published, for
-# each Python and repaired for manylinux.
+# Takes seconds, as extensions compiled from the same files are not compiled again. ci/wheels.sh
+# builds what is published, for each Python and repaired for manylinux.
+#   ci/wheel.sh                      keeps neither: `pip wheel --no-deps .` makes one to install
+#   DIST=/tmp/out ci/wheel.sh        copies both there at the end
 #   ci/wheel.sh --help
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
@@ -43,3 +44,7 @@ ln -s "$lender/orjson" "$site"
 PYTHON=$work/clean/bin/python ci/wheel_check.sh
 echo "$lender" >"$site/lent.pth"
 PYTHON=$work/clean/bin/python ci/wheel_check.sh
+if [ -n "${DIST:-}" ]; then
+    mkdir -p "$DIST"
+    cp "$sdist" "$wheel" "$DIST"
+fi

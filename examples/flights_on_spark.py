@@ -6,6 +6,7 @@ micro-batches, and gets the rows and logs of many aircraft in one call. After ea
 writes the changed logs to the topic `aircraft-logs`, keyed by aircraft. Kill it at any time:
 started again with the same folder, it continues.
 
+    pip install 'ordermq[demo,spark]'
     ordermq demo
     ordermq broker --data demo-output/broker &
     python examples/flights_on_spark.py --folder demo-output/spark

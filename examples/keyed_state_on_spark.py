@@ -4,6 +4,7 @@ Bodies are amounts as text. The totals are kept beside the message queues, in a 
 driver and executors share, and go on from one micro-batch to the next and from one start to the
 next.
 
+    pip install 'ordermq[spark]'
     python examples/keyed_state_on_spark.py --name-servers 127.0.0.1:9876 --topic amounts \
         --folder /shared/totals
 """

@@ -1,5 +1,6 @@
 """An application of FastStream: orders in, bills out, in the order of each customer.
 
+pip install 'ordermq[faststream]'
 cd examples && faststream run orders_faststream:app      at a name server on port 9876
 python examples/orders_faststream.py                     at a broker of its own
 """

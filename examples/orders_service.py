@@ -1,6 +1,6 @@
 """A FastAPI service that takes orders by HTTP and consumes them into a database, on one event loop.
 
-    pip install 'ordermq[sql]' fastapi uvicorn aiosqlite greenlet
+    pip install 'ordermq[sql]' fastapi uvicorn aiosqlite
     ordermq broker --data orders.mq --port 9876 &
     export ORDERMQ_NAME_SERVERS=127.0.0.1:9876
     cd examples && uvicorn orders_service:app --port 8000

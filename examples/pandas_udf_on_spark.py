@@ -4,6 +4,7 @@ Bodies are numbers as text. `change` is a plain function, and begins anew with e
 `total` is a pandas_udf already, called once per task: its totals go on from one batch of rows to
 the next.
 
+    pip install 'ordermq[spark]'
     python examples/pandas_udf_on_spark.py --name-servers 127.0.0.1:9876 --topic amounts
 """
 

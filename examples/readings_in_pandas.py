@@ -1,6 +1,6 @@
 """Look at a topic with pandas, as in a notebook: all that is there now, without a group's offsets.
 
-pip install 'ordermq[arrow]' pandas
+pip install 'ordermq[arrow]'
 python examples/readings_in_pandas.py
 
 Each block would be a cell. Batches become frames by column; what is in the bodies, by their JSON.

@@ -1,5 +1,6 @@
 """Celery over RocketMQ: a customer's tasks one after the other, customers side by side.
 
+pip install 'ordermq[celery]'
 cd examples && celery -A tasks_celery worker      at a name server on port 9876
 python examples/tasks_celery.py                   a worker at a broker of its own
 """

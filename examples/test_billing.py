@@ -1,5 +1,6 @@
 """Test a consumer of yours with pytest: each test has a broker in memory.
 
+pip install ordermq pytest
 pytest examples/test_billing.py
 """
 

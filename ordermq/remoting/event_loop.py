@@ -16,8 +16,8 @@ _CHOICES: Final = ("asyncio", "uvloop")
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Create a loop; `ORDERMQ_EVENT_LOOP=asyncio|uvloop` forces the kind.
 
-    uvloop saves a fifth of a consumer's CPU time (docs/benchmarks.md): pip install
-    ordermq[uvloop].
+    uvloop saves a fifth of a consumer's CPU time (docs/benchmarks.md):
+    pip install 'ordermq[uvloop]'.
 
     Raises: ConfigError: the variable has another value, or uvloop cannot be imported.
     """
@@ -32,8 +32,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         # Silently only if nobody asked: a forced loop that is missing must not be replaced.
         if forced:
             raise ConfigError(
-                f"{_VARIABLE}=uvloop: {error}; install it with pip install ordermq[uvloop], or "
-                "unset the variable for asyncio's own loop"
+                f"{_VARIABLE}=uvloop: {error}; install it with pip install 'ordermq[uvloop]', "
+                "or unset the variable for asyncio's own loop"
             ) from error
         return asyncio.new_event_loop()
     return loop

@@ -14,7 +14,9 @@ for module, library in (
     ("ordermq.metrics.prometheus", "prometheus_client"),
     ("ordermq.metrics.opentelemetry", "opentelemetry"),
     ("ordermq.metrics.tracing", "opentelemetry"),
-    ("ordermq.contrib.faststream", "faststream"),
+    ("ordermq.contrib.faststream.fastapi", "fastapi"),
+    ("ordermq.contrib.faststream.fastapi", "faststream"),
+    ("ordermq.cli.demo", "click"),
     ("ordermq.contrib.kombu", "kombu"),
 ):
     sys.modules[library] = None
@@ -36,6 +38,8 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         "prometheus_client run pip install 'ordermq[metrics]'",
         "opentelemetry run pip install 'ordermq[otel]'",
         "opentelemetry run pip install 'ordermq[otel]'",
+        "fastapi.datastructures run pip install 'ordermq[faststream]' fastapi",
         "faststream run pip install 'ordermq[faststream]'",
+        "click run pip install 'ordermq[demo]'",
         "kombu.transport run pip install 'ordermq[kombu]'",
     ]

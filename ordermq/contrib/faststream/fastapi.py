@@ -8,8 +8,15 @@ from typing import Any
 from ordermq.lazy_imports import needed_from
 
 with needed_from("faststream"):
+    import faststream as faststream  # without it, FastAPI would be asked for alone
+
+try:
     from fastapi.datastructures import Default
     from faststream._internal.fastapi.router import StreamRouter
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}: run pip install 'ordermq[faststream]' fastapi", name=error.name, path=error.path
+    ) from error
 
 from ordermq.contrib.faststream.broker import OrderMQBroker
 from ordermq.contrib.faststream.publisher import TopicPublisher
