@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Make a release of the commit that is checked out, from a clean clone of it: sdist, wheels of this
 # machine, the site, a rendered long description, checksums; check each as a user has it, and tag.
+#   ci/release.sh --changelog      before it: the part of CHANGELOG.md for ordermq/version.py, from the
+#                                  files of changes/, to be read, mended and committed
 #   ci/release.sh --dry-run        everything but the tag
 #   ci/release.sh                  the same, then an annotated tag vVERSION, here only: the script
 #                                  prints what to push and upload, and does neither
@@ -12,9 +14,10 @@
 # steps before and after.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
-dry=
+dry= changelog=
 case ${1:-} in
 --dry-run) dry=yes ;;
+--changelog) changelog=yes ;;
 "") ;;
 *)
     echo "ordermq: unknown argument $1; see ci/release.sh --help" >&2
@@ -35,10 +38,20 @@ problem() { # what stops a release, and only is said in a dry run
 
 version=$("$python" -c 'import runpy; print(runpy.run_path("ordermq/version.py")["VERSION"])')
 tag=v$version
+if [ -n "$changelog" ]; then
+    if grep -q "^## $version, " CHANGELOG.md; then
+        say "CHANGELOG.md has a part of $version: edit it, or raise ordermq/version.py" >&2
+        exit 1
+    fi
+    source ci/venv.sh
+    exec "$venv/bin/towncrier" build --yes --version "$version"
+fi
 [ -z "$(git status --porcelain)" ] || problem "the checkout has changes that are not committed"
 ! git rev-parse -q --verify "refs/tags/$tag" >/dev/null || problem "there is a tag $tag: raise ordermq/version.py"
 grep -qE "^## $version, [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md ||
     problem "CHANGELOG.md has no heading '## $version, YYYY-MM-DD'"
+parts=$(git ls-files changes ':!changes/README.md')
+[ -z "$parts" ] || problem "not in CHANGELOG.md yet (ci/release.sh --changelog): ${parts//$'\n'/ }"
 [ -n "$REPOSITORY" ] || {
     problem "REPOSITORY is not set: links of the long description lead nowhere"
     REPOSITORY=https://example.org/ordermq
