@@ -223,6 +223,7 @@ class LitePullConsumer(GroupConsumer):
                 drain_timeout_ms=lite.drain_timeout_ms if self._is_ordered else 0,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
+                unused_topic=None,
                 user_code=user_code,
                 traces=None,  # the caller consumes, and says nothing of it
                 clock=self._clock,

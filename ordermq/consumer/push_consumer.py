@@ -577,6 +577,7 @@ class PushConsumer(GroupConsumer):
                 drain_timeout_ms=consume.drain_timeout_ms,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
+                unused_topic=self._unused_topic(),
                 user_code=user_code,
                 traces=self._traces,
                 clock=self._clock,
@@ -747,9 +748,12 @@ class PushConsumer(GroupConsumer):
         if self._member is None or self._is_closing:
             return []
         found = self._member.assigned_queues(with_draining=True)
-        if self._listener is None or (retry := retry_topic(self.group)) in self._subscriptions:
-            return found
-        return [queue for queue in found if queue.topic != retry]
+        return [queue for queue in found if queue.topic != self._unused_topic()]
+
+    def _unused_topic(self) -> str | None:
+        """Return the retry topic if it is held for brokers only; None if messages may be in it."""
+        retry = retry_topic(self.group)
+        return None if self._listener is None or retry in self._subscriptions else retry
 
     def pause(self, message_queue: MessageQueue | None = None, *, release: bool = False) -> None:
         """Pause the listener for a queue, or for all queues, until `resume`.

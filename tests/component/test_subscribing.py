@@ -40,9 +40,13 @@ def test_a_topic_subscribed_while_running_is_consumed_and_one_given_up_is_handed
 ) -> None:
     send_to(producer, "orders", range(5))
     send_to(producer, "invoices", range(5, 10))
+    assigned: list[str] = []
     revoked: list[str] = []
     with make_consumer(
-        seen.take, concurrent=concurrent, on_revoked=lambda queue: revoked.append(queue.topic)
+        seen.take,
+        concurrent=concurrent,
+        on_assigned=lambda queue: assigned.append(queue.topic),
+        on_revoked=lambda queue: revoked.append(queue.topic),
     ) as consumer:
         seen.wait_for_count(5)
         consumer.subscribe("invoices")
@@ -63,6 +67,8 @@ def test_a_topic_subscribed_while_running_is_consumed_and_one_given_up_is_handed
         consumer.subscribe("orders")
         seen.wait_for_count(20)
     assert sorted(int(body) for body in seen.bodies_of("k")) == [*range(15), *range(90, 95)]
+    told = {"orders", "invoices"} | ({"%RETRY%g"} if concurrent else set())
+    assert (set(assigned), set(revoked)) == (told, told)
 
 
 def test_the_locks_of_a_topic_given_up_are_free_at_once(

@@ -145,6 +145,7 @@ class MemberSettings(Record, kw_only=True):
     drain_timeout_ms: int
     on_assigned: QueueCallback | None
     on_revoked: QueueCallback | None
+    unused_topic: str | None  # held, but without messages: callbacks do not get its queues
     user_code: UserCode
     traces: TraceDispatcher | None
     clock: Clock
@@ -312,9 +313,8 @@ class GroupMember(ProcessBound):
 
     def _choose_fetcher(self, pop: PopParts | None) -> MessageFetcher:
         settings = self._settings
-        before_first = partial(self._call_back, settings.on_assigned)
         if pop is not None:
-            return pop.fetcher(settings.pull, self.offsets, self._receiver, before_first)
+            return pop.fetcher(settings.pull, self.offsets, self._receiver, self._before_first)
         return Fetcher(
             self.client,
             self._group,
@@ -323,7 +323,7 @@ class GroupMember(ProcessBound):
             self._receiver,
             self._recorder,
             settings.statistics,
-            before_first=before_first,
+            before_first=self._before_first,
             move=lambda assigned, offset: self.control.seek_soon(assigned, offset),
         )
 
@@ -866,7 +866,12 @@ class GroupMember(ProcessBound):
     def _on_released(self, assigned: AssignedQueue) -> None:
         self._fetcher.end(assigned)
         # Not awaited: the next owner has the lock already, and a slow callback delays nobody.
-        self._spawn_callback(self._settings.on_revoked, assigned.queue)
+        if assigned.queue.topic != self._settings.unused_topic:
+            self._spawn_callback(self._settings.on_revoked, assigned.queue)
+
+    async def _before_first(self, queue: MessageQueue) -> None:
+        if queue.topic != self._settings.unused_topic:
+            await self._call_back(self._settings.on_assigned, queue)
 
     def _spawn_callback(self, callback: Callable[..., object] | None, *arguments: object) -> None:
         name = f"callback of {self._group}"
