@@ -8,8 +8,8 @@ from enum import StrEnum
 from ordermq.admin.groups import Groups
 from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import TOOLS_GROUP
 from ordermq.errors import BrokerError, ConfigError, OrderMQError
+from ordermq.model.names import TOOLS_GROUP
 from ordermq.value import Value
 
 

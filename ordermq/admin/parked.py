@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import TOOLS_GROUP
 from ordermq.consumer.dispatch.parking_log import (
     ParkedName,
     ParkingLog,
@@ -17,6 +16,7 @@ from ordermq.consumer.dispatch.parking_log import (
 from ordermq.errors import StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import TOOLS_GROUP
 from ordermq.value import Value
 
 

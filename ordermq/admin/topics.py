@@ -12,13 +12,14 @@ from ordermq.client.admin_api import AdminApi
 from ordermq.client.queue_scan import scan
 from ordermq.client.routes import publish_queues, subscribe_queues
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import TOOLS_GROUP, offset_at_time
+from ordermq.client.store_times import offset_at_time
 from ordermq.errors import BrokerError, ConfigError, RouteError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
+    TOOLS_GROUP,
     check_sendable_topic,
     group_named,
     is_system_name,

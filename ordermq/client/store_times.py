@@ -6,11 +6,10 @@ from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import TOOLS_GROUP
 from ordermq.model.subscription import EVERYTHING
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
-
-TOOLS_GROUP = "TOOLS_CONSUMER"  # known to every broker
 
 
 async def offset_at_time(

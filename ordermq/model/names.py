@@ -43,6 +43,7 @@ _SYSTEM_TOPICS = _SEND_FORBIDDEN | {
 }
 _SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it, and none has it with a namespace
 _RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 
@@ -120,7 +121,9 @@ def reply_topic(cluster: str) -> str:
 def is_system_name(name: str) -> bool:
     """Return True for a topic or group of the broker, which no namespace changes."""
     return (
-        name in _SYSTEM_TOPICS or name == INNER_PRODUCER_GROUP or name.startswith(_SYSTEM_PREFIXES)
+        name in _SYSTEM_TOPICS
+        or name in (INNER_PRODUCER_GROUP, TOOLS_GROUP)
+        or name.startswith(_SYSTEM_PREFIXES)
     )
 
 

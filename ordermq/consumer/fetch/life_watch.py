@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import TOOLS_GROUP
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, ProtocolError
+from ordermq.model.names import TOOLS_GROUP
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import PullReplyHeader
 

@@ -10,13 +10,12 @@ from typing import Any, Protocol
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
-from ordermq.client.store_times import TOOLS_GROUP
 from ordermq.config import PopConfig
 from ordermq.consumer.fetch.life_watch import QUIET_MS
 from ordermq.errors import BrokerError, Fenced, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import wrapped
+from ordermq.model.names import TOOLS_GROUP, wrapped
 from ordermq.model.stored_message import StoredMessage, queue_offsets, split_records
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import RequestCode, ResponseCode

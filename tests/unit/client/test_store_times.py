@@ -13,9 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ordermq.client.store_times import TOOLS_GROUP, offset_at_time
+from ordermq.client.store_times import offset_at_time
 from ordermq.errors import BrokerError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import TOOLS_GROUP
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.wall_time import wall_ms_of

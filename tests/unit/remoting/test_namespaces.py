@@ -43,7 +43,15 @@ def test_names_are_wrapped_once_and_unwrapped(plain: str, whole: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "CID_RMQ_SYS_x", "CLIENT_INNER_PRODUCER", ""],
+    [
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_x",
+        "CID_RMQ_SYS_x",
+        "CLIENT_INNER_PRODUCER",
+        "TOOLS_CONSUMER",
+        "",
+    ],
 )
 def test_system_names_are_in_no_namespace(name: str) -> None:
     assert wrapped("shop", name) == name
