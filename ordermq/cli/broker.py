@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from ordermq.cli.output import (
     print_json,
     progress_bar,
 )
+from ordermq.cli.signals import StopRequest, stop_at
 from ordermq.config import AccessPolicy, BrokerConfig, Durability
 from ordermq.errors import ConfigError, ConnectFailed, StoreError
 from ordermq.events import History, NoHistory
@@ -131,7 +131,8 @@ def broker(
 ) -> None:
     """Run a name server and broker on one port.
 
-    It runs until SIGINT or SIGTERM. Every RocketMQ client that speaks the remoting protocol can
+    It runs until SIGINT or SIGTERM; a second one ends it at once, and nothing that was acknowledged
+    is lost. Every RocketMQ client that speaks the remoting protocol can
     connect, including Java's. With --json, one line on stdout has the address as soon as clients
     can connect.
 
@@ -158,7 +159,8 @@ def broker(
         tls_key=tls_key,
         tls_client_ca_file=tls_client_ca_file,
     )
-    with _stop_signals() as stop:
+    # From before its start, which may be slow: a signal must not be lost.
+    with stop_at(signal.SIGINT, signal.SIGTERM) as stop:
         _serve(data, host, port, config, history, stop, as_json)
 
 
@@ -262,7 +264,7 @@ def _serve(
     port: int,
     config: BrokerConfig,
     history: Path | None,
-    stop: threading.Event,
+    stop: StopRequest,
     as_json: bool,
 ) -> None:
     try:
@@ -298,22 +300,6 @@ def _make_folder(data: Path) -> None:
             f"--data {data}: cannot create this folder ({error.strerror}): use another one",
             ExitCode.USAGE,
         )
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set."""
-    # Installed before the broker starts: a signal during a slow start must not be lost.
-    stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda _number, _frame: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _config(**given: Any) -> BrokerConfig:

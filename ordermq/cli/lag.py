@@ -22,7 +22,7 @@ from ordermq.cli.output import (
     print_json,
     print_table,
 )
-from ordermq.cli.watch import rounds, until_interrupted, watch
+from ordermq.cli.watch import rounds, watch
 from ordermq.remoting.admin_bodies import QueueProgress
 
 
@@ -61,30 +61,24 @@ def lag(
     """
     if is_watched and at_most is not None:
         raise click.UsageError("--watch and --at-most: give one of them")
-    with (
-        until_interrupted() as stop,
-        exit_on_error(),
-        Admin(**servers.settings()) as admin,
-    ):
+    with exit_on_error(), Admin(**servers.settings()) as admin:
 
         def look() -> GroupState:
             return admin.group(group, topics)
 
         state = look()
         require_known(state)
-        if not is_watched:
-            count = 1
-        if as_json:
-            print_json(lag_document(state, _now_ms()))
-            for _ in rounds(stop, every, count):
-                print_json(lag_document(look(), _now_ms()))
-        elif is_watched:
+        if is_watched and not as_json:
 
             def refresh() -> None:
                 nonlocal state
                 state = look()
 
-            watch(lambda: _view(state), refresh, stop, every, count)
+            watch(lambda: _view(state), refresh, every, count)
+        elif as_json:
+            print_json(lag_document(state, _now_ms()))
+            for _ in rounds(every, count if is_watched else 1):
+                print_json(lag_document(look(), _now_ms()))
         else:
             columns, rows = lag_rows(state, _now_ms())
             print_table(_title(state), columns, rows)

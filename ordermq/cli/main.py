@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+from ordermq.cli.signals import ended_by_signals, importing
 
 # Name -> module, name there, summary: what the help shows without importing all of them, and also
 # where click and rich are missing.
@@ -48,8 +51,9 @@ def _plain_help(arguments: Sequence[str]) -> str:
 
 
 try:
-    import click
-    import rich as rich  # only checked here: the commands use it
+    with importing():
+        import click
+        import rich as rich  # only checked here: the commands use it
 except ImportError:
     if {"-h", "--help"} & set(sys.argv):
         sys.stdout.write(f"{_plain_help(sys.argv[1:])}\n")
@@ -78,9 +82,20 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, name, _ = _COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(f"ordermq.cli.{module}"), name)
+        with importing():
+            command = getattr(importlib.import_module(f"ordermq.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with ended_by_signals() as received:
+            try:
+                return super().invoke(ctx)
+            except click.Abort:
+                # click's word for Ctrl-C at a question, and for the end of the input.
+                if received:
+                    raise KeyboardInterrupt from None
+                raise
 
 
 @click.command(

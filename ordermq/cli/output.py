@@ -48,7 +48,8 @@ Exit codes:
   0  success
   1  a check failed, or the command could not finish
   2  invalid option or unreadable file
-  3  no name server or broker answers, or none has the topic"""
+  3  no name server or broker answers, or none has the topic
+  130, 143  stopped by SIGINT or SIGTERM before its end"""
 
 _NARROWEST_NAME = 10
 

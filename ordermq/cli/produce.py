@@ -121,13 +121,22 @@ class _Tally:
         else:
             self.queues[name] = [1, offset, offset]
 
+    def reason(self) -> str:
+        """Return why it ended before the end of the input."""
+        if isinstance(self.error, KeyboardInterrupt):
+            return "interrupted"
+        if isinstance(self.error, UnicodeDecodeError):
+            remedy = "convert it, for example with iconv -t UTF-8"
+            return f"the input is not UTF-8 ({self.error}): {remedy}"
+        return str(self.error)
+
     def to_dict(self) -> dict[str, object]:
         return {
             "stored": self.stored,
             "seconds": round(self.seconds, 3),
             # Receipts come in the order of the input, so their number is where to go on.
             "resume_with_skip": None if self.error is None else self.first + self.stored,
-            "error": None if self.error is None else str(self.error),
+            "error": None if self.error is None else self.reason(),
             "queues": [
                 {"queue": name, "messages": count, "first_offset": first, "last_offset": last}
                 for name, (count, first, last) in sorted(self.queues.items())
@@ -251,17 +260,17 @@ def _show(topic: str, tally: _Tally) -> None:
 
 def _explain(tally: _Tally, in_flight: int) -> None:
     error, reached = tally.error, tally.first + tally.stored
-    reason = str(error)
-    if isinstance(error, KeyboardInterrupt):
-        reason = "interrupted"
-    elif isinstance(error, UnicodeDecodeError):
-        reason = f"the input is not UTF-8 ({error}): convert it, for example with iconv -t UTF-8"
+    reason = tally.reason()
     if tally.stored == 0 and isinstance(error, ConnectFailed | ConnectionLost | RouteError):
         fail(reason, ExitCode.UNREACHABLE)
     if tally.stored == 0 and isinstance(error, ConfigError | UnicodeDecodeError | csv.Error):
         fail(reason, ExitCode.USAGE)
     # Messages behind the first one without a receipt were on their way: they may be stored, too.
-    fail(
+    where = (
         f"{reason}\nThe first {reached:,} messages are stored, and some of the next "
         f"{in_flight:,} may be. Resume with --skip {reached}."
     )
+    if isinstance(error, KeyboardInterrupt):
+        note(where)
+        raise error  # for the exit code
+    fail(where)

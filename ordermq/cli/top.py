@@ -21,7 +21,7 @@ from ordermq.cli.output import (
     print_json,
     short_client_ids,
 )
-from ordermq.cli.watch import rounds, until_interrupted, watch
+from ordermq.cli.watch import rounds, watch
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -51,19 +51,15 @@ def top(
       ordermq top billing
       ordermq top billing orders --every 5
     """
-    with (
-        until_interrupted() as stop,
-        exit_on_error(),
-        Admin(**servers.settings()) as admin,
-    ):
+    with exit_on_error(), Admin(**servers.settings()) as admin:
         samples = _Samples(lambda: admin.group(group, topics))
         # A mistyped name would show an empty table for ever.
         require_known(samples.state)
         if not as_json:
-            watch(lambda: _view(samples), samples.refresh, stop, every, count)
+            watch(lambda: _view(samples), samples.refresh, every, count)
             return
         print_json(_document(samples))
-        for _ in rounds(stop, every, count):
+        for _ in rounds(every, count):
             samples.refresh()
             print_json(_document(samples))
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ordermq.broker.store.integrity import find_damage
-from ordermq.broker.store.store import FORMAT, database_path, lock_database
+from ordermq.broker.store.store import FORMAT, database_path, lock_database, restored_path
 from ordermq.errors import StoreError
 from ordermq.private_files import open_private
 
@@ -51,14 +51,17 @@ def restore(backup: Path, target: Path, progress: Progress) -> Path | None:
     if problems := find_damage(backup):
         raise StoreError(f"{backup} is no back-up, or damaged ({'; '.join(problems)})")
     lock = lock_database(path)
+    fresh = restored_path(path)
     try:
-        fresh = path.with_name(f"{path.name}.restored")
-        fresh.unlink(missing_ok=True)
         _copy(backup, fresh, progress, _check_mark)
+        # From here to the last rename there is no database: a broker refuses to start meanwhile, by
+        # the copy that waits.
         before = _move_away(path)
         os.replace(fresh, path)
         _sync_folder(path)
     finally:
+        if path.exists():
+            fresh.unlink(missing_ok=True)
         os.close(lock)
     return before
 
@@ -119,14 +122,13 @@ def _check_mark(copy: sqlite3.Connection) -> None:
 
 def _move_away(path: Path) -> Path | None:
     """Rename a database, so that nothing that may still be of use is deleted."""
-    if not path.exists():
-        return None
     before = path.with_name(f"{path.name}.before-{time.time_ns() // 1_000_000}")
-    # All three: a WAL that stayed would be applied to the restored database.
-    for suffix in _BESIDES:
-        if Path(f"{path}{suffix}").exists():
-            os.replace(f"{path}{suffix}", f"{before}{suffix}")
-    return before
+    # All three: a WAL that stayed would be applied to the restored database, also one that stayed
+    # because an earlier restore was killed between these renames.
+    found = [suffix for suffix in _BESIDES if Path(f"{path}{suffix}").exists()]
+    for suffix in found:
+        os.replace(f"{path}{suffix}", f"{before}{suffix}")
+    return before if found else None
 
 
 def _sync_folder(path: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ordermq.broker.store.group_commit import OFFSET_BITS
-from ordermq.broker.store.integrity import is_closed
+from ordermq.broker.store.integrity import integrity_rows, is_closed
 from ordermq.broker.store.store import FORMAT, SCHEMA_TABLES, WAITING_TOPICS, database_path
 from ordermq.errors import ProtocolError, StoreError
 from ordermq.model.stored_message import StoredMessage
@@ -53,7 +53,8 @@ def check_database(place: Path) -> DatabaseReport:
     report = DatabaseReport(path, is_closed(path), path.stat().st_size)
     try:
         uri = f"{path.resolve().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as database:
+        connected = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        with closing(connected) as database:
             database.execute("BEGIN")  # all queries see one moment
             for problem in _Check(database, report).problems():
                 report.problems.append(problem)
@@ -72,12 +73,13 @@ class _Check:
     """One check; its problems come one by one, so that the caller can stop."""
 
     def __init__(self, database: sqlite3.Connection, report: DatabaseReport) -> None:
+        self._database = database
         self._execute = database.execute
         self._report = report
         self._ends: dict[tuple[str, int], int] = {}  # of each queue
 
     def problems(self) -> Iterator[str]:
-        found = self._execute(f"PRAGMA integrity_check({MAX_PROBLEMS})").fetchall()
+        found = integrity_rows(self._database, MAX_PROBLEMS)
         yield from (f"SQLite: {text}" for (text,) in found if text != "ok")
         tables = {name for (name,) in self._execute("SELECT name FROM sqlite_master")}
         missing = SCHEMA_TABLES - tables

@@ -101,6 +101,7 @@ class Store(ProcessBound):
         self._next_lives: dict[str, list[dict[int, QueueLog]]] = {}
         try:
             if self.path is not None:
+                _require_whole_restore(self.path)
                 _make_database_private(self.path)
                 if config.check_after_crash and not is_closed(self.path):
                     check_integrity(self.path)
@@ -602,6 +603,20 @@ def database_path(path: str | os.PathLike[str]) -> Path:
     """Return the file of a database that is given as a file or as its folder."""
     place = Path(path)
     return place / "broker.db" if place.is_dir() else place
+
+
+def restored_path(path: Path) -> Path:
+    """Return the name of a restored copy until it takes the place of the database."""
+    return path.with_name(f"{path.name}.restored")
+
+
+def _require_whole_restore(path: Path) -> None:
+    # An empty database in its place would look like the loss of everything.
+    if restored_path(path).exists() and not path.exists():
+        raise StoreError(
+            f"{path} is not there: `ordermq broker restore` was ended in its last step. Call it "
+            f"again with the same back-up; what was there before is {path}.before-*"
+        )
 
 
 def _make_database_private(path: Path) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import signal
 import sqlite3
 import threading
 import time
@@ -16,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.store.backup import back_up, restore
+from ordermq.broker.store.integrity import integrity_rows
 from ordermq.cli.main import main
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
@@ -315,3 +318,80 @@ def test_a_damaged_database_is_refused_with_the_remedy(tmp_path: Path) -> None:
     restore(copy, path, no_progress)
     with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
         assert len(bodies(client)) == 50
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, ends_at: int) -> None:
+    """Let a restore end at one of its renames, as SIGKILL does."""
+    calls = itertools.count(1)
+
+    def replace(source: str | Path, target: str | Path) -> None:
+        if next(calls) == ends_at:
+            raise KeyboardInterrupt
+        os.rename(source, target)
+
+    monkeypatch.setattr("ordermq.broker.store.backup.os.replace", replace)
+
+
+@pytest.mark.parametrize("ends_at", [1, 2, 3, 4])
+def test_a_restore_that_ends_before_its_end_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_at: int
+) -> None:
+    """An empty broker in the place of the database would look like the loss of all messages."""
+    data, copy = tmp_path / "data", tmp_path / "copy.db"
+    data.mkdir()
+    with BrokerProcess(data / "broker.db") as broker:
+        with WireClient(broker.port) as client:
+            client.send("orders", b"in the back-up")
+            back_up(data, copy, no_progress)
+            client.send("orders", b"later")
+        broker.kill()  # so that there is a write-ahead log
+    # Renames: the whole copy, the database, its log, (its index,) the copy into its place.
+    with monkeypatch.context() as patch:
+        replaced(patch, ends_at)
+        with pytest.raises(KeyboardInterrupt):
+            restore(copy, data, no_progress)
+    if (data / "broker.db").exists():
+        with EmbeddedBroker(data) as again, WireClient(again.port) as client:
+            assert bodies(client) == [b"in the back-up", b"later"]
+    else:
+        with pytest.raises(StoreError, match="restore` was ended in its last step"):
+            EmbeddedBroker(data).start()
+        restore(copy, data, no_progress)
+        with EmbeddedBroker(data) as again, WireClient(again.port) as client:
+            assert bodies(client) == [b"in the back-up"]
+    assert not list(data.glob("*.restored*"))
+
+
+class StuckDatabase:
+    """A database whose check does not end until it is interrupted."""
+
+    def __init__(self) -> None:
+        self.begun, self.interrupted = threading.Event(), threading.Event()
+
+    def execute(self, sql: str) -> list[tuple[str]]:
+        self.begun.set()
+        assert self.interrupted.wait(60)
+        raise sqlite3.OperationalError("interrupted")
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+
+def test_a_signal_ends_the_check_of_a_large_database() -> None:
+    database: Any = StuckDatabase()
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+
+    def interrupt() -> None:
+        assert database.begun.wait(60)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            integrity_rows(database, 3)
+    finally:
+        other.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert database.interrupted.is_set()
