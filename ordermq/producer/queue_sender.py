@@ -166,9 +166,9 @@ class QueueSender:
         """
         self._waiting.extend(request.pending)
         with self._turn:
-            self._begin_outside(request)
+            self._begin_on_caller(request)
 
-    def _begin_outside(self, request: SendRequest | None) -> None:
+    def _begin_on_caller(self, request: SendRequest | None) -> None:
         if self._in_flight is not None:  # what waits is sent after that request's answer
             return
         if self._is_stopped:
@@ -184,7 +184,7 @@ class QueueSender:
             if request is not None:
                 request.begun = in_flight
                 in_flight.is_awaited = request.is_read_by_caller
-            in_flight.start_from_caller()
+            in_flight.start_on_caller()
 
     def _begin_or_fail(self) -> None:
         try:
@@ -244,18 +244,18 @@ class QueueSender:
         else:  # after a defect, or `stop`: nothing may be sent behind an abandoned batch
             self._fail_waiting()
 
-    def _ended_outside(self) -> None:
+    def _ended_on_caller(self) -> None:
         """Go on behind a batch that another thread has found to be stored."""
         self._leave()
         try:
             with self._turn:
-                self._begin_outside(None)
+                self._begin_on_caller(None)
         except BaseException:
             self._client.runtime.post(self.begin)
             raise
 
     def _end_again(self, batch: InFlightBatch) -> None:
-        """Go on as after `_ended_outside`, whatever of it was done; on the I/O thread."""
+        """Go on as after `_ended_on_caller`, whatever of it was done; on the I/O thread."""
         if self._in_flight is batch:
             self._leave()
         self.begin()
@@ -288,7 +288,7 @@ class QueueSender:
 class InFlightBatch(ResponseFuture):
     """One batch of a queue sender: sent until it is stored, refused, or of unknown outcome.
 
-    On the I/O thread, except `start_from_caller` and `answered_outside`. The request is written
+    On the I/O thread, except `start_on_caller` and `answered_on_caller`. The request is written
     where the batch starts, and its answer read where it arrives. A task is made only for what
     must be awaited: a connection, compression, the pause before another attempt.
     """
@@ -338,7 +338,7 @@ class InFlightBatch(ResponseFuture):
         if not self.is_begun:
             self._guarded(self._start)
 
-    def start_from_caller(self) -> None:
+    def start_on_caller(self) -> None:
         """Send from another thread if that is possible at once; else the I/O thread starts.
 
         With `is_awaited` that thread waits for the answer next, by `callers` if that is set.
@@ -420,21 +420,21 @@ class InFlightBatch(ResponseFuture):
         else:
             self._guarded(lambda: self._read(command))
 
-    def answered_outside(self, command: Command) -> bool:
+    def answered_on_caller(self, command: Command) -> bool:
         """Take a success, if that only wakes threads; all else is the I/O thread's."""
         if command.code != ResponseCode.SUCCESS:
             return False
         assert self._body is not None
         size = len(self._body)
-        return self._end_outside(lambda: self._protocol.receipts(self._batch, size, command))
+        return self._end_on_caller(lambda: self._protocol.receipts(self._batch, size, command))
 
-    def stored_outside(self, message_ids: str, queue_id: int, queue_offset: int) -> bool:
+    def stored_on_caller(self, message_ids: str, queue_id: int, queue_offset: int) -> bool:
         batch = self._batch
-        return self._end_outside(
+        return self._end_on_caller(
             lambda: self._protocol.stored(batch, message_ids, queue_id, queue_offset)
         )
 
-    def _end_outside(self, receipts_of: Callable[[], Sequence[Sequence[SendReceipt]]]) -> bool:
+    def _end_on_caller(self, receipts_of: Callable[[], Sequence[Sequence[SendReceipt]]]) -> bool:
         for message in self._batch:
             if not message.wakes_only:
                 return False
@@ -444,7 +444,7 @@ class InFlightBatch(ResponseFuture):
             return False
         if self._may_end():
             try:
-                self._sender._ended_outside()
+                self._sender._ended_on_caller()
             finally:
                 self._tell(receipts)
         return True
@@ -457,7 +457,7 @@ class InFlightBatch(ResponseFuture):
             return False
 
     def _finish_again(self, command: Command) -> None:
-        # An exception ended `answered_outside` somewhere; or the answer is to a batch that `stop`
+        # An exception ended `answered_on_caller` somewhere; or the answer is to a batch that `stop`
         # gave up, and changes nothing.
         self._sender._end_again(self)
         if not all(message.is_done for message in self._batch):

@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
         waiting.deadline_ms = self._clock.now_ms() + timeout_ms
         waiting.heard_bytes = self._heard()[0]
         if threading.get_ident() != self._loop_thread:
-            return self._ask_from_outside(opaque, frame, waiting)
+            return self._ask_on_caller(opaque, frame, waiting)
         waiting.is_asked = True
         if not self.is_open:
             if self._is_closing or self._ended.is_set():
@@ -211,19 +211,19 @@ class Connection(asyncio.Protocol):
         self._write(frame)
         return True
 
-    def _ask_from_outside(self, opaque: int, frame: bytes, waiting: ResponseFuture) -> bool:
+    def _ask_on_caller(self, opaque: int, frame: bytes, waiting: ResponseFuture) -> bool:
         shared, reading = self._socket, self._reading
         if shared is None or reading is None:
             return False
         try:
-            return self._write_from_outside(opaque, frame, waiting, shared, reading)
+            return self._write_on_caller(opaque, frame, waiting, shared, reading)
         except BaseException:
             if not waiting.is_asked:  # nor will be: the loop's thread begins it again
                 self._pending.pop(opaque)
             shared.interrupted()
             raise
 
-    def _write_from_outside(
+    def _write_on_caller(
         self,
         opaque: int,
         frame: bytes,
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
             if not self._pending.is_ticking or not shared.is_free:
                 return False
             # Before the write: the response may arrive before `append` returns.
-            self._pending.add_from_outside(opaque, waiting)
+            self._pending.add_on_caller(opaque, waiting)
             try:
                 if not shared.append(frame, waiting):
                     self._pending.pop(opaque)
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
         """Return the bytes and the commands received so far, on all threads."""
         if self._reading is None:
             return self._heard_bytes, self._heard_commands
-        received, answered = self._reading.counts_outside
+        received, answered = self._reading.counts_of_callers
         return self._heard_bytes + received, self._heard_commands + answered
 
     def take(self, commands: list[Command], broken: ProtocolError | None) -> None:
@@ -364,19 +364,19 @@ class Connection(asyncio.Protocol):
         elif self._transport is not None:
             self._transport.close()
 
-    def take_outside(
+    def take_on_caller(
         self, opaque: int, waiting: ResponseFuture, answer: core.contract.AwaitedAnswer
     ) -> None:
         if self._pending.pop(opaque) is None:  # it has just timed out, or its connection has ended
             return
         # Nearly always: no command is made.
         stored = answer.stored
-        if stored is not None and waiting.stored_outside(*stored):
+        if stored is not None and waiting.stored_on_caller(*stored):
             return
         command = decode_frame(*answer.frame)
         if self._namespaces is not None:
             self._namespaces.unwrap_answer(waiting.code, command)
-        if not waiting.answered_outside(command):
+        if not waiting.answered_on_caller(command):
             self._loop.call_soon_threadsafe(self._tell, waiting, command)
 
     def take_again(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
@@ -424,7 +424,7 @@ class Connection(asyncio.Protocol):
         self._error = self._error or self._explained(error)
         self._writable.set()
         if self._reading is not None:
-            self._heard_bytes += self._reading.counts_outside[0]
+            self._heard_bytes += self._reading.counts_of_callers[0]
             self._reading.end()
             self._reading = None
         # Before `on_closed`: its owner may reconnect and retry, and must not meet old requests.

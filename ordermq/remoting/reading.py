@@ -76,7 +76,7 @@ class ReadConnection(Protocol):
     def take(self, commands: list[Command], broken: ProtocolError | None) -> None:
         """Handle what was read, and the end if what followed is malformed."""
 
-    def take_outside(
+    def take_on_caller(
         self, opaque: int, waiting: ResponseFuture, answer: core.contract.AwaitedAnswer
     ) -> None:
         """Handle the answer to a request on the thread that waited for it.
@@ -85,7 +85,7 @@ class ReadConnection(Protocol):
         """
 
     def take_again(self, opaque: int, waiting: ResponseFuture, command: Command) -> None:
-        """Handle it after an exception has ended `take_outside` somewhere, or its wait before."""
+        """Handle it after an exception has ended `take_on_caller` somewhere, or its wait before."""
 
     def peer_ended(self, error: OSError | None) -> None:
         """End the connection: nothing more will be received."""
@@ -99,7 +99,7 @@ class Reading(Protocol):
         """Number of bytes of the incomplete frame."""
 
     @property
-    def counts_outside(self) -> tuple[int, int]:
+    def counts_of_callers(self) -> tuple[int, int]:
         """Bytes received and answers handled on other threads than the loop's."""
 
     def new_outbox(self, shared: socket.socket) -> Outbox:
@@ -134,7 +134,7 @@ class TransportReading:
         return self._framer.buffered_bytes
 
     @property
-    def counts_outside(self) -> tuple[int, int]:
+    def counts_of_callers(self) -> tuple[int, int]:
         return 0, 0
 
     def new_outbox(self, shared: socket.socket) -> Outbox:
@@ -202,7 +202,7 @@ class SharedReading:
         return self._stream.buffered_bytes
 
     @property
-    def counts_outside(self) -> tuple[int, int]:
+    def counts_of_callers(self) -> tuple[int, int]:
         return self._stream.counts
 
     def new_outbox(self, shared: socket.socket) -> Outbox:
@@ -368,7 +368,7 @@ class CallersAnswer:
                 self._tell_loop(said)
             if answer.is_here:
                 try:
-                    self._connection.take_outside(self._opaque, self._waiting, answer)
+                    self._connection.take_on_caller(self._opaque, self._waiting, answer)
                 except ProtocolError as error:
                     self._reading.call_soon(self._reading.end_broken, error)
                 return

@@ -45,15 +45,15 @@ class ResponseFuture:
         """Take the response, whatever its code; must not raise."""
         raise NotImplementedError
 
-    def answered_outside(self, command: Command) -> bool:
+    def answered_on_caller(self, command: Command) -> bool:
         """Take the response on another thread, the one that waited for it.
 
         Returns: False to get it by `answered` instead.
         """
         return False
 
-    def stored_outside(self, message_ids: str, queue_id: int, queue_offset: int) -> bool:
-        """Take the fields of a response to a send, as `answered_outside` takes all of it."""
+    def stored_on_caller(self, message_ids: str, queue_id: int, queue_offset: int) -> bool:
+        """Take the fields of a response to a send, as `answered_on_caller` takes all of it."""
         return False
 
     def failed(self, error: Exception) -> None:
@@ -62,7 +62,7 @@ class ResponseFuture:
 
 
 class ResponseFutures:
-    """Pending responses by opaque; on the loop's thread, except `add_from_outside`.
+    """Pending responses by opaque; on the loop's thread, except `add_on_caller`.
 
     Args:
         lock: the connection's; while it is held, no other thread adds a request.
@@ -90,7 +90,7 @@ class ResponseFutures:
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
-    def add_from_outside(self, opaque: int, waiting: ResponseFuture) -> None:
+    def add_on_caller(self, opaque: int, waiting: ResponseFuture) -> None:
         """Add a request on another thread, with the lock held and while `is_ticking`."""
         self._waiting[opaque] = waiting
         self._was_added = True

@@ -147,13 +147,13 @@ def test_a_thread_that_sends_alone_reads_the_answer_itself(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readers: list[str] = []
-    taken = InFlightBatch.stored_outside
+    taken = InFlightBatch.stored_on_caller
 
     def noting(self: InFlightBatch, ids: str, queue_id: int, offset: int) -> bool:
         readers.append(threading.current_thread().name)
         return taken(self, ids, queue_id, offset)
 
-    monkeypatch.setattr(InFlightBatch, "stored_outside", noting)
+    monkeypatch.setattr(InFlightBatch, "stored_on_caller", noting)
     for number in range(40):
         producer.send(message(number), sharding_key="k")
     mine = readers.count(threading.current_thread().name)

@@ -458,7 +458,7 @@ def places_from(offset: int, count: int = 1) -> tuple[str, int, int]:
 
 
 @pytest.mark.parametrize("are_fields_read", [False, True])
-def test_an_answer_read_outside_is_left_to_the_loop_unless_it_only_wakes_threads(
+def test_an_answer_read_on_the_callers_thread_is_left_to_the_loop_unless_it_only_wakes_threads(
     are_fields_read: bool,
 ) -> None:
     async def work() -> None:
@@ -469,18 +469,18 @@ def test_an_answer_read_outside_is_left_to_the_loop_unless_it_only_wakes_threads
         put(sender, first, second)
         batch = sender._in_flight
         assert batch is not None
-        assert not batch.answered_outside(stored_at(7))  # its caller may be a future
-        assert not batch.stored_outside(*places_from(7))
+        assert not batch.answered_on_caller(stored_at(7))  # its caller may be a future
+        assert not batch.stored_on_caller(*places_from(7))
         first.wakes_only = True
-        assert not batch.stored_outside(*places_from(7, 2))  # of two messages
-        assert not batch.answered_outside(Command(2, remark="busy"))
-        assert not batch.answered_outside(Command(0, {"queueId": "3"}))
+        assert not batch.stored_on_caller(*places_from(7, 2))  # of two messages
+        assert not batch.answered_on_caller(Command(2, remark="busy"))
+        assert not batch.answered_on_caller(Command(0, {"queueId": "3"}))
         assert first.receipts is None
         broker.in_flight = 0  # as if the broker had answered
         if are_fields_read:
-            assert batch.stored_outside(*places_from(7))
+            assert batch.stored_on_caller(*places_from(7))
         else:
-            assert batch.answered_outside(stored_at(7))
+            assert batch.answered_on_caller(stored_at(7))
         assert first.receipt().queue_offset == 7
         assert broker.requests == [["a"], ["b"]], "the next request follows at once"
         await sender.stop()
@@ -520,7 +520,7 @@ def test_a_caller_that_ends_a_batch_while_the_sender_stops_begins_no_other(
         put(sender, first, second)
 
         async def overtaken(batch: InFlightBatch) -> None:
-            assert batch.answered_outside(stored_at(7))
+            assert batch.answered_on_caller(stored_at(7))
 
         monkeypatch.setattr(InFlightBatch, "stop", overtaken)
         await sender.stop()

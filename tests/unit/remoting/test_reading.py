@@ -40,14 +40,14 @@ MAX_BYTES = 1_000
 class Told(ResponseFuture):
     """Keeps what it is told, and on which threads; a waiter of the thread that made it.
 
-    Args: takes_outside: takes its answer on the thread that waited for it.
+    Args: takes_on_caller: takes its answer on the thread that waited for it.
     """
 
-    def __init__(self, *, takes_outside: bool = True) -> None:
+    def __init__(self, *, takes_on_caller: bool = True) -> None:
         self.code = 1
         self.is_awaited = True
         self.callers = None
-        self.takes_outside = takes_outside
+        self.takes_on_caller = takes_on_caller
         self.event = ThreadEvent.of_thread()
         self.answers: list[tuple[Command, str]] = []
         self.errors: list[Exception] = []
@@ -64,10 +64,10 @@ class Told(ResponseFuture):
         self.answers.append((command, threading.current_thread().name))
         self.event.set()
 
-    def answered_outside(self, command: Command) -> bool:
-        if self.takes_outside:
+    def answered_on_caller(self, command: Command) -> bool:
+        if self.takes_on_caller:
             self.answers.append((command, threading.current_thread().name))
-        return self.takes_outside
+        return self.takes_on_caller
 
     def failed(self, error: Exception) -> None:
         self.errors.append(error)
@@ -188,7 +188,7 @@ def test_what_it_reads_for_other_threads_wakes_them_and_all_else_is_left_to_the_
             told: dict[bytes, Told] = {}
 
             def waits(body: bytes) -> None:
-                told[body] = mine = Told(takes_outside=body != b"later")
+                told[body] = mine = Told(takes_on_caller=body != b"later")
                 assert ask(connection, mine, body)
                 mine.wait()
 
