@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ordermq.client.runtime import cancelled
@@ -85,14 +86,75 @@ def _no_fallback(queue: MessageQueue, message: PendingMessage) -> bool:
     return False
 
 
-class QueueSender:
-    """Sends the messages of one queue in the order they come; on the I/O thread, except `send`.
+class SenderState(Enum):
+    """State of a queue sender.
 
-    Whoever begins a request holds the sender's turn. A thread that sends may be suspended in it, by
-    a signal handler that runs on top of it, or leave it by an exception that the handler raises.
-    So the I/O thread waits for the turn for a moment only and looks again later, and each step
-    leaves what the next holder of the turn needs to go on
-    (docs/internals/semantics.md#asynchronous-exceptions).
+    | state | messages come | begin | the batch ends | stop |
+    |---|---|---|---|---|
+    | IDLE | WAITING | | | STOPPED |
+    | WAITING | | IN_FLIGHT; IDLE if all are refused | | STOPPED, they fail |
+    | IN_FLIGHT | they wait | starts a NEW batch | WAITING or IDLE | STOPPED, all fail |
+    | STOPPED | they fail | they fail | | |
+    """
+
+    IDLE = auto()
+    WAITING = auto()  # messages wait; whoever has the turn next makes a batch of them
+    IN_FLIGHT = auto()  # what waits is sent behind the end of the batch
+    STOPPED = auto()
+
+
+class LoopTurn(Enum):
+    """Place of the I/O thread in a sender's order of turns."""
+
+    NONE = auto()
+    DUE = auto()  # another thread has the turn: `begin` is called later
+    HELD = auto()  # in `begin`
+
+
+class BatchState(Enum):
+    """State of a batch; it is NEW, then SENDING over all its attempts, then ENDED for ever."""
+
+    NEW = auto()  # to be started by the thread that made it, else by the I/O thread
+    SENDING = auto()  # asked, or a task prepares an attempt: connection, compression, pause
+    ENDED = auto()
+
+
+class Ending(Enum):
+    """End of a batch.
+
+    | ending | its callers get | later messages of its keys | the queue sends what waits |
+    |---|---|---|---|
+    | STORED | receipts, once the next batch is on its way | are sent | yes |
+    | MOVED | the outcome at other brokers, whose senders have all its messages | are sent | yes |
+    | REFUSED | the error | are sent | yes |
+    | UNKNOWN | the error | fail until they are resolved | yes |
+    | ABANDONED (`stop`, a defect) | the error | fail until they are resolved | no, it fails |
+    """
+
+    STORED = auto()  # also written, if nobody wants an answer
+    MOVED = auto()
+    REFUSED = auto()
+    UNKNOWN = auto()
+    ABANDONED = auto()
+
+
+# Plain names of the members: to look one up in its class takes 0.3 us in Python 3.11, each time.
+_IDLE, _WAITING, _IN_FLIGHT, _STOPPED = SenderState
+_NONE, _DUE, _HELD = LoopTurn
+_NEW, _SENDING, _ENDED = BatchState
+_STORED, _MOVED, _REFUSED, _UNKNOWN, _ABANDONED = Ending
+_MAY_BE_STORED = {_UNKNOWN, _ABANDONED}
+
+
+class QueueSender:
+    """Sends the messages of one queue in the order they come (`SenderState`).
+
+    On the I/O thread, except `send` and what has `on_caller` in its name. Whoever begins a request
+    holds the sender's turn. A thread that sends may be suspended in it, by a signal handler that
+    runs on top of it, or leave it by an exception that the handler raises. So the I/O thread waits
+    for the turn for a moment only and looks again later, and each step leaves what the next holder
+    of the turn needs to go on (docs/internals/semantics.md#asynchronous-exceptions). For the same
+    reason states are read off fields that change in one step each.
     """
 
     def __init__(
@@ -111,11 +173,10 @@ class QueueSender:
         self._fallback = fallback  # hands a message to another broker's sender; False if none
         self._senders_in_flight = set() if in_flight is None else in_flight  # of the producer
         self._turn = threading.Lock()  # of the thread that begins a request
+        self._loop_turn = _NONE
         self._waiting: deque[PendingMessage] = deque()
         self._taken: list[PendingMessage] = []  # from `_waiting`, for the request that begins
         self._in_flight: InFlightBatch | None = None
-        self._is_beginning = False  # the I/O thread, in `begin`
-        self._is_begin_due = False  # that thread will call `_begin_later`
         self._is_stopped = False
 
     @property
@@ -123,40 +184,21 @@ class QueueSender:
         return self._protocol.queue
 
     @property
+    def state(self) -> SenderState:
+        if self._in_flight is not None:
+            return _IN_FLIGHT
+        if self._is_stopped:
+            return _STOPPED
+        return _WAITING if self._waiting or self._taken else _IDLE
+
+    @property
     def is_idle(self) -> bool:
+        """Return True if nothing waits and nothing is in flight, also after `stop`."""
         return self._in_flight is None and not self._waiting and not self._taken
 
     def put(self, messages: Sequence[PendingMessage]) -> None:
         """Queue messages; `begin` sends them."""
         self._waiting.extend(messages)
-
-    def begin(self) -> None:
-        """Send what waits, unless a request is in flight: its answer begins the next one.
-
-        Also begins again what an exception in `send` has left.
-        """
-        # Called from the loop below: a request failed at once. Or again, before its next attempt.
-        if self._is_beginning or self._is_begin_due:
-            return
-        # No `with`, which has no limit; the I/O thread runs no signal handler.
-        if not self._turn.acquire(timeout=_TURN_S):
-            self._is_begin_due = True
-            self._client.runtime.loop.call_later(_TURN_S, self._begin_later)
-            return
-        self._is_beginning = True
-        try:
-            if self._in_flight is not None and not self._in_flight.is_begun:
-                self._in_flight.start()
-            # A loop, because a request may end in `start`: no route, or a one-way send.
-            while (self._waiting or self._taken) and self._in_flight is None:
-                self._begin_or_fail()
-        finally:
-            self._is_beginning = False
-            self._turn.release()
-
-    def _begin_later(self) -> None:
-        self._is_begin_due = False
-        self.begin()
 
     def send(self, request: SendRequest) -> None:
         """Queue and send messages from another thread, which writes the request if it can.
@@ -168,40 +210,70 @@ class QueueSender:
         with self._turn:
             self._begin_on_caller(request)
 
-    def _begin_on_caller(self, request: SendRequest | None) -> None:
-        if self._in_flight is not None:  # what waits is sent after that request's answer
+    def begin(self) -> None:
+        """Do what the state asks for: start a batch, make one of what waits, or fail what waits.
+
+        Also begins again what an exception in `send` has left.
+        """
+        # HELD: called from the loop below, by a request that ended at once. DUE: called again,
+        # before the next attempt.
+        if self._loop_turn is not _NONE:
             return
-        if self._is_stopped:
-            if request is not None:
-                request.fail(stopped_error(self.queue, "it was not sent"))
-            self._client.runtime.post(self._fail_waiting)
-        elif self._failed_keys:  # messages are refused on the I/O thread, like all that fail
-            self._client.runtime.post(self.begin)
-        elif self._waiting:
-            in_flight = self._begin_next()
-            if in_flight is None:
-                return
-            if request is not None:
-                request.begun = in_flight
-                in_flight.is_awaited = request.is_read_by_caller
-            in_flight.start_on_caller()
+        # No `with`, which has no limit; the I/O thread runs no signal handler.
+        if not self._turn.acquire(timeout=_TURN_S):
+            self._loop_turn = _DUE
+            self._client.runtime.loop.call_later(_TURN_S, self._begin_due)
+            return
+        self._loop_turn = _HELD
+        try:
+            if self._in_flight is not None:
+                self._in_flight.start()
+            # A loop, because a request may end in `start`: no route, or a one-way send.
+            while self.state is _WAITING:
+                self._begin_or_fail()
+            if self._is_stopped:
+                self._fail_waiting()
+        finally:
+            self._loop_turn = _NONE
+            self._turn.release()
+
+    def _begin_due(self) -> None:
+        self._loop_turn = _NONE
+        self.begin()
 
     def _begin_or_fail(self) -> None:
         try:
-            in_flight = self._begin_next()
-            if in_flight is not None:
-                in_flight.start()  # raises nothing: the batch handles its own errors
+            batch = self._make_batch()
+            if batch is not None:
+                batch.start()  # raises nothing: the batch handles its own errors
         except Exception:  # noqa: BLE001 - a defect: callers must not wait for ever
             _log.exception(
                 "%s: internal error (please report), messages fail",
                 self.queue,
                 extra=log_fields(self.queue, member=self._client.client_id),
             )
-            self._in_flight = None
-            self._senders_in_flight.discard(self)
+            self._forget_batch()
             self._fail_waiting()
 
-    def _begin_next(self) -> InFlightBatch | None:
+    def _begin_on_caller(self, request: SendRequest | None) -> None:
+        # With the turn. What fails is left to the I/O thread.
+        state = self.state
+        if state is _STOPPED:
+            if request is not None:
+                request.fail(stopped_error(self.queue, "it was not sent"))
+            self._client.runtime.post(self._fail_waiting)
+        elif state is _WAITING and self._failed_keys:
+            self._client.runtime.post(self.begin)
+        elif state is _WAITING:
+            batch = self._make_batch()
+            if batch is None:
+                return
+            if request is not None:
+                request.begun = batch
+                batch.is_awaited = request.is_read_by_caller
+            batch.start_on_caller()
+
+    def _make_batch(self) -> InFlightBatch | None:
         """Make a batch of what waits; with the turn, and nothing in flight."""
         self._senders_in_flight.add(self)  # first: the producer must not look idle meanwhile
         taken = self._taken
@@ -214,14 +286,33 @@ class QueueSender:
         elif self._waiting and self._waiting[0] is taken[-1]:  # an exception came in `take_batch`
             self._waiting.popleft()
         sendable = self._without_failed_keys(taken) if self._failed_keys else taken
-        in_flight = InFlightBatch(self, sendable) if sendable else None
+        batch = InFlightBatch(self, sendable) if sendable else None
         rest: list[PendingMessage] = []
         # No call, and so no exception, comes between these two.
-        self._in_flight = in_flight
+        self._in_flight = batch
         self._taken = rest
-        if in_flight is None:
+        if batch is None:
             self._senders_in_flight.discard(self)
-        return in_flight
+        return batch
+
+    def continue_behind(self, batch: InFlightBatch, ending: Ending) -> None:
+        """Do what the end of a batch leaves to do; once more is harmless."""
+        if self._in_flight is batch:
+            self._forget_batch()
+        if ending is _ABANDONED:
+            self._fail_waiting()
+        else:
+            self.begin()
+
+    def continue_on_caller(self) -> None:
+        """Begin the next batch behind one that the calling thread has found to be stored."""
+        self._forget_batch()
+        try:
+            with self._turn:
+                self._begin_on_caller(None)
+        except BaseException:
+            self._client.runtime.post(self.begin)
+            raise
 
     async def stop(self) -> None:
         """End the request in flight; callers that wait for it get an error."""
@@ -232,35 +323,12 @@ class QueueSender:
             async with asyncio.timeout(_TURN_BEFORE_STOP_S):
                 while self._turn.locked():
                     await asyncio.sleep(_TURN_S)
-        in_flight = self._in_flight  # a caller that reads its answer may end it meanwhile
-        if in_flight is not None:
-            await in_flight.stop()
+        batch = self._in_flight  # a caller that reads its answer may end it meanwhile
+        if batch is not None:
+            await batch.stop()
         self._fail_waiting()
 
-    def _ended(self, may_continue: bool) -> None:
-        self._leave()
-        if may_continue:
-            self.begin()
-        else:  # after a defect, or `stop`: nothing may be sent behind an abandoned batch
-            self._fail_waiting()
-
-    def _ended_on_caller(self) -> None:
-        """Go on behind a batch that another thread has found to be stored."""
-        self._leave()
-        try:
-            with self._turn:
-                self._begin_on_caller(None)
-        except BaseException:
-            self._client.runtime.post(self.begin)
-            raise
-
-    def _end_again(self, batch: InFlightBatch) -> None:
-        """Go on as after `_ended_on_caller`, whatever of it was done; on the I/O thread."""
-        if self._in_flight is batch:
-            self._leave()
-        self.begin()
-
-    def _leave(self) -> None:
+    def _forget_batch(self) -> None:
         # The set first: the next request of this queue, of another thread, adds it again.
         self._senders_in_flight.discard(self)
         self._in_flight = None
@@ -286,11 +354,11 @@ class QueueSender:
 
 
 class InFlightBatch(ResponseFuture):
-    """One batch of a queue sender: sent until it is stored, refused, or of unknown outcome.
+    """One batch of a queue sender: attempts to send it (`BatchState`) until an `Ending`.
 
-    On the I/O thread, except `start_on_caller` and `answered_on_caller`. The request is written
-    where the batch starts, and its answer read where it arrives. A task is made only for what
-    must be awaited: a connection, compression, the pause before another attempt.
+    On the I/O thread, except what has `on_caller` in its name. The request is written where the
+    batch starts, and its answer read where it arrives. A task is made only for what must be
+    awaited: a connection, compression, the pause before another attempt.
     """
 
     __slots__ = (
@@ -299,7 +367,7 @@ class InFlightBatch(ResponseFuture):
         "_body",
         "_client",
         "_config",
-        "_ending",
+        "_end_token",
         "_is_oneway",
         "_is_outcome_unknown",
         "_protocol",
@@ -322,20 +390,22 @@ class InFlightBatch(ResponseFuture):
         self._attempts = 0
         self._is_outcome_unknown = False  # an earlier attempt may have been stored
         # Taken by the thread that ends it: a list, because its `pop` is one step for all threads.
-        self._ending = [True]
+        self._end_token = [True]
         self._task: asyncio.Task[None] | None = None
         self.is_awaited = False
         self.is_asked = False
         self.callers = None
 
     @property
-    def is_begun(self) -> bool:
-        """True unless it is still to be started."""
-        return self.is_asked or self._task is not None or not self._ending
+    def state(self) -> BatchState:
+        if not self._end_token:
+            return _ENDED
+        is_sending = self.is_asked or self._task is not None
+        return _SENDING if is_sending else _NEW
 
     def start(self) -> None:
         """Send, now if nothing has to be awaited before; a second call does nothing."""
-        if not self.is_begun:
+        if self.state is _NEW:
             self._guarded(self._start)
 
     def start_on_caller(self) -> None:
@@ -383,7 +453,7 @@ class InFlightBatch(ResponseFuture):
             return self._protocol.begin(self._batch, self._body, self._sys_flag, self)
         is_sent = self._protocol.begin(self._batch, self._body, self._sys_flag, None)
         if is_sent:  # written to the socket, in front of all that follows: it counts as sent
-            self._finish([()] * len(self._batch))
+            self._end_stored([()] * len(self._batch))
         return is_sent
 
     def _spawn(self, pause_ms: int) -> None:
@@ -412,13 +482,13 @@ class InFlightBatch(ResponseFuture):
 
     @property
     def is_over(self) -> bool:
-        return not self._ending
+        return not self._end_token
 
     def answered(self, command: Command) -> None:
-        if not self._ending:
-            self._finish_again(command)
-        else:
+        if self._end_token:
             self._guarded(lambda: self._read(command))
+        else:
+            self._repair_end(command)
 
     def answered_on_caller(self, command: Command) -> bool:
         """Take a success, if that only wakes threads; all else is the I/O thread's."""
@@ -434,6 +504,31 @@ class InFlightBatch(ResponseFuture):
             lambda: self._protocol.stored(batch, message_ids, queue_id, queue_offset)
         )
 
+    def failed(self, error: Exception) -> None:
+        if self._end_token:
+            self._guarded(lambda: self._after_failure(error))
+
+    def _read(self, answer: Command) -> None:
+        try:
+            receipts = self._receipts_of(answer)
+        except OrderMQError as error:
+            self._after_failure(error)
+            return
+        self._end_stored(receipts)
+
+    def _receipts_of(self, answer: Command) -> Sequence[Sequence[SendReceipt]]:
+        assert self._body is not None
+        return self._protocol.receipts(self._batch, len(self._body), answer)
+
+    # The end: of all that would end a batch, the one that takes `_end_token` does.
+
+    def _take_end(self) -> bool:
+        """Return True to one of the threads that would end this batch."""
+        try:
+            return self._end_token.pop()
+        except IndexError:
+            return False
+
     def _end_on_caller(self, receipts_of: Callable[[], Sequence[Sequence[SendReceipt]]]) -> bool:
         for message in self._batch:
             if not message.wakes_only:
@@ -442,59 +537,56 @@ class InFlightBatch(ResponseFuture):
             receipts = receipts_of()
         except OrderMQError:  # the I/O thread meets it again and handles it
             return False
-        if self._may_end():
+        if self._take_end():
             try:
-                self._sender._ended_on_caller()
+                self._sender.continue_on_caller()
             finally:
                 self._tell(receipts)
         return True
 
-    def _may_end(self) -> bool:
-        """Return True to one of the threads that would end this batch."""
+    def _end_stored(self, receipts: Sequence[Sequence[SendReceipt]]) -> None:
+        if not self._take_end():
+            return
         try:
-            return self._ending.pop()
-        except IndexError:
-            return False
+            # The next request first: callers that wake up compete for the GIL.
+            self._sender.continue_behind(self, _STORED)
+        finally:
+            self._tell(receipts)
 
-    def _finish_again(self, command: Command) -> None:
-        # An exception ended `answered_on_caller` somewhere; or the answer is to a batch that `stop`
+    def _end_failed(self, error: OrderMQError, ending: Ending) -> None:
+        if not self._take_end():
+            return
+        # The keys first: a caller that is told and sends the key's next message must be refused.
+        if ending in _MAY_BE_STORED:
+            topic = self._protocol.queue.topic
+            for message in self._batch:
+                if message.key is not None:
+                    self._sender._failed_keys.add(topic, message.key, str(error))
+        for message in self._batch:
+            message.finish(None, error)
+        self._sender.continue_behind(self, ending)
+
+    def _end_moved(self) -> None:
+        if self._take_end():
+            self._sender.continue_behind(self, _MOVED)
+
+    def _abandon(self, why: str) -> None:
+        outcome = f"whether it was stored is unknown ({why})"
+        self._end_failed(stopped_error(self._protocol.queue, outcome), _ABANDONED)
+
+    def _repair_end(self, command: Command) -> None:
+        # An exception ended `_end_on_caller` somewhere; or the answer is to a batch that `stop`
         # gave up, and changes nothing.
-        self._sender._end_again(self)
+        self._sender.continue_behind(self, _STORED)
         if not all(message.is_done for message in self._batch):
-            self._guarded(lambda: self._tell_receipts(command))
+            self._guarded(lambda: self._tell(self._receipts_of(command)))
         for message in self._batch:
             message.tell_again()
-
-    def _tell_receipts(self, command: Command) -> None:
-        assert self._body is not None
-        self._tell(self._protocol.receipts(self._batch, len(self._body), command))
 
     def _tell(self, receipts: Sequence[Sequence[SendReceipt]]) -> None:
         for message, its_receipts in zip(self._batch, receipts, strict=True):
             message.finish(its_receipts, None)
         self._protocol.trace(self._batch, receipts)
-
-    def failed(self, error: Exception) -> None:
-        if self._ending:
-            self._guarded(lambda: self._after_failure(error))
-
-    def _read(self, answer: Command) -> None:
-        assert self._body is not None
-        try:
-            receipts = self._protocol.receipts(self._batch, len(self._body), answer)
-        except OrderMQError as error:
-            self._after_failure(error)
-            return
-        self._finish(receipts)
-
-    def _finish(self, receipts: Sequence[Sequence[SendReceipt]]) -> None:
-        if not self._may_end():
-            return
-        try:
-            # The next request first: callers that wake up compete for the GIL.
-            self._sender._ended(True)
-        finally:
-            self._tell(receipts)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
@@ -521,8 +613,7 @@ class InFlightBatch(ResponseFuture):
         if len(staying) < len(self._batch):  # the body holds messages that left
             self._batch, self._body = staying, None
         if not staying:
-            self._ending.clear()
-            self._sender._ended(True)
+            self._end_moved()
             return
         # Decided before this failure counts as one with an unknown outcome: `decide` looks at it
         # itself, and at those before.
@@ -534,8 +625,8 @@ class InFlightBatch(ResponseFuture):
                 self._client.doubt_route(self._protocol.queue.topic)
             self._spawn(retry_delay_ms(self._attempts, self._config))
         else:
-            self._give_up(reason, step)
-            self._sender._ended(True)
+            is_unknown = step is AfterFailure.UNKNOWN
+            self._end_failed(reason, _UNKNOWN if is_unknown else _REFUSED)
 
     def _without_fallbacks(self, error: OrderMQError) -> Sequence[PendingMessage]:
         # The messages that stay with this queue; another broker's sender has the others now.
@@ -549,24 +640,6 @@ class InFlightBatch(ResponseFuture):
         if len(staying) < len(batch):
             self._protocol.log_fallback(error)
         return staying
-
-    def _give_up(self, error: OrderMQError, step: AfterFailure) -> None:
-        self._ending.clear()
-        # The keys first: a caller that is told and sends the key's next message must be refused.
-        if step is AfterFailure.UNKNOWN:
-            topic = self._protocol.queue.topic
-            for message in self._batch:
-                if message.key is not None:
-                    self._sender._failed_keys.add(topic, message.key, str(error))
-        for message in self._batch:
-            message.finish(None, error)
-
-    def _abandon(self, why: str) -> None:
-        if not self._may_end():
-            return
-        outcome = f"whether it was stored is unknown ({why})"
-        self._give_up(stopped_error(self._protocol.queue, outcome), AfterFailure.UNKNOWN)
-        self._sender._ended(False)
 
 
 def stopped_error(queue: MessageQueue, outcome: str) -> StateError:

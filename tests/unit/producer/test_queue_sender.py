@@ -499,7 +499,7 @@ def test_an_answer_told_again_wakes_its_callers_and_sends_nothing_twice() -> Non
         batch = sender._in_flight
         assert batch is not None
         # An exception in the middle: the batch is over, and nobody was told.
-        assert batch._may_end()
+        assert batch._take_end()
         batch.answered(stored_at(7))
         assert sender.is_idle
         assert one.receipt().queue_offset == 7
