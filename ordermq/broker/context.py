@@ -12,7 +12,7 @@ from ordermq.broker.delayed_messages import DelayedMessages, TimedMessages
 from ordermq.broker.groups import GroupTable, ProducerTable, notify_rebalance
 from ordermq.broker.held_pops import HeldPop, HeldPops
 from ordermq.broker.long_polling import HeldPull, LongPolling
-from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.message_routing import DeliveryParts, MessageRouting
 from ordermq.broker.open_pops import OpenPops
 from ordermq.broker.pop_leases import PopLeases
 from ordermq.broker.queue_locks import QueueLocks
@@ -80,13 +80,12 @@ class BrokerContext:
         self.routing = MessageRouting(
             store, self.topics, config, clock, steady, history, statistics
         )
-        self.open_pops = OpenPops(
-            store, self.routing, self.offsets, clock, steady, self.held_pops.wake_readers
-        )
+        delivery = DeliveryParts(store, self.routing, self.offsets, clock, steady)
+        self.open_pops = OpenPops(delivery, self.held_pops.wake_readers)
         logs = [log for log in store.logs() if not is_internal_name(log.topic)]
         self.recent_sends = recent_sends(config.duplicate_window, store, logs, clock)
-        self.delayed = DelayedMessages(store, self.routing, self.offsets, clock, steady)
-        self.timed = TimedMessages(store, self.routing, clock, steady, statistics)
+        self.delayed = DelayedMessages(delivery)
+        self.timed = TimedMessages(delivery, statistics)
         self.transactions = Transactions(
             store, self.topics, self.producers, self.routing, config, clock, steady, statistics
         )

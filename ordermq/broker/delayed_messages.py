@@ -10,8 +10,7 @@ import asyncio
 import heapq
 from collections.abc import Callable
 
-from ordermq.broker.consumer_offsets import ConsumerOffsets
-from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.message_routing import DeliveryParts
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import (
     Append,
@@ -19,11 +18,10 @@ from ordermq.broker.store import (
     PendingLog,
     QueueLog,
     Statement,
-    Store,
     Write,
     awaitable_done,
 )
-from ordermq.clock import Clock, SteadyWall, wait_until_set
+from ordermq.clock import wait_until_set
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.model.delay_levels import DELAY_LEVELS_MS
@@ -41,20 +39,13 @@ _RETRY_MS = 1_000  # after a failed write
 class DelayedMessages:
     """Delivers messages with a delay level, on the loop thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        routing: MessageRouting,
-        offsets: ConsumerOffsets,
-        clock: Clock,
-        steady: SteadyWall,
-    ) -> None:
-        self._store = store
-        self._routing = routing
-        self._offsets = offsets
-        self._clock = clock
-        self._steady = steady
-        self._started_ms = steady.ms()
+    def __init__(self, parts: DeliveryParts) -> None:
+        store = self._store = parts.store
+        self._routing = parts.routing
+        self._offsets = parts.offsets
+        self._clock = parts.clock
+        self._steady = parts.steady
+        self._started_ms = parts.steady.ms()
         # The first offset of each level that this run of the broker gives.
         self._first_offsets = {
             each.queue_id: each.max_offset for each in store.logs() if each.topic == SCHEDULE_TOPIC
@@ -212,22 +203,15 @@ class TimedMessages:
     All of it runs on the loop thread. Memory holds one number per waiting message.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        routing: MessageRouting,
-        clock: Clock,
-        steady: SteadyWall,
-        statistics: BrokerStatistics,
-    ) -> None:
-        self._store = store
-        self._routing = routing
-        self._clock = clock
+    def __init__(self, parts: DeliveryParts, statistics: BrokerStatistics) -> None:
+        store = self._store = parts.store
+        self._routing = parts.routing
+        clock = self._clock = parts.clock
         self._statistics = statistics
         self._pending = PendingLog(store, TIMER_TOPIC)
         # A time that a user gave is one of the wall clock, which may be set; a delay is not.
         self._at_times = _DueTimes(clock.wall_ms)
-        self._after_delays = _DueTimes(steady.ms)
+        self._after_delays = _DueTimes(parts.steady.ms)
         for offset, due_ms in self._pending.load():
             self.add(offset, due_ms)
         self._arrived = asyncio.Event()

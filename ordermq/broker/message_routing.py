@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ordermq import core
 from ordermq.broker.connection import RequestRefused
+from ordermq.broker.consumer_offsets import ConsumerOffsets
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Append, Done, QueueLog, Statement, Store, Write
 from ordermq.broker.topics import Topic, TopicTable, is_internal_name
@@ -26,6 +27,7 @@ from ordermq.model.delay_levels import DELAY_LEVELS_MS
 from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import ResponseCode
+from ordermq.value import Value
 
 log = logging.getLogger("ordermq.broker")
 
@@ -38,6 +40,20 @@ class RoutedMessage(NamedTuple):
     due_ms: int | None  # of a message that waits: stored in its tag column
     stored_ms: int
     is_delay: bool = False  # due after a span of time, not at a time of the wall clock
+
+
+class DeliveryParts(Value):
+    """Parts by which stored messages go on to other queues, each in one write, at their time.
+
+    Args:
+        offsets: cursors, too, of what was delivered.
+    """
+
+    store: Store
+    routing: MessageRouting
+    offsets: ConsumerOffsets
+    clock: Clock
+    steady: SteadyWall
 
 
 class MessageRouting:

@@ -14,18 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ordermq.broker.consumer_offsets import ConsumerOffsets, OffsetKey
-from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.consumer_offsets import OffsetKey
+from ordermq.broker.message_routing import DeliveryParts
 from ordermq.broker.pop_leases import PopLease
 from ordermq.broker.store import (
     Append,
     Done,
     Statement,
-    Store,
     Write,
     awaitable_done,
 )
-from ordermq.clock import Clock, SteadyWall, wait_until_set
+from ordermq.clock import wait_until_set
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import RETRY_PREFIX
@@ -54,28 +53,20 @@ class OpenPops:
         on_change: called with a queue's key once the next pop of it may look.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        routing: MessageRouting,
-        offsets: ConsumerOffsets,
-        clock: Clock,
-        steady: SteadyWall,
-        on_change: Callable[[OffsetKey], None],
-    ) -> None:
-        self._store = store
-        self._routing = routing
-        self._offsets = offsets
-        self._clock = clock
-        self._steady = steady
+    def __init__(self, parts: DeliveryParts, on_change: Callable[[OffsetKey], None]) -> None:
+        self._store = parts.store
+        self._routing = parts.routing
+        self._offsets = parts.offsets
+        self._clock = parts.clock
+        self._steady = parts.steady
         self._on_change = on_change
         self._popping: set[OffsetKey] = set()  # by a write that is not durable
         self._last_pop_ms: dict[OffsetKey, int] = {}
         self._open: defaultdict[OffsetKey, dict[int, PopLease]] = defaultdict(dict)
         self._earlier = asyncio.Event()
         self._next_look_ms = 0
-        now_ms = steady.ms()
-        for group, topic, queue_id, pop_ms, text in store.rows("SELECT * FROM open_pops"):
+        now_ms = self._steady.ms()
+        for group, topic, queue_id, pop_ms, text in self._store.rows("SELECT * FROM open_pops"):
             key, number = (str(group), str(topic), int(str(queue_id))), int(str(pop_ms))
             # For the whole time again, as the leases of ordered pops.
             lease = PopLease.of_text(str(text)).from_now(now_ms)
