@@ -6,8 +6,7 @@ so that views, filters, receivers and traces are those of messages from brokers.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 
 from ordermq import core
@@ -29,12 +28,12 @@ from ordermq.grpc.messages import (
     Timestamp,
 )
 from ordermq.model import properties as props
+from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.rare_headers import CheckTransactionHeader
 
-_ENTRY = struct.Struct(">iiiii")  # of a batch body: size, two zeros, flag, body length
 _ZLIB = COMPRESSED | 0x300
 _COMPRESSOR_BITS = COMPRESSED | 0x700
 _TRACE_CONTEXT = "TRACE_CONTEXT"
@@ -51,7 +50,7 @@ def messages_to_send(
     Raises: BrokerError: the proxy has no way to say it.
     """
     topic = Resource(namespace=config.namespace_v2, name=header.topic)
-    parts = _entries(body) if header.batch else iter([(header.flag, body, header.properties)])
+    parts = _parts(header.topic, body) if header.batch else [(header.flag, body, header.properties)]
     messages = []
     for flag, part, text in parts:
         if flag:
@@ -120,16 +119,11 @@ def _deliver_ms(properties: dict[str, str], header: SendHeader, wall_ms: int) ->
     return None
 
 
-def _entries(body: bytes) -> Iterator[tuple[int, bytes, str]]:
-    """Yield flag, body and properties of each message of a batch body."""
-    at = 0
-    while at < len(body):
-        _, _, _, flag, size = _ENTRY.unpack_from(body, at)
-        begin = at + _ENTRY.size
-        after = begin + size
-        length = int.from_bytes(body[after : after + 2], "big")
-        at = after + 2 + length
-        yield flag, body[begin:after], body[after + 2 : at].decode()
+def _parts(topic: str, body: bytes) -> list[tuple[int, bytes, str]]:
+    """Return flag, body and properties of each message of a batch body."""
+    block = _writer_of(topic, 0).write_batch(body, sys_flag=0, born_ms=0, stored_ms=0)
+    messages = [StoredMessage.read(bytes(record)) for _, _, record in block.rows(0, 0)]
+    return [(each.flag, each.body, each.properties.decode()) for each in messages]
 
 
 def _cannot(what: str, header: SendHeader) -> BrokerError:
