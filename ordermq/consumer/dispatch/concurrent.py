@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from ordermq import core
@@ -67,7 +66,7 @@ from ordermq.model.names import RETRY_PREFIX
 _log = logging.getLogger("ordermq.consumer")
 # Has a failed message delivered again, at a delay level, or makes it a dead letter after so many
 # retries. Raises RemotingError or RouteError if it is not known whether it did.
-DeliverLater = Callable[[MessageView, int, int], Coroutine[Any, Any, None]]
+DeliverLater = Callable[[AssignedQueue, MessageView, int, int], Coroutine[Any, Any, None]]
 _TO_DEAD_LETTERS = -1  # as a delay level
 _TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
 # A listener that only counts takes 0.2 us, passing a queue on to the next worker some 5 us. But
@@ -133,7 +132,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         self._failures = FailureHandler(client, group, config, policy, recorder, statistics, guard)
         self._guard = guard
         self._pops = deliver_later is not None
-        self._deliver_later = deliver_later or partial(send_back, client, group)
+        self._deliver_later = deliver_later or self._deliver_by_retry_topic
         self._is_broadcasting = is_broadcasting
         differing: dict[str, Any] = {
             "context": ConcurrentContext,
@@ -290,7 +289,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         """Finish a batch of which only the first `done` messages succeeded."""
         assigned, claim, run = call.assigned, context.claim, call.messages
         failed = list(run)[done:]
-        kept = set(await self._send_back(failed, treatment))
+        kept = set(await self._send_back(assigned, failed, treatment))
         finished = [offset for offset in run.offsets() if offset not in kept]
         if self._recorder.enabled:
             for message in failed:
@@ -314,7 +313,9 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             if assigned.requeue(claim, kept):
                 self.submit(assigned)
 
-    async def _send_back(self, messages: Sequence[MessageView], treatment: SendBack) -> list[int]:
+    async def _send_back(
+        self, assigned: AssignedQueue, messages: Sequence[MessageView], treatment: SendBack
+    ) -> list[int]:
         """Store messages again for later; return the offsets of those that could not be."""
         if self._is_broadcasting:
             self._statistics.add("dropped", len(messages))
@@ -333,19 +334,23 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             return []
         if treatment.delay_level is None:
             return [message.queue_offset for message in messages]
-        stored = await asyncio.gather(*(self._send_back_one(m, treatment) for m in messages))
+        stored = await asyncio.gather(
+            *(self._send_back_one(assigned, each, treatment) for each in messages)
+        )
         return [
             m.queue_offset for m, is_stored in zip(messages, stored, strict=True) if not is_stored
         ]
 
-    async def _send_back_one(self, message: MessageView, treatment: SendBack) -> bool:
+    async def _send_back_one(
+        self, assigned: AssignedQueue, message: MessageView, treatment: SendBack
+    ) -> bool:
         max_retries, delay_level = self._max_retries, treatment.delay_level
         assert delay_level is not None
         cause = treatment.error
         if delay_level >= 0 and message.reconsume_times < max_retries:
             return await self._is_sent(
                 message,
-                self._deliver_later(message, delay_level, max_retries),
+                self._deliver_later(assigned, message, delay_level, max_retries),
             )
         async with self._guard.moving(treatment.since_ms) as may_move:
             if not may_move:
@@ -360,6 +365,11 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 self._statistics.add("dead_letters", queue=message.message_queue)
                 self._guard.note(message.message_queue, cause_of(cause))
             return is_sent
+
+    async def _deliver_by_retry_topic(
+        self, assigned: AssignedQueue, message: MessageView, delay_level: int, max_retries: int
+    ) -> None:
+        await send_back(self._client, self._group, message, delay_level, max_retries)
 
     async def _is_sent(self, message: MessageView, send: Coroutine[Any, Any, None]) -> bool:
         try:

@@ -173,16 +173,16 @@ class PopLeases:
         waiting = self._waiting.get(queue)
         return waiting.pop(0) if waiting else None
 
-    async def return_later(self, message: MessageView, delay_level: int, max_retries: int) -> None:
-        """Have a failed message delivered again later; fulfils `SendBack`.
+    async def return_later(
+        self, assigned: AssignedQueue, message: MessageView, delay_level: int, max_retries: int
+    ) -> None:
+        """Have a failed message of a queue's batch delivered again later; fulfils `DeliverLater`.
 
         Raises: RemotingError, RouteError: it is not known whether it is.
         """
         queue, offset = message.message_queue, message.queue_offset
-        for batch in self._batches.values():
-            if batch.queue == queue and offset in batch.offsets:
-                break
-        else:
+        batch = self._batches.get(assigned.queue)
+        if batch is None or batch.queue != queue or offset not in batch.offsets:
             return  # its lease is over, and it comes again by itself
         level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         level = min(level, len(DELAY_LEVELS_MS))  # the last one for all further attempts

@@ -150,7 +150,9 @@ class Batches:
         self.seen.append(("failed", call.messages.offsets(), done, *about, call.since_ms))
         self.failed.append((call, context, done, treatment))
 
-    async def _send_back(self, messages: Sequence[MessageView], treatment: SendBack) -> list[int]:
+    async def _send_back(
+        self, assigned: AssignedQueue, messages: Sequence[MessageView], treatment: SendBack
+    ) -> list[int]:
         # Every third message is not stored again.
         return [each.queue_offset for each in messages if each.queue_offset % 3 == 0]
 
@@ -624,7 +626,9 @@ def test_many_threads_and_failures_lose_nothing() -> None:
     assert batches.service._running_calls([]) == []
 
 
-async def _all_stored(messages: Sequence[MessageView], treatment: SendBack) -> list[int]:
+async def _all_stored(
+    assigned: AssignedQueue, messages: Sequence[MessageView], treatment: SendBack
+) -> list[int]:
     return []
 
 
