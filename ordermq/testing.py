@@ -175,7 +175,7 @@ def _claimed(
     assigned = AssignedQueue(messages.queue, _NAME, lease, first, callbacks)
     assigned.max_offset = end
     assigned.accept(assigned.generation, messages, end)
-    claim = assigned.begin_batch(len(messages), 0)
+    claim, _ = assigned.claim(len(messages), 0)
     assert isinstance(claim, BatchClaim)
     if codec is not None:
         claim.messages.decode_with(require_codec(codec, _NAME))

@@ -17,7 +17,7 @@ no lock is held. So no request, callback, listener or log call happens under the
 The dispatch flag, kept by the process queue, says that a consume request for the queue waits in
 the pool or runs. Who sets it (`accept`, `resume`, `requeue`) must submit the queue; who ends a
 run clears it in the same critical section in which it saw that nothing is pending
-(`has_more`). So messages that arrive meanwhile either find the flag set and a worker that will see
+(`end_run`). So messages that arrive meanwhile either find the flag set and a worker that will see
 them, or set it again (docs/internals/semantics.md#process-queue, no lost wake-up).
 """
 
@@ -56,16 +56,6 @@ class Pause(IntFlag):
     DIRECT = 4  # until a message consumed directly has ended
 
 
-class NotClaimed(Enum):
-    """Reasons why a queue hands out no batch; each leaves the dispatch flag cleared."""
-
-    EMPTY = status.CLAIM_EMPTY  # nothing pending
-    REVOKED = status.CLAIM_REVOKED  # draining or gone
-    PAUSED = status.CLAIM_PAUSED
-    LEASE_LOST = status.CLAIM_LEASE_LOST  # the buffer was dropped, too
-
-
-_NOT_CLAIMED = {reason.value: reason for reason in NotClaimed}
 _STATES = {state.value: state for state in QueueState}
 _ENDED_BEFORE = "the lease ended before a batch could start"
 _ENDED_MEANWHILE = "the lease ended while a batch ran"
@@ -303,18 +293,7 @@ class AssignedQueue(core.AssignedQueue):
         """Return True once the queue is being revoked or its lease is lost."""
         return self.stage != status.STAGE_ACTIVE or self.lease is None
 
-    # Worker: claim a batch, settle it. Native code does the same by the base class.
-
-    def begin_batch(self, limit: int, now_ms: int) -> BatchClaim | NotClaimed:
-        """Claim the next messages for a listener; see `claim`.
-
-        Args:
-            limit: maximum number of messages, >= 1.
-        """
-        claim, flags = self.claim(limit, now_ms)
-        if flags & status.LEASE_OVER:
-            self.follow(flags)
-        return claim if isinstance(claim, BatchClaim) else _NOT_CLAIMED[claim]
+    # Worker: settle a claim. `core.ConsumeRun` makes it, and settles it itself where it succeeded.
 
     def set_auto_commit(self, is_on: bool) -> None:
         """Commit the running call by its result, or only when a listener says so; worker only.
@@ -377,12 +356,6 @@ class AssignedQueue(core.AssignedQueue):
     def abandon_batch(self, reason: str) -> None:
         """End a run that an internal error broke: give the lease up, so that the queue restarts."""
         self.follow(self.abandon(), reason)
-
-    def has_more(self) -> bool:
-        """Return True if the worker must submit the queue again; False clears the flag."""
-        flags = self.end_run()
-        self.follow(flags)
-        return bool(flags & status.DISPATCH)
 
     # A call outside of the order, for an admin tool; on the I/O thread.
 

@@ -77,6 +77,12 @@ class PolledQueue(AssignedQueue):
             self.follow(flags & ~status.DISPATCH)
         return (claim if isinstance(claim, BatchClaim) else None), has_turn
 
+    def has_more(self) -> bool:
+        """Return True if the queue has another turn at once; False clears the dispatch flag."""
+        flags = self.end_run()
+        self.follow(flags)
+        return bool(flags & status.DISPATCH)
+
     def finish_claim(self, claim: BatchClaim) -> None:
         """End one of several claims, with everything in it done."""
         self.follow(self.finish_offsets(claim, claim.messages.offsets(), leaves=False))

@@ -9,7 +9,6 @@ import pytest
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    NotClaimed,
     Pause,
     QueueCallbacks,
     QueueState,
@@ -18,6 +17,7 @@ from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageRun
 
 from .batches import QUEUE, batch
+from .claims import NotClaimed, begin_batch, has_more
 
 NOW, DEADLINE = 1_000, 2_000
 LEASE = Lease(7, DEADLINE, True)
@@ -50,7 +50,7 @@ class Orders:
         return self.queue.accept(self.queue.generation, batch(offsets), offsets[-1] + 1)
 
     def begin(self, limit: int = 32, now_ms: int = NOW) -> BatchClaim:
-        claim = self.queue.begin_batch(limit, now_ms)
+        claim = begin_batch(self.queue, limit, now_ms)
         assert isinstance(claim, BatchClaim), claim
         return claim
 
@@ -78,10 +78,10 @@ def test_a_message_that_the_engine_puts_while_a_run_ends_is_served_by_that_run(
     orders.begin()
     # The engine takes the mutex that `has_more` takes: it puts before it or after it.
     assert not orders.queue.process_queue.put_batch(batch([1])), "it found the flag set"
-    assert orders.queue.has_more()
+    assert has_more(orders.queue)
     assert orders.has_request
     assert offsets(orders.begin()) == [1]
-    assert not orders.queue.has_more()
+    assert not has_more(orders.queue)
     assert orders.queue.process_queue.put_batch(batch([2])), "it must submit the queue"
 
 
@@ -102,7 +102,7 @@ def test_an_empty_queue_clears_the_dispatch_flag_and_the_next_pull_submits_again
     orders.pulled(0)
     orders.queue.end_batch(orders.begin(), 1, NOW)
     assert orders.has_request
-    assert orders.queue.begin_batch(1, NOW) is NotClaimed.EMPTY
+    assert begin_batch(orders.queue, 1, NOW) is NotClaimed.EMPTY
     assert not orders.has_request
     assert orders.pulled(1)
 
@@ -180,10 +180,10 @@ def test_no_batch_starts_at_or_after_the_end_of_the_lease(orders: Orders) -> Non
     orders.pulled(0)
     claim = orders.begin(now_ms=DEADLINE - 1)
     orders.queue.end_batch(claim, 0, DEADLINE - 1)
-    assert orders.queue.begin_batch(1, DEADLINE) is NotClaimed.LEASE_LOST
+    assert begin_batch(orders.queue, 1, DEADLINE) is NotClaimed.LEASE_LOST
     assert orders.lost_leases == ["the lease ended before a batch could start"]
     assert not orders.has_request
-    assert orders.queue.begin_batch(1, DEADLINE) is NotClaimed.LEASE_LOST
+    assert begin_batch(orders.queue, 1, DEADLINE) is NotClaimed.LEASE_LOST
     assert len(orders.lost_leases) == 1
 
 
@@ -341,7 +341,7 @@ def test_a_waiting_fetcher_is_notified_once_there_is_room(orders: Orders) -> Non
 def test_a_paused_queue_starts_no_batch_and_continues_where_it_was(orders: Orders) -> None:
     orders.pulled(0)
     orders.queue.pause()
-    assert orders.queue.begin_batch(1, NOW) is NotClaimed.PAUSED
+    assert begin_batch(orders.queue, 1, NOW) is NotClaimed.PAUSED
     assert not orders.has_request
     assert not orders.pulled(1)
     assert not orders.has_request
@@ -355,7 +355,7 @@ def test_resuming_submits_no_second_time(orders: Orders) -> None:
     orders.queue.pause()
     assert not orders.queue.resume(), "the request from before the pause still exists"
     orders.queue.pause()
-    orders.queue.begin_batch(1, NOW)
+    begin_batch(orders.queue, 1, NOW)
     assert orders.queue.resume()
     assert not orders.queue.resume()
 
@@ -366,7 +366,7 @@ def test_a_pause_lets_the_running_batch_end(orders: Orders) -> None:
     orders.queue.pause()
     assert orders.queue.end_batch(claim, 1, NOW)
     assert orders.queue.done_offset == 1
-    assert orders.queue.begin_batch(1, NOW) is NotClaimed.PAUSED
+    assert begin_batch(orders.queue, 1, NOW) is NotClaimed.PAUSED
 
 
 def test_a_stopped_queue_has_no_request_and_resumes_at_the_failed_message(
@@ -412,7 +412,7 @@ def test_a_revoked_queue_with_no_batch_is_drained_at_once(orders: Orders) -> Non
     orders.pulled(0)
     assert orders.queue.revoke()
     assert orders.queue.state is QueueState.DRAINING
-    assert orders.queue.begin_batch(1, NOW) is NotClaimed.REVOKED
+    assert begin_batch(orders.queue, 1, NOW) is NotClaimed.REVOKED
     assert not orders.has_request
     assert orders.drained == 0
     assert not orders.pulled(1)
@@ -427,7 +427,7 @@ def test_a_revoked_queue_lets_its_running_batch_end_and_commit(orders: Orders) -
     assert orders.queue.end_batch(claim, 1, NOW)
     assert orders.drained == 1
     assert orders.queue.uncommitted(NOW) == (1, LEASE)
-    assert orders.queue.begin_batch(1, NOW) is NotClaimed.REVOKED
+    assert begin_batch(orders.queue, 1, NOW) is NotClaimed.REVOKED
 
 
 def test_a_lease_lost_while_draining_ends_the_drain_with_nothing_to_commit(orders: Orders) -> None:
@@ -453,7 +453,7 @@ def test_a_discarded_queue_ignores_everything_that_arrives_late(orders: Orders) 
     assert not orders.queue.accept(generation, batch([1]), 2)
     assert not orders.queue.regain(LEASE, 0)
     assert not orders.queue.resume()
-    assert orders.queue.begin_batch(1, NOW) is NotClaimed.REVOKED
+    assert begin_batch(orders.queue, 1, NOW) is NotClaimed.REVOKED
     assert orders.queue.uncommitted(NOW) is None
     assert orders.queue.state is QueueState.GONE
 
@@ -500,7 +500,7 @@ def test_a_call_outside_of_the_order_waits_for_the_running_batch(orders: Orders)
     assert alone.messages is run
     assert orders.queue.is_running
     assert [call.messages for call in orders.queue.running_calls()] == [run], "the watch sees it"
-    assert orders.queue.begin_batch(1, NOW) is NotClaimed.PAUSED
+    assert begin_batch(orders.queue, 1, NOW) is NotClaimed.PAUSED
     assert orders.queue.begin_alone(run, NOW) is None, "one at a time"
     orders.queue.end_alone()
     assert orders.queue.resume(Pause.DIRECT), "the next batch must be submitted"

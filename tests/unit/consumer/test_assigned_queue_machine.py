@@ -20,13 +20,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    NotClaimed,
     QueueCallbacks,
     QueueState,
 )
 from ordermq.leases.lease import Lease
 
 from .batches import QUEUE, batch
+from .claims import NotClaimed, begin_batch
 
 LEASE_MS = 100
 
@@ -161,7 +161,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.request is Request.QUEUED)
     @rule(limit=st.integers(1, 4))
     def begin(self, limit: int) -> None:
-        claim = self.queue.begin_batch(limit, self.now_ms)
+        claim = begin_batch(self.queue, limit, self.now_ms)
         if self.state is not QueueState.ACTIVE:
             expected: NotClaimed | None = NotClaimed.REVOKED
         elif not self.is_valid():

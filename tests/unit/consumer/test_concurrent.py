@@ -13,7 +13,6 @@ from ordermq.consumer.listener import CONCURRENT, ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    NotClaimed,
     QueueCallbacks,
     QueueState,
 )
@@ -22,6 +21,7 @@ from ordermq.leases.lease import UNLOCKED
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
+from .claims import NotClaimed, begin_batch, has_more
 
 LATE_MS = 1 << 50  # no clock reading ends the lease of a queue without a lock
 
@@ -44,7 +44,7 @@ def assigned_with(count: int, drained: list[AssignedQueue] | None = None) -> Ass
 
 
 def claim(assigned: AssignedQueue, limit: int = 1) -> BatchClaim:
-    found = assigned.begin_batch(limit, LATE_MS)
+    found = begin_batch(assigned, limit, LATE_MS)
     assert isinstance(found, BatchClaim)
     return found
 
@@ -74,19 +74,19 @@ def test_only_offsets_below_the_smallest_unfinished_one_are_done(order: list[int
 def test_the_worker_that_claims_the_last_message_submits_the_queue_no_more() -> None:
     assigned = assigned_with(2)
     claim(assigned)
-    assert assigned.has_more()
+    assert has_more(assigned)
     claim(assigned)
-    assert not assigned.has_more()
+    assert not has_more(assigned)
     assert assigned.accept(0, batch([2]), 3)  # so the next message begins a new one
     claim(assigned)
     assert not assigned.accept(0, batch([3]), 4)  # and none is begun beside it
-    assert assigned.has_more()
+    assert has_more(assigned)
 
 
 def test_a_message_that_was_not_sent_back_holds_the_commit_and_is_redelivered() -> None:
     assigned = assigned_with(4)
     first, second = claim(assigned, 2), claim(assigned, 2)
-    assert not assigned.has_more()
+    assert not has_more(assigned)
     assigned.finish(first, [1])
     assigned.finish(second, [2, 3])
     assert assigned.done_offset == 0
@@ -100,7 +100,7 @@ def test_a_message_that_was_not_sent_back_holds_the_commit_and_is_redelivered() 
 def test_a_message_that_was_not_sent_back_waits_until_a_paused_queue_is_resumed() -> None:
     assigned = assigned_with(1)
     only = claim(assigned)
-    assert not assigned.has_more()
+    assert not has_more(assigned)
     assigned.finish(only, [])
     assigned.pause()
     assert not assigned.requeue(only, [0])
@@ -119,7 +119,7 @@ def test_a_revoked_queue_is_drained_when_the_last_of_its_batches_ends() -> None:
     assigned.finish(claims[1], [1])
     assert drained == [assigned]
     assert assigned.uncommitted(LATE_MS) == (3, UNLOCKED)
-    assert assigned.begin_batch(1, LATE_MS) is NotClaimed.REVOKED
+    assert begin_batch(assigned, 1, LATE_MS) is NotClaimed.REVOKED
     assert assigned.state is QueueState.DRAINING
 
 

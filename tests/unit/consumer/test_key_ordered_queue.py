@@ -15,7 +15,6 @@ from ordermq.config import ConsumeConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
-    NotClaimed,
     QueueCallbacks,
 )
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
@@ -23,6 +22,7 @@ from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageBatch
 
 from .batches import QUEUE, batch
+from .claims import NotClaimed, begin_batch
 
 LEASE = Lease(7, 50_000, True)
 KEYS = ["a", "b", "c", None]
@@ -64,7 +64,7 @@ def filled(
 
 
 def claim(assigned: KeyOrderedQueue, size: int = 1) -> BatchClaim:
-    found = assigned.begin_batch(size, 0)
+    found = begin_batch(assigned, size, 0)
     assert isinstance(found, BatchClaim)
     return found
 
@@ -74,7 +74,7 @@ def test_a_key_runs_one_message_at_a_time_in_parallel_to_other_keys() -> None:
     first = claim(assigned)
     second = claim(assigned)
     assert (first.messages.offsets(), second.messages.offsets()) == ([0], [2])
-    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
+    assert begin_batch(assigned, 1, 0) is NotClaimed.EMPTY
     assert not assigned.begin_run(only_startable=True)
     assert assigned.end_batch(second, 1, 0)
     assert assigned.done_offset == 0
@@ -104,7 +104,7 @@ def test_a_partial_result_finishes_its_part_and_holds_only_the_keys_of_the_rest(
     assert assigned.end_batch(whole, 2, 0)
     assert assigned.done_offset == 2
     assert claim(assigned, size=4).messages.offsets() == [3]
-    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
+    assert begin_batch(assigned, 1, 0) is NotClaimed.EMPTY
     assert assigned.release(whole, 2), "a request must be submitted"
     assert claim(assigned).messages.offsets() == [2]
 
@@ -133,7 +133,7 @@ def test_a_failed_message_without_a_key_is_forgotten_with_the_lease() -> None:
     again = claim(assigned)
     assert again.messages.offsets() == [0]
     assigned.release(first, 0)  # the old pause ends: it is not about the new flight
-    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
+    assert begin_batch(assigned, 1, 0) is NotClaimed.EMPTY
     assert assigned.end_batch(again, 1, 0)
     assert assigned.done_offset == 1
 
@@ -146,7 +146,7 @@ def test_the_end_of_a_pause_does_not_release_a_parked_key() -> None:
     assert assigned.release(first, 0), "a request must be submitted"
     assigned.process_queue.end_dispatch()
     assert claim(assigned).messages.offsets() == [1]
-    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
+    assert begin_batch(assigned, 1, 0) is NotClaimed.EMPTY
     assert assigned.parked_keys() == [b"a"]
     assert assigned.unpark(b"b") is None
     assert assigned.unpark(b"a")
@@ -158,7 +158,7 @@ def test_a_revoked_queue_is_drained_when_its_last_call_ends() -> None:
     assigned = filled(["a", "b", "a"], notified)
     first, second = claim(assigned), claim(assigned)
     assert not assigned.revoke()
-    assert assigned.begin_batch(1, 0) is NotClaimed.REVOKED
+    assert begin_batch(assigned, 1, 0) is NotClaimed.REVOKED
     assert assigned.end_batch(second, 1, 0)
     assert notified.drained == []
     assert assigned.end_batch(first, 1, 0)
@@ -177,7 +177,7 @@ def test_the_bytes_of_done_messages_are_released() -> None:
     for first in range(0, 12, 4):
         assigned.accept(0, batch(range(first, first + 4), ["a", "b", "c", "d"]), first + 4)
     assert len(batches_alive()) == len(before) + 3
-    while isinstance(found := assigned.begin_batch(4, 0), BatchClaim):
+    while isinstance(found := begin_batch(assigned, 4, 0), BatchClaim):
         assigned.end_batch(found, len(found.messages), 0)
     assert assigned.oldest_stored_ms() is None  # which forgets what is done
     assert len(batches_alive()) == len(before)
@@ -189,7 +189,7 @@ def test_the_bytes_of_done_messages_are_released() -> None:
 def test_nothing_is_claimed_further_ahead_than_configured(size: int) -> None:
     assigned = filled(["slow", *"bcdefghij"], max_ahead_per_queue=4)
     slow = claim(assigned)
-    while isinstance(found := assigned.begin_batch(size, 0), BatchClaim):
+    while isinstance(found := begin_batch(assigned, size, 0), BatchClaim):
         assigned.end_batch(found, len(found.messages), 0)
     assert assigned.process_queue.message_count == 6  # slow, and 5..9
     assigned.end_batch(slow, 1, 0)
@@ -219,7 +219,7 @@ class KeyOrderedQueueMachine(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 3))
     def take(self, size: int) -> None:
-        found = self.assigned.begin_batch(size, 0)
+        found = begin_batch(self.assigned, size, 0)
         busy = {self.keys[o] for each in self.running for o in each.messages.offsets()}
         busy |= self.waiting
         open_ = [o for o in self.keys if o not in self.done]

@@ -18,6 +18,7 @@ from ordermq.leases.lease import Lease
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
+from .claims import begin_batch
 
 DONE, HOLD = Settlement.DONE, Settlement.HOLD
 RETRY, ROLLBACK = Settlement.RETRY, Settlement.ROLLBACK
@@ -66,7 +67,7 @@ def assigned() -> AssignedQueue:
 
 def context_of(assigned: AssignedQueue) -> ConsumeContext:
     assigned.accept(assigned.generation, batch([4, 5]), 6)
-    claim = assigned.begin_batch(32, 1_000)
+    claim = begin_batch(assigned, 32, 1_000)
     assert isinstance(claim, BatchClaim)
     return ConsumeContext(assigned, claim, claim.messages, attempt=2)
 

@@ -26,6 +26,7 @@ from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
 from .batches import QUEUE, batch
+from .claims import begin_batch
 
 NOON_MS = 1_700_000_000_077
 LEASE = Lease(7, 2_000_000, True)
@@ -126,7 +127,7 @@ def assigned_with_done(*done: int) -> AssignedQueue:
 
 def finish(assigned: AssignedQueue, *done: int) -> None:
     assigned.accept(assigned.generation, batch(done), done[-1] + 1)
-    claim = assigned.begin_batch(32, 1_000_000)
+    claim = begin_batch(assigned, 32, 1_000_000)
     assert isinstance(claim, BatchClaim)
     assert assigned.end_batch(claim, len(done), 1_000_000)
 

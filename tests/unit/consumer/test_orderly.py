@@ -35,6 +35,7 @@ from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
+from .claims import begin_batch
 
 START_MS = 1_000
 LEASE_END_MS = 50_000
@@ -598,7 +599,7 @@ def test_a_message_is_not_consumed_directly_while_a_batch_does_not_end() -> None
     async def work() -> None:
         direct = Direct()
         assigned, clock = direct.consumption.assigned, direct.consumption.clock
-        claim = assigned.begin_batch(1, START_MS)
+        claim = begin_batch(assigned, 1, START_MS)
         assert isinstance(claim, BatchClaim)
         asked = direct.ask()
         for _ in range(5_000 // 20 + 2):
@@ -635,7 +636,7 @@ def test_a_message_of_a_queue_that_moves_is_not_consumed_directly() -> None:
     async def work() -> None:
         direct = Direct()
         assigned = direct.consumption.assigned
-        claim = assigned.begin_batch(1, START_MS)
+        claim = begin_batch(assigned, 1, START_MS)
         asked = direct.ask()
         await asyncio.sleep(0)
         assigned.revoke()
