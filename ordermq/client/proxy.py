@@ -20,7 +20,7 @@ from ordermq.client.proxy_messages import (
     half_message_request,
     is_keyed,
     messages_to_send,
-    unknown_if_unanswered,
+    raise_if_unserved,
 )
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock
@@ -463,7 +463,7 @@ class ProxyApi(BrokerApi):
         )
         failure = "the proxy did not store the message"
         statuses = [said.status, *(entry.status for entry in said.entries)]
-        unknown_if_unanswered(statuses, failure, topic=topic, address=address)
+        raise_if_unserved(statuses, failure, topic=topic, address=address)
         for status in statuses:
             check(status, failure, topic=topic, address=address)
         if not said.entries:

@@ -13,7 +13,7 @@ from ordermq import core
 from ordermq.config import RemotingConfig
 from ordermq.core.compression import COMPRESSED
 from ordermq.core.contract import RecordWriter
-from ordermq.errors import BrokerError, ProtocolError, RequestTimeout
+from ordermq.errors import BrokerError, ConnectFailed, ProtocolError, RequestTimeout
 from ordermq.grpc.messages import (
     BodyEncoding,
     Code,
@@ -38,6 +38,7 @@ _ZLIB = COMPRESSED | 0x300
 _COMPRESSOR_BITS = COMPRESSED | 0x700
 _TRACE_CONTEXT = "TRACE_CONTEXT"
 _NO_HOST = bytes(8)
+_UNKNOWN_TYPE = "expected type is UNSPECIFIED"  # of a topic: no broker has told the proxy
 # The proxy hides what a broker answered behind these; the broker may have stored the message.
 _UNCLEAR = (50000, 50001, Code.REQUEST_TIMEOUT, Code.PROXY_TIMEOUT)
 
@@ -134,11 +135,27 @@ def _cannot(what: str, header: SendHeader) -> BrokerError:
     )
 
 
-def unknown_if_unanswered(
+def raise_if_unserved(
     statuses: Iterable[Status | None], failure: str, *, topic: str, address: str
 ) -> None:
-    """Raise RequestTimeout if a proxy cannot tell whether messages are stored."""
+    """Raise what a producer repeats: no broker has answered the proxy for these messages.
+
+    Raises:
+        RequestTimeout: the proxy cannot tell whether they are stored.
+        ConnectFailed: they are not. Nobody is registered for the topic at this moment; with an
+            address of a broker that is away, this client could not have connected to it.
+    """
     for status in statuses:
+        if status is not None and (
+            status.code == Code.TOPIC_NOT_FOUND
+            or (status.code == Code.MESSAGE_TYPE_CONFLICT and _UNKNOWN_TYPE in status.message)
+        ):
+            raise ConnectFailed(
+                f"{failure}: its brokers are away, or the topic was deleted (status "
+                f"{status.code}: {status.message})",
+                topic=topic,
+                address=address,
+            )
         if status is not None and status.code in _UNCLEAR:
             raise RequestTimeout(
                 f"{failure}: {status.message} (status {status.code}); its outcome is unknown",

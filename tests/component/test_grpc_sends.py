@@ -1,0 +1,89 @@
+"""Sends to a proxy that has no broker for a while."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq import Message, Producer
+from ordermq.errors import ConnectFailed
+from ordermq.grpc.messages import (
+    Address,
+    Broker,
+    Code,
+    Endpoints,
+    Permission,
+    QueryRouteRequest,
+    QueryRouteResponse,
+    Queue,
+    SendMessageResponse,
+    SendResultEntry,
+    Status,
+)
+from tests.component.grpc_server import Asked, Said, grpc_server_thread
+
+NOT_FOUND = Status(code=Code.TOPIC_NOT_FOUND, message="No topic route info in name server")
+# As a proxy of 5.3.3 answers while it cannot ask a broker for the topic.
+NO_TYPE = Status(
+    code=Code.MESSAGE_TYPE_CONFLICT,
+    message="TopicMessageType validate failed, the expected type is UNSPECIFIED, but actual type "
+    "is FIFO",
+)
+
+
+class Proxy:
+    """A proxy whose only broker is away for the first `refusals` sends."""
+
+    def __init__(self, refusals: int, refusal: Status = NOT_FOUND) -> None:
+        self.refusals = refusals
+        self.refusal = refusal
+        self.sends = 0
+
+    def __call__(self, asked: Asked) -> Said | None:
+        method = asked.headers[":path"].rpartition("/")[2]
+        if method == "QueryRoute":
+            return self.route(asked)
+        if method != "SendMessage":
+            return None
+        self.sends += 1
+        if self.sends <= self.refusals:
+            return Said((SendMessageResponse(status=self.refusal).to_bytes(),))
+        entry = SendResultEntry(status=Status(code=Code.OK), message_id="01", offset=self.sends)
+        return Said((SendMessageResponse(status=Status(code=Code.OK), entries=[entry]).to_bytes(),))
+
+    def route(self, asked: Asked) -> Said:
+        request = QueryRouteRequest.from_bytes(asked.message)
+        assert request.topic is not None
+        assert request.endpoints is not None
+        if request.topic.name != "orders":
+            return Said((QueryRouteResponse(status=NOT_FOUND).to_bytes(),))
+        place = Endpoints(scheme=1, addresses=[Address(host="10.255.0.1", port=1)])
+        place.addresses += request.endpoints.addresses
+        queue = Queue(
+            id=0, permission=Permission.READ_WRITE, broker=Broker(name="a", endpoints=place)
+        )
+        answer = QueryRouteResponse(status=Status(code=Code.OK), message_queues=[queue])
+        return Said((answer.to_bytes(),))
+
+
+@pytest.mark.parametrize("refusal", [NOT_FOUND, NO_TYPE])
+def test_a_send_waits_for_a_broker_that_is_away(refusal: Status) -> None:
+    proxy = Proxy(2, refusal)
+    with (
+        grpc_server_thread(proxy) as address,
+        Producer("shop", name_servers=f"grpc://{address}", retry_delay_ms=1) as producer,
+    ):
+        receipt = producer.send(Message("orders", b"a"), sharding_key="k")
+        assert receipt.queue_offset == 3
+
+
+def test_a_broker_that_stays_away_is_reported_as_such() -> None:
+    proxy = Proxy(refusals=1_000)
+    with (
+        grpc_server_thread(proxy) as address,
+        Producer(
+            "shop", name_servers=f"grpc://{address}", retry_delay_ms=1, retry_times=2
+        ) as producer,
+    ):
+        with pytest.raises(ConnectFailed, match=r"brokers are away.*No topic route"):
+            producer.send(Message("orders", b"a"), sharding_key="k")
+        assert proxy.sends == 3
