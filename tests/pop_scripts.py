@@ -247,6 +247,7 @@ class UnorderedPops:
     """Pops of one queue without order.
 
     Args:
+        topic: of one queue.
         wall_ms: the time that requests are stamped with, ms since 1970.
     """
 
@@ -254,13 +255,13 @@ class UnorderedPops:
         self, client: WireClient, topic: str, group: str, wall_ms: Callable[[], int]
     ) -> None:
         self.client = client
-        self._topic = topic
+        self.topic = topic
         self._group = group
         self._wall_ms = wall_ms
 
     def pop(self, broker_name: str, count: int, invisible_ms: int) -> list[Popped]:
         header = PopHeader(
-            self._group, self._topic, 0, count, invisible_ms, 0, self._wall_ms(), 0, order=False
+            self._group, self.topic, 0, count, invisible_ms, 0, self._wall_ms(), 0, order=False
         )
         answer = self.client.call(RequestCode.POP_MESSAGE, header.to_ext())
         if answer.code != ResponseCode.SUCCESS:
@@ -295,7 +296,7 @@ class UnorderedPops:
             )  # fmt: skip
             assert self.client.call(RequestCode.ACK_MESSAGE, header.to_ext()).code == 0
             return
-        acks = [BatchAck(self._group, self._topic, one.handle, [one.offset]) for one in popped]
+        acks = [BatchAck(self._group, self.topic, one.handle, [one.offset]) for one in popped]
         body = acks_to_body(popped[0].handle.broker_name, acks)
         assert self.client.call(RequestCode.BATCH_ACK_MESSAGE, {}, body).code == 0
 
@@ -316,7 +317,7 @@ class UnorderedPops:
         return replace(popped, handle=handle)
 
     def _real_topic(self, popped: Popped) -> str:
-        return real_topic(self._topic, self._group, popped.handle.topic_kind)
+        return real_topic(self.topic, self._group, popped.handle.topic_kind)
 
 
 def check_pops_without_order(
@@ -332,7 +333,7 @@ def check_pops_without_order(
         eventually: waits for a condition; what it is.
     """
     for number in range(6):
-        assert pops.client.send(pops._topic, str(number).encode()).code == 0
+        assert pops.client.send(pops.topic, str(number).encode()).code == 0
     first = pops.pop(broker_name, 2, INVISIBLE_MS)
     second = pops.pop(broker_name, 2, INVISIBLE_MS)
     assert [one.body for one in first + second] == [b"0", b"1", b"2", b"3"], "nothing is blocked"
@@ -355,7 +356,7 @@ def check_pops_without_order(
     wait(STEP_MS)
     eventually(comes(b"5"), "what was given back comes again")
     assert [(one.body, one.topic, one.reconsume_times) for one in again] == [
-        (b"1", pops._topic, 1), (b"5", pops._topic, 1),
+        (b"1", pops.topic, 1), (b"5", pops.topic, 1),
     ]  # fmt: skip
     assert {one.handle.is_ordered for one in [*again, given_back]} == {False}
     pops.acknowledge(again[0])

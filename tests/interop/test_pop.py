@@ -22,6 +22,7 @@ from tests.pop_scripts import (
     check_pops_without_order,
     script_of,
 )
+from tests.unordered_pop_model import UnorderedSteps, play
 
 
 @pytest.fixture
@@ -63,6 +64,28 @@ def test_pops_without_order_follow_the_rules(cluster: Cluster, run: Run, wire: W
         check_pops_without_order(
             pops, "broker-a", lambda duration_ms: time.sleep(duration_ms / 1000), eventually
         )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pops_without_order_are_answered_as_the_model_allows(
+    cluster: Cluster, run: Run, wire: WireClient, seed: int
+) -> None:
+    cluster.put_topic(run.topic, {"broker-a": 1})
+    with contextlib.closing(wire):
+        pops = UnorderedPops(wire, run.topic, run.group, lambda: time.time_ns() // 1_000_000)
+        steps = UnorderedSteps(
+            pops,
+            "broker-a",
+            lambda: time.monotonic_ns() // 1_000_000,
+            lambda duration_ms: time.sleep(duration_ms / 1000),
+        )
+        names: list[str] = []
+        try:
+            names.extend(play(steps, seed))
+            steps.drain(eventually)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}, step {len(names)}: {names[-5:]}")
+            raise
 
 
 POP = {"consume_mode": "pop", "pop_invisible_ms": 3_000, "pop_poll_ms": 500}
