@@ -12,21 +12,26 @@ from ordermq.remoting.command import Framer, encode
 
 TO_SERVER, TO_CLIENT = "to server", "to client"
 _ROUTES = b"brokerAddrs"  # a name in every body with addresses of brokers
+_READ_BYTES = 1 << 16
 _RECORDS = b"nextBeginOffset"  # a name in the header of every answer to a pull
 
 
 class Network:
     """Proxies in front of servers; routes on their way to clients name the proxies.
 
-    Args: servers: `host:port` of name servers and brokers.
+    Args:
+        servers: `host:port` of name servers and brokers, or of a proxy of RocketMQ.
+        is_remoting: they speak RocketMQ's remoting protocol; else bytes are passed as they come,
+            and no route is changed.
 
     Attributes:
         addresses: of the proxy of each server.
         faults: cuts, damaged frames and so on, so far.
     """
 
-    def __init__(self, servers: Sequence[str], seed: int) -> None:
+    def __init__(self, servers: Sequence[str], seed: int, *, is_remoting: bool = True) -> None:
         self.addresses = dict.fromkeys(servers, "")
+        self._is_remoting = is_remoting
         self.faults = 0
         self._draw = random.Random(seed)
         self._delay_s = 0.0
@@ -34,6 +39,7 @@ class Network:
         self._connections = 0
         self._silent = ""
         self._silent_below = 0
+        self._loses = False
         self._damage: Callable[[bytearray], bool] | None = None
         self._damaged_share = 0.0
         self._loop = asyncio.new_event_loop()
@@ -65,12 +71,15 @@ class Network:
         self._cut_frames += connections
 
     @contextlib.contextmanager
-    def silent(self, direction: str) -> Iterator[None]:
+    def silent(self, direction: str, *, loses: bool = False) -> Iterator[None]:
         """Keep back one direction of all open connections, which stay open, during the block.
 
         New connections pass. What was kept back is delivered late, as by a middlebox that stalled.
+
+        Args: loses: it is lost instead, and its connections are reset at the end of the block.
         """
         self.faults += 1
+        self._loses = loses
         self._open.clear()  # nobody waits for it yet
         self._silent, self._silent_below = direction, self._connections
         yield
@@ -143,16 +152,18 @@ class Network:
     ) -> None:
         try:
             while True:
-                head = await reader.readexactly(4)
-                frame = head + await reader.readexactly(int.from_bytes(head))
+                frame = await self._next(reader)
                 if self._silent == direction and number < self._silent_below:
+                    loses = self._loses
                     await self._open.wait()
+                    if loses:
+                        return
                 if self._delay_s:
                     await asyncio.sleep(self._draw.uniform(0, self._delay_s))
                 if self._cut_frames:
                     self._cut_frames -= 1
                     self.faults += 1
-                    writer.write(frame[: self._draw.randrange(1, len(frame))])
+                    writer.write(frame[: self._draw.randrange(len(frame))])
                     await asyncio.sleep(0.01)  # written, then reset
                     return
                 writer.write(self._readdressed(direction, frame))
@@ -163,8 +174,18 @@ class Network:
             for end in ends:
                 end.transport.abort()
 
+    async def _next(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the next frame, or some bytes; raises IncompleteReadError at the end."""
+        if self._is_remoting:
+            head = await reader.readexactly(4)
+            return head + await reader.readexactly(int.from_bytes(head))
+        data = await reader.read(_READ_BYTES)
+        if not data:
+            raise asyncio.IncompleteReadError(b"", 1)
+        return data
+
     def _readdressed(self, direction: str, frame: bytes) -> bytes:
-        if direction == TO_SERVER:
+        if direction == TO_SERVER or not self._is_remoting:
             return frame
         if _ROUTES in frame:
             (command,) = Framer().feed(frame)

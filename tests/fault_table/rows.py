@@ -30,6 +30,7 @@ from tests.fault_table.network import (
 from tests.fault_table.scene import Scene
 from tests.fault_table.servers import (
     EMBEDDED,
+    FOR_LEASES,
     QUEUES,
     ROCKETMQ,
     SLAVE,
@@ -59,17 +60,22 @@ class Row:
     Attributes:
         play: yields its scene when the faults are over; what is left is to judge.
         only: the one kind of broker it is for, EMBEDDED or ROCKETMQ; empty: both.
+        has_leases: its members pop, over the protocol of brokers or over gRPC.
     """
 
     name: str
     fault: str
     play: Play
-    only: str
+    only: str = ""
+    has_leases: bool = False
 
     def is_for(self, broker: str) -> bool:
-        """Return True if it is played on this broker: "embedded", or a version of RocketMQ."""
-        if self.name.startswith("pop-") and broker.startswith("4."):
-            return False  # POP came with RocketMQ 5
+        """Return True if it is played on this broker, one of `servers.BROKERS`."""
+        if self.has_leases:
+            if broker.startswith("4."):
+                return False  # POP came with RocketMQ 5
+        elif broker in FOR_LEASES:
+            return False
         return not self.only or (self.only == EMBEDDED) == (broker == EMBEDDED)
 
 
@@ -152,12 +158,6 @@ def behind_network(
             yield scene
     finally:
         network.close()
-
-
-POP = {"consume_mode": "pop", "pop_invisible_ms": 4_000, "pop_poll_ms": 500}
-POP_LEASE_S = 4.0
-popping = partial(direct, settings=POP)
-popping_behind_network = partial(behind_network, settings=POP)
 
 
 def pause(seconds: float) -> None:
@@ -736,44 +736,3 @@ def connections(servers: Servers, folder: Path) -> Iterator[Scene]:
                 scene.faults += 1
             scene.let_flow(300 * scene.times)
         yield scene
-
-
-# Members that pop.
-
-
-@repeated("a member that pops is killed with -9; another joins", popping)
-def pop_kill_member(scene: Scene) -> None:
-    kill_one(scene)
-
-
-@repeated("a member that pops is stopped (SIGSTOP) for longer than its leases live", popping)
-def pop_freeze_member(scene: Scene) -> None:
-    name = scene.one()
-    scene.freeze(scene.members[name], 1.5 * POP_LEASE_S, lambda: None)
-    scene.wait_for_every_queue()
-
-
-@repeated("a member that pops leaves; another joins", popping)
-def pop_leave_member(scene: Scene) -> None:
-    scene.members.pop(scene.one()).leave()
-    scene.faults += 1
-    scene.join()
-
-
-@repeated(
-    "the broker is killed with -9 and started again, under members that pop", popping, only=EMBEDDED
-)
-def pop_kill_broker(scene: Scene) -> None:
-    scene.servers.kill_broker(scene.run)
-    scene.faults += 1
-    scene.servers.start_broker(scene.run)
-
-
-@repeated("half-open, under members that pop: their requests come 6 s late", popping_behind_network)
-def pop_silent_to_server(scene: Scene) -> None:
-    silence(scene, TO_SERVER)
-
-
-@repeated("half-open, under members that pop: answers come 6 s late", popping_behind_network)
-def pop_silent_to_client(scene: Scene) -> None:
-    silence(scene, TO_CLIENT)

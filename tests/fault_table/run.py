@@ -12,18 +12,20 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fault_table.rows import ROWS, Missing, Row
+from tests.fault_table.lease_rows import LEASE_ROWS
+from tests.fault_table.rows import ROWS as OTHER_ROWS
+from tests.fault_table.rows import Missing, Row
 from tests.fault_table.scene import Figures
-from tests.fault_table.servers import EMBEDDED, Embedded, Servers, rocketmq
+from tests.fault_table.servers import BROKERS, EMBEDDED, LOCAL_PROXY, Embedded, Servers, rocketmq
 from tests.interop.cluster import ROOT
 
 PAGE = ROOT / "docs" / "reliability.md"
-BROKERS = (EMBEDDED, "5.3.3", "4.9.7")
+ROWS = OTHER_ROWS | LEASE_ROWS
 COLUMNS = (
     "row", "messages", "faults", "lost", "repeated", "overlaps", "order breaks", "longest silence",
     "time",
@@ -32,12 +34,18 @@ HEAD = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
 
 
 @contextlib.contextmanager
-def servers_of(broker: str) -> Iterator[Servers | None]:
-    """RocketMQ is shared by all rows; an embedded broker is started for each."""
+def servers_of(broker: str, rows: Iterable[Row]) -> Iterator[Servers | None]:
+    """RocketMQ is shared by these rows; an embedded broker is started for each."""
     if broker == EMBEDDED:
         yield None
         return
-    with rocketmq(broker, ROOT / "build" / f"table-{os.getpid()}", "--brokers=2") as shared:
+    options = ["--brokers=2"]
+    if broker == LOCAL_PROXY:
+        options.append("--proxy=local")
+    elif any(row.name.startswith("grpc-") for row in rows):
+        options.append("--proxy=cluster")
+    version = broker.partition("-")[0]
+    with rocketmq(version, ROOT / "build" / f"table-{os.getpid()}", *options) as shared:
         yield shared
 
 
@@ -142,7 +150,7 @@ def main() -> None:
         rows = [row for row in ROWS.values() if row.is_for(broker)]
         rows = [row for row in rows if not asked.row or row.name in asked.row]
         lines: dict[str, str] = {}
-        with servers_of(broker) as shared:
+        with servers_of(broker, rows) as shared:
             for row in rows:
                 try:
                     figures = play(row, shared, kept / broker)

@@ -19,6 +19,9 @@ QUEUES = 8
 EMBEDDED = "embedded"
 ROCKETMQ = "RocketMQ"
 SLAVE = "broker-a-slave"
+LOCAL_PROXY = "5.3.3-local"  # brokers that run in the process of a proxy each
+FOR_LEASES = ("5.4.0", "5.5.0", LOCAL_PROXY)  # only for rows of members with leases
+BROKERS = (EMBEDDED, "5.3.3", "4.9.7", *FOR_LEASES)
 
 
 class Servers(Protocol):
@@ -29,7 +32,8 @@ class Servers(Protocol):
         lease_s: how long a broker keeps a lock that nobody renews.
         member_settings: of members' locks.
         name_servers: for clients.
-        addresses: of every server that clients talk to.
+        addresses: of every server that clients talk to, but for a proxy.
+        proxy: the address of one for gRPC; empty without one.
         histories: what the broker recorded itself; RocketMQ's records nothing.
     """
 
@@ -38,9 +42,10 @@ class Servers(Protocol):
     member_settings: dict[str, int]
     name_servers: str
     addresses: list[str]
+    proxy: str
     histories: list[Path]
 
-    def put_topic(self, topic: str) -> None:
+    def put_topic(self, topic: str, *, message_type: str = "") -> None:
         """Create a topic of `QUEUES` queues."""
 
     def kill_broker(self, run: Run) -> None:
@@ -61,6 +66,7 @@ class Embedded:
 
     lease_s = 6.0
     member_settings = {"lock_max_live_ms": 6_000, "lock_interval_ms": 2_000}  # noqa: RUF012
+    proxy = ""
 
     def __init__(
         self, folder: Path, name: str = EMBEDDED, environment: Mapping[str, str] | None = None
@@ -87,7 +93,7 @@ class Embedded:
         self._port = int(self.name_servers.rpartition(":")[2])
         self.addresses = [self.name_servers]
 
-    def put_topic(self, topic: str, queues: int = QUEUES) -> None:
+    def put_topic(self, topic: str, queues: int = QUEUES, *, message_type: str = "") -> None:
         with contextlib.closing(WireClient(self._port)) as client:
             client.create_topic(topic, queues)
 
@@ -118,10 +124,11 @@ class Rocketmq:
         self.name = cluster.version
         self.name_servers = cluster.name_servers
         self.addresses = [cluster.addresses[part] for part in ("name-server", "broker-a")]
+        self.proxy = cluster.grpc.removeprefix("grpc://") if cluster.has_proxy else ""
         self.histories: list[Path] = []
 
-    def put_topic(self, topic: str) -> None:
-        self.cluster.put_topic(topic, {"broker-a": QUEUES})
+    def put_topic(self, topic: str, *, message_type: str = "") -> None:
+        self.cluster.put_topic(topic, {"broker-a": QUEUES}, message_type=message_type)
 
     def kill_broker(self, run: Run) -> None:
         self._route = self.cluster.route(run.topic)

@@ -60,10 +60,20 @@ class Cluster:
         return found[1]
 
     @property
+    def has_proxy(self) -> bool:
+        """True if it was started with a proxy."""
+        return bool(self._grpc_ports)
+
+    @property
     def grpc(self) -> str:
-        """The endpoint of its proxy, as clients are given it."""
+        """The endpoint of its proxy, or of the one around broker-a, as clients are given it."""
+        return f"grpc://127.0.0.1:{self._grpc_ports[0]}"
+
+    @property
+    def _grpc_ports(self) -> list[int]:
         plan = json.loads((self.folder / "cluster.json").read_text())
-        return f"grpc://127.0.0.1:{plan['parts']['proxy']['settings']['grpcServerPort']}"
+        told = (part.get("proxy", part["settings"]) for _, part in sorted(plan["parts"].items()))
+        return [each["grpcServerPort"] for each in told if "grpcServerPort" in each]
 
     def start(self, part: str) -> None:
         """Returns once it answers, and is known to the name server."""
