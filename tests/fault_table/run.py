@@ -111,6 +111,13 @@ def merged(page: str, place: str, lines: dict[str, str]) -> list[str]:
     return [*HEAD, *(both[row] for row in ROWS if row in both)]
 
 
+def write(broker: str, lines: dict[str, str]) -> None:
+    """Put lines of a broker's table into the page."""
+    page = placed(PAGE.read_text(), "rows", described())
+    place = f"faults on {broker}"
+    PAGE.write_text(placed(page, place, merged(page, place, lines)))
+
+
 def shown(broker: str) -> str:
     return "the embedded broker" if broker == EMBEDDED else broker
 
@@ -157,16 +164,14 @@ def main() -> None:
                 except Missing as missing:
                     print(f"{broker}: {row.name}: SKIPPED: {missing}", flush=True)
                     lines[row.name] = f"| {row.name} | not run: {missing} {'| ' * 8}|"
-                    continue
-                lines[row.name] = line(row, figures)
-                print(f"{broker}: {lines[row.name]}", flush=True)
-                for problem in figures.problems:
-                    problems += 1
-                    print(f"    PROBLEM: {problem}", file=sys.stderr, flush=True)
-        if asked.write:
-            page = placed(PAGE.read_text(), "rows", described())
-            place = f"faults on {broker}"
-            PAGE.write_text(placed(page, place, merged(page, place, lines)))
+                else:
+                    lines[row.name] = line(row, figures)
+                    print(f"{broker}: {lines[row.name]}", flush=True)
+                    for problem in figures.problems:
+                        problems += 1
+                        print(f"    PROBLEM: {problem}", file=sys.stderr, flush=True)
+                if asked.write:  # each, for a run may be interrupted
+                    write(broker, lines)
     if problems:
         sys.exit(f"ordermq: {problems} problems; what the processes told is in {kept}")
     shutil.rmtree(kept)
