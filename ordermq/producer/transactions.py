@@ -237,6 +237,31 @@ class TransactionProducer(Producer):
             self._executed(pending, state)
         return _receipt(half, state)
 
+    def end_transaction(
+        self, message: Message, receipt: SendReceipt, state: TransactionState
+    ) -> None:
+        """Tell the broker the state of a transaction whose `execute` answered UNKNOWN.
+
+        For programs that learn the state after `send_in_transaction` has returned. Until then,
+        and if this call is never made, the broker asks `check`.
+
+        Args:
+            message, receipt: of `send_in_transaction`.
+            state: COMMIT or ROLLBACK.
+        Raises: TransactionConflict: the broker has ended it otherwise.
+            ConfigError: the state is none of these.
+        """
+        if state not in (TransactionState.COMMIT, TransactionState.ROLLBACK):
+            raise ConfigError(f"state={state!r}: expected COMMIT or ROLLBACK", group=self.group)
+        client = self._live_for_blocking()
+        # Awaited, as the end of a slow `execute` is: the broker may have asked meanwhile.
+        self._asked_about.add(receipt.message_id)
+        try:
+            client.runtime.call(self._end(client, message, receipt, None, state, None))
+            self._decide(receipt.message_id, state)
+        finally:
+            self._asked_about.discard(receipt.message_id)
+
     async def asend_in_transaction(
         self,
         message: Message,
@@ -298,11 +323,14 @@ class TransactionProducer(Producer):
     def _executed(self, pending: PendingMessage, state: TransactionState | None) -> None:
         """Note how a transaction ended; `check` is asked about one whose state is not known."""
         if state is not None and state is not TransactionState.UNKNOWN:
-            self._decided[pending.unique_ids[0]] = state
-            if len(self._decided) > _DECISIONS_KEPT:
-                self._decided.popitem(last=False)
+            self._decide(pending.unique_ids[0], state)
         self._executing.pop(pending.unique_ids[0], None)
         self._asked_about.discard(pending.unique_ids[0])
+
+    def _decide(self, transaction_id: str, state: TransactionState) -> None:
+        self._decided[transaction_id] = state
+        if len(self._decided) > _DECISIONS_KEPT:
+            self._decided.popitem(last=False)
 
     # On the I/O thread.
 
@@ -350,7 +378,7 @@ class TransactionProducer(Producer):
                 self._failed_keys.add(message.topic, key, f"commit: {error}")
             if _is_conflict(error):
                 raise TransactionConflict(
-                    f"transaction {half.message_id}: `execute` returned {state.value}, but the "
+                    f"transaction {half.message_id} was to end with {state.value}, but the "
                     f"broker had ended it before: {error}; compensate the local transaction or "
                     "send its message anew. For slow ones raise the broker's transactionTimeOut or "
                     "transactionCheckMax, and let `check` answer UNKNOWN while one may still run",

@@ -125,6 +125,32 @@ def test_a_transaction_left_open_is_checked_until_it_is_decided(
     assert broker.statistics.transactions_rolled_back == 1
 
 
+@pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
+def test_a_transaction_left_open_ends_as_its_producer_says_later(
+    broker: EmbeddedBroker,
+    make_consumer: Callable[..., PushConsumer],
+    seen: Seen,
+    state: TransactionState,
+) -> None:
+    books = Books(lambda _: UNKNOWN)
+    with (
+        TransactionProducer("pg", books, name_servers=broker.name_servers) as producer,
+        make_consumer(seen.take),
+    ):
+        message = orders(1)
+        opened = producer.send_in_transaction(message, UNKNOWN)
+        eventually(lambda: books.checked.count(opened.transaction_id) > 1, "it is asked about")
+        producer.end_transaction(message, opened, state)
+        assert broker.statistics.half_messages == 0
+        with pytest.raises(TransactionConflict, match="was to end with"):
+            producer.end_transaction(message, opened, COMMIT if state is ROLLBACK else ROLLBACK)
+        if state is COMMIT:
+            seen.wait_for_count(1)
+        with pytest.raises(ConfigError, match="COMMIT or ROLLBACK"):
+            producer.end_transaction(message, opened, UNKNOWN)
+    assert len(seen.deliveries) == (state is COMMIT)
+
+
 def test_a_check_of_a_transaction_that_is_being_executed_decides_nothing(
     broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
 ) -> None:
@@ -175,7 +201,7 @@ def test_a_transaction_that_outlasts_the_last_check_is_told_to_its_caller(
         else:
             producer.send_in_transaction(orders(1), sharding_key=key)
     text = str(caught.value)
-    assert "`execute` returned COMMIT, but the broker had ended it before" in text
+    assert "was to end with COMMIT, but the broker had ended it before" in text
     assert "it was given up after the last check, now in TRANS_CHECK_MAX_TIME_TOPIC" in text
     assert "compensate the local transaction or send its message anew" in text
 
@@ -206,7 +232,7 @@ def test_a_check_of_another_producer_that_contradicts_execute_is_told_to_its_cal
     with Producer("first", name_servers=broker.name_servers) as first:
         first.send(orders(0))
     other = ROLLBACK if said is COMMIT else COMMIT
-    with pytest.raises(TransactionConflict, match=f"`execute` returned {other.value}, but"):
+    with pytest.raises(TransactionConflict, match=f"was to end with {other.value}, but"):
         begin(other)
 
 
