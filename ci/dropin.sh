@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Run the published samples and test suites of two old clients on ordermq; only imports change.
+# Run the published samples and test suites of other Python clients on ordermq; only imports change.
 #   ci/dropin.sh                          on the embedded broker
-#   ci/dropin.sh --rocketmq 5.3.3         also on RocketMQ, together with the C++ client of 0.4.4;
-#                                         needs a JDK 17 and Maven
+#   ci/dropin.sh --rocketmq 5.3.3         also on RocketMQ, together with the C++ client of 0.4.4,
+#                                         and the examples of the gRPC client; needs a JDK 17 and
+#                                         Maven
 #   ci/dropin.sh -k sample                other arguments go to pytest
 # Fetches rocketmq-client-python 2.0.0 and rocketmq 0.4.4 with pip, and their repositories (for the
-# test suites) with git; ORDERMQ_APACHE_CLIENT and ORDERMQ_MESSENSE_CLIENT name other sources.
+# test suites and examples) with git; ORDERMQ_APACHE_CLIENT, ORDERMQ_MESSENSE_CLIENT and
+# ORDERMQ_APACHE_CLIENTS (the gRPC clients) name other sources.
 # Everything is fetched into build/dropin. What cannot be fetched is left out and reported.
 # The programs expect a name server on 127.0.0.1:9876.
 set -euo pipefail
@@ -18,6 +20,7 @@ if [ "${1:-}" = --rocketmq ]; then
     shift 2
 fi
 apache=${ORDERMQ_APACHE_CLIENT:-https://github.com/apache/rocketmq-client-python}
+clients=${ORDERMQ_APACHE_CLIENTS:-https://github.com/apache/rocketmq-clients}
 messense=${ORDERMQ_MESSENSE_CLIENT:-https://github.com/messense/rocketmq-python}
 folder=$root/build/dropin
 mkdir -p "$folder"
@@ -48,7 +51,7 @@ done
 
 # Their repositories, for the suites.
 for place in "apache-2.0.0 v2.0.0 $apache" "apache-main main $apache" \
-    "messense-0.4.4 v0.4.4 $messense"; do
+    "messense-0.4.4 v0.4.4 $messense" "apache-clients main $clients"; do
     read -r name branch url <<<"$place"
     [ ! -d "$folder/$name" ] || continue
     if [ "$branch" = main ]; then choice=(); else choice=(--branch "$branch"); fi
@@ -66,7 +69,8 @@ if [ -n "$version" ]; then
     echo "ordermq: old programs on RocketMQ $version"
     instance=$root/build/dropin-rocketmq-$$
     trap 'ci/rocketmq.sh down any --folder "$instance" || true' EXIT
-    ci/rocketmq.sh up "$version" --folder "$instance" --brokers 2 --set autoCreateTopicEnable=true \
+    ci/rocketmq.sh up "$version" --folder "$instance" --brokers 2 --proxy \
+        --set autoCreateTopicEnable=true --set enableMixedMessageType=true \
         --set transactionTimeOut=1000 --set transactionCheckInterval=2000 >/dev/null
     ORDERMQ_DROPIN=$folder ORDERMQ_ROCKETMQ=$instance \
         "$venv/bin/python" -m pytest tests/dropin -q --durations=5 "$@" || failed=1

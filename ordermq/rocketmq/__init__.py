@@ -4,6 +4,7 @@ Change `from rocketmq.client import ...` to `from ordermq.rocketmq.client import
 for `rocketmq-client-python` 2.0.0 or `rocketmq` 0.4.4 runs. These are adapters: they translate
 arguments, answers and errors, and decide nothing. docs/migrating.md lists what differs.
 
+    v5/                 the names of a third client, rocketmq-python-client 5.x, over gRPC
     client.py           every public name; what programs import
     consts.py           names of message properties
     exceptions.py       the old exceptions, and how ours become them

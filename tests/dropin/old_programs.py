@@ -67,6 +67,7 @@ class Program:
         self._process = subprocess.Popen(
             [sys.executable, "-u", *arguments],
             cwd=folder,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -95,6 +96,17 @@ class Program:
             if line is None:
                 pytest.fail("not enough was printed:\n" + "\n".join(self.lines))
             self.lines.append(line)
+
+    def read(self) -> None:
+        """Take what it has printed by now."""
+        while not self._printed.empty() and (line := self._printed.get()) is not None:
+            self.lines.append(line)
+
+    def press_enter(self) -> None:
+        """Answer its `input`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
 
     def finish(self, deadline_s: float = 60.0) -> list[str]:
         """Wait for its end, which must be a good one; its lines."""
