@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -115,6 +116,7 @@ class Program:
         except subprocess.TimeoutExpired:
             self.end()
             raise
+        self._close_input()
         self._reader.join()
         while (line := self._printed.get()) is not None:
             self.lines.append(line)
@@ -125,4 +127,10 @@ class Program:
         """End it: samples that consume never do by themselves."""
         self._process.kill()
         self._process.wait()
+        self._close_input()
         self._reader.join()
+
+    def _close_input(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()

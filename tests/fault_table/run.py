@@ -21,8 +21,16 @@ from tests.fault_table.lease_rows import LEASE_ROWS
 from tests.fault_table.rows import ROWS as OTHER_ROWS
 from tests.fault_table.rows import Missing, Row
 from tests.fault_table.scene import Figures
-from tests.fault_table.servers import BROKERS, EMBEDDED, LOCAL_PROXY, Embedded, Servers, rocketmq
-from tests.interop.cluster import ROOT
+from tests.fault_table.servers import (
+    BROKERS,
+    EMBEDDED,
+    LOCAL_PROXY,
+    Embedded,
+    Rocketmq,
+    Servers,
+    rocketmq,
+)
+from tests.interop.cluster import ROOT, Cluster
 
 PAGE = ROOT / "docs" / "reliability.md"
 ROWS = OTHER_ROWS | LEASE_ROWS
@@ -34,10 +42,16 @@ HEAD = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
 
 
 @contextlib.contextmanager
-def servers_of(broker: str, rows: Iterable[Row]) -> Iterator[Servers | None]:
-    """RocketMQ is shared by these rows; an embedded broker is started for each."""
+def servers_of(broker: str, rows: Iterable[Row], at: Path | None) -> Iterator[Servers | None]:
+    """RocketMQ is shared by these rows; an embedded broker is started for each.
+
+    Args: at: the folder of a RocketMQ that runs.
+    """
     if broker == EMBEDDED:
         yield None
+        return
+    if at is not None:
+        yield Rocketmq(Cluster(at))
         return
     options = ["--brokers=2"]
     if broker == LOCAL_PROXY:
@@ -138,6 +152,9 @@ def main() -> None:
     parser.add_argument(
         "--row", action="append", choices=ROWS, help="one row only; repeat for more"
     )
+    parser.add_argument(
+        "--at", type=Path, help="of ci/rocketmq.sh, with two brokers, which runs already"
+    )
     parser.add_argument("--list", action="store_true", help="name the rows")
     parser.add_argument(
         "--write", action="store_true", help="write what was run to docs/reliability.md"
@@ -157,7 +174,7 @@ def main() -> None:
         rows = [row for row in ROWS.values() if row.is_for(broker)]
         rows = [row for row in rows if not asked.row or row.name in asked.row]
         lines: dict[str, str] = {}
-        with servers_of(broker, rows) as shared:
+        with servers_of(broker, rows, asked.at) as shared:
             for row in rows:
                 try:
                     figures = play(row, shared, kept / broker)

@@ -1,4 +1,4 @@
-"""Where the proxy is, and as whom."""
+"""Settings of every client: the endpoints of proxies, and an account."""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ from ordermq.rocketmq.v5.exception import (
 )
 from ordermq.rocketmq.v5.message import Message, SendReceipt
 
+_GROUP = "rocketmq-v5"  # over gRPC producers have none; logs name it
+
 
 class TransactionResolution(IntEnum):
     """The state of a transaction."""
@@ -119,9 +121,9 @@ class Producer:
         settings = self.client_configuration.settings(tls=self._tls)
         with raised_as(ClientException):
             made = (
-                engine.Producer(**settings)
+                engine.Producer(_GROUP, **settings)
                 if self._checker is None
-                else TransactionProducer(check=self._check, topics=self.topics, **settings)
+                else TransactionProducer(_GROUP, check=self._check, topics=self.topics, **settings)
             )
             made.start()
         self._engine = made
