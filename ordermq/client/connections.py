@@ -7,8 +7,8 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 
 from ordermq.client.outages import Outages
 from ordermq.clock import Clock
@@ -62,7 +62,16 @@ _BUSY = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-_OWN_KEPT = 64  # own addresses: brokers list a broken connection for two minutes
+# Remarks of refused sends that pass by themselves, all with SYSTEM_ERROR:
+# https://github.com/apache/rocketmq/blob/rocketmq-all-5.3.3/broker/src/main/java/org/apache/rocketmq/broker/processor/SendMessageProcessor.java
+_FOR_A_WHILE = (
+    "in-sync replicas not enough",  # a new master's, until the others copy from it
+    "create mapped file failed, server is busy or broken",
+    "timer message is under flow control",
+)
+# Own addresses, of each of so many servers: brokers list a broken connection for two minutes, and
+# one that was frozen lists it when it goes on, whoever was the master meanwhile.
+_OWN_KEPT, _SERVERS_KEPT = 64, 256
 _MAX_BACKOFF = 16  # times reconnect_delay_ms: 3.2 s with the default, short for a restart
 
 # The reply to a broker's request: now, later, or None if this client does not serve it.
@@ -89,7 +98,7 @@ class Connections(ProcessBound):
         self.outages = Outages(clock)
         self.answered_ms: dict[str, int] = {}  # last answers to `request`; pulls and sends pass by
         # By a server's address, the newest last: this side's of each connection.
-        self.own: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_OWN_KEPT))
+        self._own: dict[str, deque[str]] = {}
         self._clock = clock
         self._config = config
         self._on_request = on_request
@@ -171,6 +180,17 @@ class Connections(ProcessBound):
         connection = self._open.get(address)
         return connection is not None and connection.is_open
 
+    def own(self, address: str) -> Collection[str]:
+        """Return this side's addresses of the last connections to `address`, open or not."""
+        return self._own.get(address, ())
+
+    def _keep_own(self, address: str, own: str) -> None:
+        kept = self._own.pop(address, None) or deque(maxlen=_OWN_KEPT)
+        kept.append(own)
+        self._own[address] = kept
+        if len(self._own) > _SERVERS_KEPT:
+            del self._own[next(iter(self._own))]
+
     def drop(self, address: str, reason: str) -> None:
         """End what is kept of an address that no broker has any more.
 
@@ -179,7 +199,6 @@ class Connections(ProcessBound):
         """
         self._not_before_ms.pop(address, None)
         self.outages.forget(address)
-        self.own.pop(address, None)
         error = ConnectionError(reason)
         if (connection := self._open.get(address)) is not None:
             connection.abort(error)
@@ -260,7 +279,7 @@ class Connections(ProcessBound):
             )
             raise
         self._not_before_ms.pop(address, None)
-        self.own[address].append(connection.own_address)
+        self._keep_own(address, connection.own_address)
         self._open[address] = connection
         return connection
 
@@ -346,9 +365,13 @@ def is_denied(code: int, remark: str | None) -> bool:
     return code == ResponseCode.NO_PERMISSION
 
 
-def is_busy(code: int) -> bool:
-    """Return True if a broker that is overloaded or ending did nothing now, and may do it later."""
-    return code in _BUSY
+def is_busy(error: BrokerError) -> bool:
+    """Return True if a broker that is overloaded, ending or a new master did nothing, and may
+    do it later.
+    """
+    if error.response_code == ResponseCode.SYSTEM_ERROR:
+        return any(remark in str(error) for remark in _FOR_A_WHILE)
+    return error.response_code in _BUSY
 
 
 def _abort(opened: asyncio.Task[Connection], error: Exception) -> None:

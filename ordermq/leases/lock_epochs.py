@@ -148,7 +148,7 @@ class StoredEpochs:
         try:
             begun = await self._stored(queue, lease)
         except BrokerError as error:
-            if is_busy(error.response_code):
+            if is_busy(error):
                 self._client.report_failure(queue.broker_name, "lock epoch", error)
                 return None
             return self._without_token(queue, lease, f"the broker refused it, {error}")

@@ -21,7 +21,7 @@ from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.core import take_batch
-from ordermq.errors import BrokerError, KeyFailed, OrderMQError, StateError
+from ordermq.errors import KeyFailed, OrderMQError, StateError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
@@ -30,6 +30,7 @@ from ordermq.producer.queue_selector import ShardingKey
 from ordermq.producer.retry_policy import (
     AfterFailure,
     is_outcome_unknown,
+    may_have_moved,
     may_use_fallback_broker,
     retry_delay_ms,
 )
@@ -621,7 +622,7 @@ class InFlightBatch(ResponseFuture):
         self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
         if step is AfterFailure.SEND_AGAIN:
             self._client.report_failure(broker_name, "send", error)
-            if not isinstance(error, BrokerError):
+            if may_have_moved(error):
                 self._client.doubt_route(self._protocol.queue.topic)
             self._spawn(retry_delay_ms(self._attempts, self._config))
         else:

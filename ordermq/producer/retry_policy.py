@@ -58,11 +58,19 @@ def decide(
     """
     # A ProtocolError is not retried: the broker did answer, so a copy would be stored again.
     unanswered = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
-    busy = isinstance(error, BrokerError) and is_busy(error.response_code)
+    busy = isinstance(error, BrokerError) and is_busy(error)
     if (unanswered or busy) and attempts <= config.retry_times:
         return AfterFailure.SEND_AGAIN
     unknown = outcome_unknown or is_outcome_unknown(error)
     return AfterFailure.UNKNOWN if unknown else AfterFailure.REFUSED
+
+
+def may_have_moved(error: OrderMQError) -> bool:
+    """Return True if another broker may be the master by now: nothing came, or a slave answered."""
+    # A replica that was the master refuses sends as any broker does whose disk is full.
+    if isinstance(error, BrokerError):
+        return error.response_code == ResponseCode.SERVICE_NOT_AVAILABLE
+    return True
 
 
 def may_use_fallback_broker(error: OrderMQError) -> bool:
@@ -70,7 +78,7 @@ def may_use_fallback_broker(error: OrderMQError) -> bool:
     # After a time-out this may duplicate the message, as Java's retry does; nothing is overtaken,
     # because unordered messages have no place to keep.
     if isinstance(error, BrokerError):
-        return is_busy(error.response_code) or error.response_code in _THIS_BROKER
+        return is_busy(error) or error.response_code in _THIS_BROKER
     return isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
 
 

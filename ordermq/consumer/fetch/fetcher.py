@@ -501,7 +501,9 @@ class QueueFetcher:
             and reply.next_begin_offset <= offset
             and not is_elsewhere
         ):
-            # A slave that suggests a master that is away, or that has less than was read.
+            # A slave that suggests a master that is away, or that has less than was read; or it was
+            # the master itself: another one has been chosen, and grants locks already.
+            self._client.doubt_route(assigned.queue.topic)
             await wait_until_set(
                 self._wake, self._client.clock, self._config.pull_delay_on_error_ms
             )

@@ -110,8 +110,7 @@ class LifeWatch:
             _log.info("%s: looked in vain: %s", queue, error)
             return None
         except BrokerError as error:
-            code = error.response_code
-            if is_busy(code) or code == ResponseCode.TOPIC_NOT_EXIST:
+            if is_busy(error) or error.response_code == ResponseCode.TOPIC_NOT_EXIST:
                 raise
             # A look that is refused for good, as for its group, must not keep the pulls waiting.
             self._is_denied = True

@@ -114,7 +114,7 @@ class Membership:
     async def _other(self) -> str | None:
         """Return where another client with this one's id is; "" if nowhere, None if unknown."""
         for address in self._client.routes.masters():
-            own = self._client.connections.own[address]
+            own = self._client.connections.own(address)
             try:
                 listed = await self._client.api.addresses_of(
                     address, self._group, self._client.client_id

@@ -256,7 +256,7 @@ class OffsetCommitter:
         except Fenced:
             raise
         except BrokerError as error:
-            if is_busy(error.response_code):
+            if is_busy(error):
                 raise
             self._tell_of_refusal(queue, start, error)
             return start, str(error)

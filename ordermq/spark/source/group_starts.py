@@ -41,7 +41,7 @@ async def store_start(
         except Fenced:
             raise
         except BrokerError as error:
-            if is_busy(error.response_code):
+            if is_busy(error):
                 raise
             refusals.setdefault(queue.broker_name, (queue, error))
             return False

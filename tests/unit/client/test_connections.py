@@ -57,6 +57,24 @@ def test_callers_at_the_same_time_share_one_connection() -> None:
     run(work())
 
 
+def test_own_addresses_are_known_after_another_broker_was_the_master_for_a_while() -> None:
+    """A broker that was frozen meanwhile still lists the connection that was dropped."""
+
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            connections = connections_of()
+            await connections.request(server.address, Command.request(1), 5_000)
+            before = list(connections.own(server.address))
+            connections.drop(server.address, "another broker is the master")
+            await connections.request(server.address, Command.request(1), 5_000)
+            assert len(before) == 1
+            assert list(connections.own(server.address))[:-1] == before
+            assert connections.own("127.0.0.1:1") == ()
+            await connections.close()
+
+    run(work())
+
+
 def test_a_broken_connection_is_reported_and_the_next_request_opens_another() -> None:
     async def work() -> None:
         async with WireServer(echo) as server:

@@ -20,8 +20,8 @@ CONFIG = SendConfig(retry_times=2, retry_delay_ms=100)
 AGAIN, REFUSED, UNKNOWN = AfterFailure.SEND_AGAIN, AfterFailure.REFUSED, AfterFailure.UNKNOWN
 
 
-def broker(code: int) -> BrokerError:
-    return BrokerError("no", response_code=code)
+def broker(code: int, remark: str = "no") -> BrokerError:
+    return BrokerError(remark, response_code=code)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,11 @@ def broker(code: int) -> BrokerError:
         (broker(215), [AGAIN, AGAIN, REFUSED]),
         (broker(1500), [AGAIN, AGAIN, REFUSED]),
         (broker(1), [REFUSED, REFUSED, REFUSED]),
+        (broker(1, "in-sync replicas not enough"), [AGAIN, AGAIN, REFUSED]),
+        (
+            broker(1, "create mapped file failed, server is busy or broken."),
+            [AGAIN, AGAIN, REFUSED],
+        ),
         (broker(13), [REFUSED, REFUSED, REFUSED]),
         (broker(16), [REFUSED, REFUSED, REFUSED]),
         (broker(17), [REFUSED, REFUSED, REFUSED]),
