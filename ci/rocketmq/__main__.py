@@ -11,6 +11,7 @@ part that is restarted has its old address.
 | ports, settings, options of each part | plan.py |
 | processes.py | one Java process |
 | proxy.py | the proxy of RocketMQ 5: for gRPC clients, and its port for others |
+| elections.py | replicas that choose their master |
 | jars.py | the jars of a version, from Maven |
 | remoting.py | one request of the remoting protocol, to ask whether a part runs |
 | console.py | messages to the user, and the error that ends a command |
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from console import CommandError, report
+from elections import KINDS
 from instance import Instance
 from jars import ARTIFACTS, PROXY, VERSIONS, class_path
 from proxy import MODES
@@ -125,6 +127,10 @@ def arguments() -> argparse.Namespace:
     starting = command("up", up, "start a name server and brokers, wait until they answer")
     starting.add_argument("--brokers", type=int, default=1, metavar="N", help="masters (1)")
     starting.add_argument("--slave", action="store_true", help="one slave per master")
+    starting.add_argument(
+        "--elections", choices=KINDS,
+        help="three replicas of a broker that choose their master: by a controller or DLedger",
+    )  # fmt: skip
     starting.add_argument(
         "--proxy", nargs="?", const="cluster", choices=MODES, metavar="MODE",
         help="also start a proxy (5.x): cluster, the default, or local: around each broker",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from console import CommandError
+from elections import BROKER, replicated
 from proxy import PROXY, proxy_plan, with_proxy
 
 PORTS = range(20_000, 32_000)  # below what systems hand out to outgoing connections
@@ -40,7 +41,13 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
             "settings": {"listenPort": str(name_server_port)},
         }
     }
-    for letter in "abcdefgh"[: options.brokers]:
+    if options.elections:
+        plan |= replicated(plan["name-server"], folder, options.elections, ports, broker_java)
+        for of_part in plan.values():
+            if of_part["main"] == BROKER:
+                given = settings_of(options)
+                of_part["settings"] = BROKER_SETTINGS | of_part["settings"] | given
+    for letter in () if options.elections else "abcdefgh"[: options.brokers]:
         for slave in (False, True) if options.slave else (False,):
             port = next(ports)
             name = f"broker-{letter}"
@@ -58,7 +65,7 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
                 **settings_of(options),
             }
             plan[part] = {
-                "main": "org.apache.rocketmq.broker.BrokerStartup",
+                "main": BROKER,
                 "port": port,
                 "java": broker_java,
                 "settings": settings,

@@ -77,10 +77,10 @@ _REPLACED_CLASSES = {
     "Unlocked": "NoLocks",
     "Watchdog": "SlowListenerWatch",
 }
-# Parts of names, wherever they stand in a source file.
+# Parts of names, wherever they stand in a source file; DLedger is RocketMQ's.
 _REPLACED_PARTS = re.compile(
     r"told_epoch|inquir(y|ies)|steer(ed|ing)|pull_streak|moves_left|hot_frame|set_aside"
-    r"|sink_places|tenure|ledger|\bParcel\b|QueueLane|LaneService|TurnDriver|vouch|ends_claim"
+    r"|sink_places|tenure|(?<!d)ledger|\bParcel\b|QueueLane|LaneService|TurnDriver|vouch|ends_claim"
     r"|running_weight|defect_delay|leave_out|take_all_in|plain_texts|is_sound",
     re.IGNORECASE,
 )

@@ -122,7 +122,9 @@ class Run:
             keys=[key],
         )
 
-    def broker_died(self, name: str, route: dict[str, tuple[int, int, int]]) -> None:
+    def broker_died(
+        self, name: str, route: dict[str, tuple[int, int, int]], part: str | None = None
+    ) -> None:
         """Record what a killed broker lost: its locks, and the commits since its last save.
 
         It saves offsets every five seconds, so what it acknowledged after that is taken back
@@ -130,9 +132,10 @@ class Run:
 
         Args:
             route: the topic's, as it was.
+            part: the replica that goes on as this broker, with the offsets that it had saved.
         """
         broker = self._begin_broker(name)
-        saved = self.cluster.saved_offsets(name, self.group).get(self.topic, {})
+        saved = self.cluster.saved_offsets(part or name, self.group).get(self.topic, {})
         for queue_id in range(route[name][0]):
             broker.record(
                 EventType.RESET,
