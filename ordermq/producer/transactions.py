@@ -62,8 +62,8 @@ _FLAGS = {
 }
 
 _T = TypeVar("_T")
-Execute = Callable[[Message, Any], TransactionState | None]
-AsyncExecute = Callable[[Message, Any], Awaitable[TransactionState | None]]
+Executed = TransactionState | Awaitable[TransactionState | None] | None  # of an `async def`, too
+Execute = Callable[[Message, Any], Executed]
 _Outcome = tuple[TransactionState, str | None]  # the state, and the reason if it is unknown
 Check = Callable[[MessageView], TransactionState | None]
 
@@ -71,14 +71,14 @@ Check = Callable[[MessageView], TransactionState | None]
 class TransactionListener(Protocol):
     """Local transactions. None means UNKNOWN, and so does an exception, which is logged."""
 
-    def execute(self, message: Message, argument: Any) -> TransactionState | None:
+    def execute(self, message: Message, argument: Any, /) -> Executed:
         """Run the local transaction of a message that the broker has stored.
 
         Called on the thread that sends. `check` gets `message.transaction_id` as its message's
         `message_id`: store it with the transaction, or find the transaction by your own keys.
         """
 
-    def check(self, message: MessageView) -> TransactionState | None:
+    def check(self, message: MessageView, /) -> TransactionState | None:
         """Return the state of a message's local transaction, perhaps of another process.
 
         Called on a check thread, again and again while the answer is UNKNOWN.
@@ -267,7 +267,7 @@ class TransactionProducer(Producer):
         message: Message,
         argument: Any = None,
         *,
-        execute: Execute | AsyncExecute | None = None,
+        execute: Execute | None = None,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -517,7 +517,7 @@ def _not_durable(half: SendReceipt) -> _Outcome | None:
     return TransactionState.ROLLBACK, f"stored as {half.status}"
 
 
-def _state(ask: Callable[[], TransactionState | None], name: str, transaction_id: str) -> _Outcome:
+def _state(ask: Callable[[], Executed], name: str, transaction_id: str) -> _Outcome:
     """Return the listener's answer, or UNKNOWN with the reason if it raised."""
     try:
         answer: Any = ask()
@@ -528,10 +528,7 @@ def _state(ask: Callable[[], TransactionState | None], name: str, transaction_id
 
 
 async def _executed(
-    execute: Callable[[Message, Any], Awaitable[TransactionState | None] | TransactionState | None],
-    message: Message,
-    argument: Any,
-    transaction_id: str,
+    execute: Execute, message: Message, argument: Any, transaction_id: str
 ) -> _Outcome:
     """Run the local transaction: on this loop if it is `async def`, else on a thread."""
     try:

@@ -26,10 +26,10 @@ class OffsetStore(Protocol):
     def open(self) -> None:
         """Get ready, at the start of each consumer; may create tables."""
 
-    def take_over(self, group: str, queue: MessageQueue, epoch: int) -> int | None:
+    def take_over(self, group: str, queue: MessageQueue, epoch: int, /) -> int | None:
         """Make `epoch` the owner, durably, and return the next offset; None if it has none."""
 
-    def read(self, group: str, queue: MessageQueue) -> int | None:
+    def read(self, group: str, queue: MessageQueue, /) -> int | None:
         """Return the next offset of any queue; None if it has none."""
 
     def write(
@@ -38,6 +38,7 @@ class OffsetStore(Protocol):
         queue: MessageQueue,
         next_offset: int,
         epoch: int,
+        /,
         *,
         is_reset: bool = False,
     ) -> None:
@@ -56,7 +57,7 @@ class Transaction(Protocol):
     def connection(self) -> Any:
         """The value of `context.transaction()` for the listener."""
 
-    def commit(self, next_offset: int) -> None:
+    def commit(self, next_offset: int, /) -> None:
         """Commit the listener's changes and the queue's next offset, both or neither.
 
         Raises: as `OffsetStore`; the database's own errors. Nothing was committed, except where
@@ -72,7 +73,9 @@ class TransactionalStore(OffsetStore, Protocol):
     """An offset store in the user's database: listeners write in transactions that move the offset,
     so each message takes effect exactly once."""
 
-    def begin(self, group: str, queue: MessageQueue, epoch: int, first_offset: int) -> Transaction:
+    def begin(
+        self, group: str, queue: MessageQueue, epoch: int, first_offset: int, /
+    ) -> Transaction:
         """Begin a transaction, on the listener's thread.
 
         Args:
@@ -81,7 +84,7 @@ class TransactionalStore(OffsetStore, Protocol):
         Raises: as `OffsetStore`; StaleOwner also if the stored offset is ahead.
         """
 
-    def is_outage(self, error: BaseException) -> bool:
+    def is_outage(self, error: BaseException, /) -> bool:
         """Return whether a listener's error is the database's and no fault of the messages."""
 
 
@@ -92,7 +95,7 @@ class AsyncTransaction(Protocol):
     def connection(self) -> Any:
         """The value of `await context.transaction()` for the listener."""
 
-    async def commit(self, next_offset: int) -> None:
+    async def commit(self, next_offset: int, /) -> None:
         """As `Transaction.commit`."""
 
     async def roll_back(self) -> None:
@@ -106,10 +109,10 @@ class AsyncTransactionalStore(Protocol):
     async def open(self) -> None:
         """As `OffsetStore.open`."""
 
-    async def take_over(self, group: str, queue: MessageQueue, epoch: int) -> int | None:
+    async def take_over(self, group: str, queue: MessageQueue, epoch: int, /) -> int | None:
         """As `OffsetStore.take_over`."""
 
-    async def read(self, group: str, queue: MessageQueue) -> int | None:
+    async def read(self, group: str, queue: MessageQueue, /) -> int | None:
         """As `OffsetStore.read`."""
 
     async def write(
@@ -118,6 +121,7 @@ class AsyncTransactionalStore(Protocol):
         queue: MessageQueue,
         next_offset: int,
         epoch: int,
+        /,
         *,
         is_reset: bool = False,
     ) -> None:
@@ -128,7 +132,7 @@ class AsyncTransactionalStore(Protocol):
     ) -> AsyncTransaction:
         """As `TransactionalStore.begin`, in the listener's task."""
 
-    def is_outage(self, error: BaseException) -> bool:
+    def is_outage(self, error: BaseException, /) -> bool:
         """As `TransactionalStore.is_outage`."""
 
 
