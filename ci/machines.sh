@@ -38,10 +38,10 @@ drive() { # the machine's name, then the command that runs its driver
     local plans=("single 300 $SEED" "starved 300 $SEED" "fuzz $CASES $SEED ${records[*]}"
         "answers $((CASES / 2)) $SEED ${records[*]}" "headers $CASES $SEED $vectors/core/binary_header.hex"
         "sends $CASES $SEED $vectors/core/plain_sends.hex"
-        "batches $((CASES / 10)) $SEED $vectors/messages/batch_body.hex" "handover 3 $SEED" "threads 200")
-    # The engine's sockets are those of POSIX.
-    [ "$machine" = windows ] || plans+=("engine 3 $SEED" "waits 2 $SEED"
-        "replies $CASES $SEED $vectors/core/reply_header.hex $vectors/core/binary_header.hex")
+        "batches $((CASES / 10)) $SEED $vectors/messages/batch_body.hex" "handover 3 $SEED" "threads 200"
+        "replies $CASES $SEED $vectors/core/reply_header.hex $vectors/core/binary_header.hex" "engine 3 $SEED")
+    # Threads that wait read by epoll.
+    [ "$machine" = windows ] || plans+=("waits 2 $SEED")
     for plan in "${plans[@]}"; do
         # shellcheck disable=SC2086
         timeout 600 "$@" $plan >"$build/$machine.log" 2>&1 || {
@@ -126,19 +126,13 @@ for machine in "${machines[@]}"; do
         wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2>/dev/null || true)
         [ -n "$wine" ] || { left_out+=("windows (wine64 not found)") && continue; }
         printf '%s\n' '#include <stdint.h>' '#include <stdlib.h>' '#include "sanitize.h"' \
-            'void drive_engine(uint64_t *s, int n) { (void)s, (void)n, abort(); }' \
-            'void drive_waits(uint64_t *s, int n) { (void)s, (void)n, abort(); }' \
-            'void read_reply_exactly(const uint8_t *b, size_t n) { (void)b, (void)n, abort(); }' \
-            >"$build/absent.c"
-        kept=()
-        for file in tests/unit/core/sanitize_*.c ext/core/*.c ext/wire/*.c ext/engine/*.c; do
-            case $file in
-            */sanitize_engine.c | */sanitize_waits.c | */frame_stream.c | */outbox.c | */pull_engine.c) ;;
-            *) kept+=("$file") ;;
-            esac
+            'void drive_waits(uint64_t *s, int n) { (void)s, (void)n, abort(); }' >"$build/absent.c"
+        kept=(ext/core/*.c ext/wire/*.c ext/engine/*.c)
+        for file in tests/unit/core/sanitize_*.c; do
+            [ "$file" = tests/unit/core/sanitize_waits.c ] || kept+=("$file")
         done
         x86_64-w64-mingw32-gcc-posix "${strict[@]}" -Itests/unit/core "$build/absent.c" "${kept[@]}" -static \
-            "$wrap" -o "$build/driver.exe"
+            "$wrap" -lws2_32 -o "$build/driver.exe"
         WINEPREFIX=$build/wine WINEDEBUG=-all drive windows "$wine" "$build/driver.exe"
         ;;
     *)

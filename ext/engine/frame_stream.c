@@ -3,11 +3,8 @@
 #include "frame_stream.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #ifdef __linux__
 #include <sys/epoll.h>
@@ -16,6 +13,7 @@
 #include "bytes.h"
 #include "platform.h"
 #include "reply_header.h"
+#include "sockets.h"
 
 enum {
     AT_ONCE = 64 * 1024,  /* bytes of one read */
@@ -134,11 +132,7 @@ static omq_awaited **find(omq_frame_stream *stream, uint32_t opaque) {
 
 /* Under the lock, which a thread takes before it lets its event go. The descriptor is not full:
  * its thread reads it in each wait. */
-static void wake(const omq_awaited *awaited) {
-    static const uint64_t one = 1;
-    while (write(awaited->event, &one, sizeof one) < 0 && errno == EINTR) {
-    }
-}
+static void wake(const omq_awaited *awaited) { omq_event_set(awaited->event); }
 
 static void note_stored(omq_awaited *awaited, const omq_reply_header *header,
                         const omq_frame *frame) {
@@ -356,13 +350,10 @@ static ssize_t receive(omq_frame_stream *stream) {
     if (!make_room(stream, AT_ONCE)) {
         return -ENOMEM;
     }
-    ssize_t got = recv(stream->socket, stream->bytes + stream->end, stream->room - stream->end,
-                       MSG_DONTWAIT);
+    ssize_t got = omq_socket_receive(stream->socket, stream->bytes + stream->end,
+                                     stream->room - stream->end);
     if (got > 0) {
         stream->end += (size_t)got;
-    } else if (got < 0) {
-        /* EPERM, which no recv fails with, is 1. */
-        got = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? -1 : -errno;
     }
     return got;
 }
@@ -407,11 +398,11 @@ static omq_waited read_all(omq_frame_stream *stream, omq_awaited *awaited, int t
     omq_frame frame;
     for (;;) {
         omq_mutex_unlock(&stream->lock);
-        int found = poll(polled, 2, timeout_ms);
+        int found = omq_sockets_poll(polled, 2, timeout_ms);
         bool is_woken = found <= 0 || polled[1].revents != 0;
         if (found > 0 && polled[1].revents != 0) {
             uint8_t counts[512]; /* a pipe may hold many bytes */
-            (void)!read(awaited->event, counts, sizeof counts);
+            (void)!omq_event_read(awaited->event, counts, sizeof counts);
         }
         omq_mutex_lock(&stream->lock);
         if (stream->is_stopped) {
@@ -422,7 +413,7 @@ static omq_waited read_all(omq_frame_stream *stream, omq_awaited *awaited, int t
             if (got > 0) {
                 stream->received += (uint64_t)got;
             }
-            if (got == 0 || got < -1) {
+            if (got == 0 || got < OMQ_WOULD_BLOCK) {
                 stream->error = (int)-got;
                 return OMQ_FOR_OWNER;
             }
@@ -466,7 +457,7 @@ static bool sleep_until_woken(omq_frame_stream *stream, omq_awaited *awaited) {
     awaited->sleeping = stream->sleepers;
     stream->sleepers = awaited;
     omq_mutex_unlock(&stream->lock);
-    ssize_t size = read(awaited->event, &count, sizeof count);
+    ssize_t size = omq_event_read(awaited->event, &count, sizeof count);
     omq_mutex_lock(&stream->lock);
     omq_awaited **at = &stream->sleepers;
     while (*at != awaited) {

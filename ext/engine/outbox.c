@@ -2,17 +2,11 @@
 
 #include "outbox.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/types.h>
 
 #include "platform.h"
-
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* there Python ignores SIGPIPE */
-#endif
+#include "sockets.h"
 
 enum { FIRST_ROOM = 4096 };
 
@@ -114,12 +108,9 @@ omq_flushed omq_outbox_flush(omq_outbox *outbox, int *error) {
         outbox->waiting = empty;
         omq_mutex_unlock(&outbox->lock);
         omq_bytes *leaving = &outbox->leaving;
-        ssize_t sent;
-        do {
-            sent = send(outbox->socket, leaving->bytes + leaving->begin,
-                        leaving->end - leaving->begin, MSG_DONTWAIT | MSG_NOSIGNAL);
-        } while (sent < 0 && errno == EINTR);
-        int failed = sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK ? errno : 0;
+        ssize_t sent = omq_socket_send(outbox->socket, leaving->bytes + leaving->begin,
+                                       leaving->end - leaving->begin);
+        int failed = sent < OMQ_WOULD_BLOCK ? (int)-sent : 0;
         omq_mutex_lock(&outbox->lock);
         leaving->begin += sent > 0 ? (size_t)sent : 0;
         if (failed != 0) {

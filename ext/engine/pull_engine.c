@@ -3,13 +3,10 @@
 #include "pull_engine.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/types.h>
 #include <time.h>
 
 #ifdef __linux__
@@ -19,10 +16,7 @@
 #include "bytes.h"
 #include "platform.h"
 #include "reply_header.h"
-
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0 /* there the owner ignores SIGPIPE, as Python does */
-#endif
+#include "sockets.h"
 
 enum {
     FIRST_READ = 256 * 1024,  /* bytes of a connection's first buffer */
@@ -171,12 +165,7 @@ static int64_t clock_ms(const omq_pull_engine *engine) {
 }
 
 /* A full socket holds a byte already, which is all that the reader needs. */
-static void signal_to(int descriptor) {
-    ssize_t sent;
-    do {
-        sent = send(descriptor, "!", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    } while (sent < 0 && errno == EINTR);
-}
+static void signal_to(int descriptor) { (void)omq_socket_send(descriptor, "!", 1); }
 
 static bool make_room(omq_buffer *buffer, size_t more) {
     if (buffer->begin == buffer->end) {
@@ -498,17 +487,14 @@ static bool flush(omq_pull_connection *connection) {
     }
     omq_buffer *out = wire_of(connection);
     while (out->begin < out->end) {
-        ssize_t sent = send(connection->socket, out->bytes + out->begin, out->end - out->begin,
-                            MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0) {
-            if (errno == EINTR) {
-                continue;
-            }
-            if (errno != EAGAIN && errno != EWOULDBLOCK) {
-                end_connection(connection, OMQ_CONNECTION_BROKEN, errno, NULL, 0);
-                return false;
-            }
+        ssize_t sent =
+            omq_socket_send(connection->socket, out->bytes + out->begin, out->end - out->begin);
+        if (sent == OMQ_WOULD_BLOCK) {
             return true; /* the rest when the socket takes it */
+        }
+        if (sent < 0) {
+            end_connection(connection, OMQ_CONNECTION_BROKEN, (int)-sent, NULL, 0);
+            return false;
         }
         out->begin += (size_t)sent;
     }
@@ -744,10 +730,7 @@ static void receive(omq_pull_connection *connection) {
         connection->whole_ms = connection->engine->now_ms;
     }
     size_t room = in->room - in->end;
-    ssize_t got;
-    do {
-        got = recv(connection->socket, in->bytes + in->end, room, MSG_DONTWAIT);
-    } while (got < 0 && errno == EINTR);
+    ssize_t got = omq_socket_receive(connection->socket, in->bytes + in->end, room);
     if (got > 0) {
         in->end += (size_t)got;
         connection->heard_bytes += (uint64_t)got;
@@ -758,8 +741,8 @@ static void receive(omq_pull_connection *connection) {
         }
     } else if (got == 0) {
         end_connection(connection, OMQ_CONNECTION_CLOSED, -1, NULL, 0);
-    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
-        end_connection(connection, OMQ_CONNECTION_BROKEN, errno, NULL, 0);
+    } else if (got != OMQ_WOULD_BLOCK) {
+        end_connection(connection, OMQ_CONNECTION_BROKEN, (int)-got, NULL, 0);
     }
 }
 
@@ -987,7 +970,7 @@ static void finish_turn(omq_pull_engine *engine) {
 
 static void read_wakes(const omq_pull_engine *engine) {
     char bytes[64];
-    while (recv(engine->wake_read, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    while (omq_socket_receive(engine->wake_read, bytes, sizeof bytes) > 0) {
     }
 }
 
@@ -1029,7 +1012,7 @@ static void *run(void *context) {
         size_t polled = prepare_poll(engine);
         int timeout = time_to_wait(engine);
         omq_mutex_unlock(&engine->turn);
-        int ready = poll(engine->polled, (nfds_t)polled, timeout);
+        int ready = omq_sockets_poll(engine->polled, polled, timeout);
         omq_mutex_lock(&engine->turn);
         turn(engine, ready >= 0 ? polled : 0);
     }
@@ -1046,13 +1029,17 @@ static void *run(void *context) {
 }
 
 static bool start_thread(omq_pull_engine *engine) {
+#ifndef _WIN32
     sigset_t all;
     sigset_t before;
     /* Signals are for the owner's threads. A new thread has the mask of its maker. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
     bool is_started = pthread_create(&engine->thread, NULL, run, engine) == 0;
+#ifndef _WIN32
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+#endif
     return is_started;
 }
 

@@ -4,21 +4,17 @@
  * end with one last event. */
 #define _POSIX_C_SOURCE 200809L
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "bytes.h"
 #include "pull_engine.h"
 #include "reply_header.h"
 #include "sanitize.h"
+#include "sanitize_sockets.h"
 
 enum { QUEUES = 3, LAST = 3000, RECORD = 113, ID = 8, MOST = 32, PIECE = 8192, MAX_FRAME = 1 << 16 };
 
@@ -92,33 +88,9 @@ static size_t write_answer(uint8_t *frame, uint32_t opaque, int32_t queue_id, in
     return total;
 }
 
-static bool write_all(int socket, const uint8_t *bytes, size_t size) {
-    while (size > 0) {
-        ssize_t sent = send(socket, bytes, size, MSG_NOSIGNAL);
-        if (sent <= 0) {
-            return false;
-        }
-        bytes += sent;
-        size -= (size_t)sent;
-    }
-    return true;
-}
-
-static bool read_all(int socket, uint8_t *bytes, size_t size) {
-    while (size > 0) {
-        ssize_t got = recv(socket, bytes, size, 0);
-        if (got <= 0) {
-            return false;
-        }
-        bytes += got;
-        size -= (size_t)got;
-    }
-    return true;
-}
-
 static bool send_all(broker *self, const uint8_t *bytes, size_t size) {
     if (!self->is_sealed) {
-        return write_all(self->socket, bytes, size);
+        return send_whole(self->socket, bytes, size);
     }
     uint8_t record[HEAD + PIECE];
     while (size > 0) {
@@ -126,8 +98,8 @@ static bool send_all(broker *self, const uint8_t *bytes, size_t size) {
         piece = piece < size ? piece : size;
         size_t sealed = seal_record(record, bytes, piece);
         size_t first = draw(&self->seed, (uint32_t)sealed);
-        if (!write_all(self->socket, record, first) ||
-            !write_all(self->socket, record + first, sealed - first)) {
+        if (!send_whole(self->socket, record, first) ||
+            !send_whole(self->socket, record + first, sealed - first)) {
             return false;
         }
         bytes += piece;
@@ -138,18 +110,18 @@ static bool send_all(broker *self, const uint8_t *bytes, size_t size) {
 
 static bool receive_all(broker *self, uint8_t *bytes, size_t size) {
     if (!self->is_sealed) {
-        return read_all(self->socket, bytes, size);
+        return receive_whole(self->socket, bytes, size);
     }
     for (size_t i = 0; i < size; i++) {
         if (self->begin == self->end) {
             uint8_t head[HEAD];
-            if (!read_all(self->socket, head, HEAD)) {
+            if (!receive_whole(self->socket, head, HEAD)) {
                 return false;
             }
             self->begin = 0;
             self->end = (size_t)head[3] << 8 | head[4];
             REQUIRE(self->end <= sizeof self->plain);
-            if (!read_all(self->socket, self->plain, self->end)) {
+            if (!receive_whole(self->socket, self->plain, self->end)) {
                 return false;
             }
         }
@@ -165,11 +137,11 @@ static bool misbehave(broker *self, uint32_t opaque, int32_t queue_id, int64_t o
         return false;
     case 5: { /* gone, with a word; or without TLS no frame */
         const uint8_t record[HEAD] = {CLOSE_NOTIFY, 3, 3, 0, 0};
-        return write_all(self->socket, record, HEAD) && false;
+        return send_whole(self->socket, record, HEAD) && false;
     }
     case 6: /* no record; or without TLS no frame */
         memset(frame, 0xEE, 16);
-        return write_all(self->socket, frame, 16) && false;
+        return send_whole(self->socket, frame, 16) && false;
     case 1: /* no frame */
         memset(frame, 0xEE, 16);
         return send_all(self, frame, 16) && false;
@@ -223,7 +195,7 @@ static void *serve_pulls(void *context) {
         }
     }
     free(frame);
-    (void)close(self->socket);
+    close_socket(self->socket);
     free(self);
     return NULL;
 }
@@ -397,8 +369,8 @@ static const omq_fill_limits LIMITS = {true, 200, 1 << 20, INT64_MAX};
 
 static void connect_to_broker(owner *self, omq_pull_engine *engine) {
     int pair[2];
-    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-    REQUIRE(fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0);
+    socket_pair(pair);
+    let_not_block(pair[0]);
     broker *made = malloc(sizeof *made);
     REQUIRE(made != NULL && self->thread_count < 256);
     /* In the end one that does what it should, so that the run ends. */
@@ -463,7 +435,7 @@ static void free_ended(owner *self) {
             self->ended[kept] = self->ended[i];
             self->ended_sockets[kept++] = self->ended_sockets[i];
         } else {
-            (void)close(self->ended_sockets[i]);
+            close_socket(self->ended_sockets[i]);
             omq_pull_connection_free(self->ended[i]);
         }
     }
@@ -538,8 +510,12 @@ static void run_engine(uint64_t seed) {
     pthread_t consumer;
     pthread_t server;
     atomic_store(&is_all_done, false);
-    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, wakes) == 0);
-    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, tells) == 0);
+    socket_pair(wakes);
+    socket_pair(tells);
+    for (int i = 0; i < 2; i++) {
+        let_not_block(wakes[i]);
+        let_not_block(tells[i]);
+    }
     for (int32_t i = 0; i < QUEUES; i++) {
         buffers[i] = (buffer){.request = request_of((int32_t)i)};
         if (i == 2) {
@@ -569,8 +545,8 @@ static void run_engine(uint64_t seed) {
         char told[16];
         struct pollfd polled = {.fd = tells[0], .events = POLLIN};
         take_event(&self, engine, true);
-        if (poll(&polled, 1, 1) > 0) {
-            (void)recv(tells[0], told, sizeof told, MSG_DONTWAIT);
+        if (omq_sockets_poll(&polled, 1, 1) > 0) {
+            (void)omq_socket_receive(tells[0], told, sizeof told);
         }
         take_event(&self, engine, true);
         disturb(&self, engine);
@@ -598,8 +574,8 @@ static void run_engine(uint64_t seed) {
     }
     omq_pull_engine_free(engine);
     for (int i = 0; i < 2; i++) {
-        (void)close(wakes[i]);
-        (void)close(tells[i]);
+        close_socket(wakes[i]);
+        close_socket(tells[i]);
     }
 }
 
