@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -22,6 +23,10 @@ PRINTED = {
     "        count   mean\nsensor              \ns-0       100  22.97\ns-1       100  22.99\n"
     "s-2       100  23.01\nTrue\n",
     "first_steps.py": "o-17 placed\no-17 paid\no-17 shipped\n",
+    "from_kafka.py": "queues of each member: 2 2\naudited: 1000\nbooked: 499500\n",
+    "from_java.py": "order 0 COMMIT\norder 1 ROLLBACK\norder 2 UNKNOWN\n"
+    "billed: 0 at attempt 2, 2 at attempt 1\ntraces dropped: 0\ntopics: orders\n"
+    "traces written: True\n",
     "two_processes.py": "owners of the 8 queues: 2\nowners of the 8 queues: 1\n"
     "16 keys, each in order, nothing twice: True\n",
     "metrics_page.py": "messaging_client_consumed_messages_total{"
@@ -61,9 +66,8 @@ def test_every_example_is_run_by_some_test() -> None:
 
 def test_every_example_is_on_the_page_of_first_steps() -> None:
     page = (EXAMPLES.parent / "docs" / "getting-started.md").read_text()
-    missing = [
-        each.name for each in EXAMPLES.glob("*.py") if f"../examples/{each.name})" not in page
-    ]
+    programs = [path for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
+    missing = [each.name for each in programs if f"../examples/{each.name})" not in page]
     assert missing == []
 
 
@@ -71,6 +75,35 @@ def test_every_example_is_on_the_page_of_first_steps() -> None:
 def test_an_example_prints_what_it_should(name: str) -> None:
     done = run(str(EXAMPLES / name))
     assert (done.returncode, done.stdout) == (0, PRINTED[name]), done.stderr
+
+
+def test_the_cells_of_the_notebook_run_one_after_the_other(tmp_path: Path) -> None:
+    """Without Jupyter, whose kernel runs them as well; what a cell shows is printed."""
+    cells = json.loads((EXAMPLES / "readings.ipynb").read_text())["cells"]
+    code = "\n".join("".join(each["source"]) for each in cells if each["cell_type"] == "code")
+    (tmp_path / "cells.py").write_text(
+        code.replace("\ntopic\n", "\nprint(topic)\n").replace(
+            "\nreadings.groupby", "\nprint(len(frames) >= 6)\nreadings.groupby"
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "cells.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    printed = "<TopicState readings: 3000 messages in 4 queues, groups: none>\nTrue\n"
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+    assert (tmp_path / "readings.png").stat().st_size > 10_000
+
+
+def test_the_notebook_is_kept_without_what_its_cells_showed() -> None:
+    cells = json.loads((EXAMPLES / "readings.ipynb").read_text())["cells"]
+    code = [each for each in cells if each["cell_type"] == "code"]
+    assert [each for each in code if each["outputs"] or each["execution_count"]] == []
 
 
 def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
