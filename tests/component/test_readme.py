@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import queue
+import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from tests.component.docs_examples import DOCS, examples, run_example
@@ -44,3 +49,46 @@ def test_the_example_of_getting_started_prints_its_steps(tmp_path: Path) -> None
     (code,) = examples((DOCS / "getting-started.md").read_text())
     done = run_example(code, tmp_path)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "placed paid shipped\n")
+
+
+def test_the_terminals_of_getting_started_share_the_rows_of_the_table(tmp_path: Path) -> None:
+    page = (DOCS / "getting-started.md").read_text()
+    broker, consume, produce = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    rows: queue.Queue[str] = queue.Queue()
+
+    def terminal(command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", "-c", f"exec {command.strip()}"],
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def read(consumer: subprocess.Popen[str]) -> None:
+        with consumer:
+            assert consumer.stdout is not None
+            for line in consumer.stdout:
+                rows.put(line)
+
+    with terminal(f"{broker.strip()} --port 0") as first:
+        assert first.stdout is not None
+        address = re.search(r"listening on ([\d.:]+);", first.stdout.readline())
+        assert address
+        environment["ORDERMQ_NAME_SERVERS"] = address[1]
+        consumers = [terminal(consume), terminal(consume)]
+        readers = [threading.Thread(target=read, args=(each,)) for each in consumers]
+        for reader in readers:
+            reader.start()
+        subprocess.run(["bash", "-c", produce], cwd=tmp_path, env=environment, check=True)
+        printed = [rows.get(timeout=60).split("\t") for _ in range(4)]
+        for consumer, reader in zip(consumers, readers, strict=True):
+            consumer.send_signal(signal.SIGINT)
+            reader.join()
+        first.send_signal(signal.SIGINT)
+        first.stdout.read()
+    assert [each.returncode for each in (*consumers, first)] == [0, 0, 0]
+    steps = {
+        key: [json.loads(body)["step"] for _, _, of, body in printed if of == key]
+        for key in ("o-1", "o-2")
+    }
+    assert steps == {"o-1": ["placed", "paid"], "o-2": ["placed", "paid"]}
