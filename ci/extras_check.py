@@ -389,6 +389,7 @@ def use_spark() -> None:
     use_names("ordermq.spark", {"base", "spark"})
     if shutil.which("java") is None:
         return
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark starts the python3 of PATH otherwise
     from pyspark.sql import SparkSession
 
     from ordermq import Message, Producer
