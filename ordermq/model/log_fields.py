@@ -32,3 +32,26 @@ def log_fields(
         "broker": broker,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+class MemberFields:
+    """The fields of the log records of one member of a group: `log_fields` with both filled in."""
+
+    __slots__ = ("_group", "_member")
+
+    def __init__(self, group: str, member: str) -> None:
+        self._group = group
+        self._member = member
+
+    def __call__(
+        self,
+        queue: MessageQueue | None = None,
+        *,
+        offset: int | None = None,
+        topic: str | None = None,
+        broker: str | None = None,
+    ) -> dict[str, object]:
+        group, member = self._group, self._member
+        return log_fields(
+            queue, offset=offset, topic=topic, group=group, member=member, broker=broker
+        )

@@ -21,7 +21,7 @@ from ordermq.config import ProducerConfig
 from ordermq.config.checks import refuse_unknown
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
@@ -108,6 +108,7 @@ class Producer(Starting):
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
+        self._fields = MemberFields(self.group, self.client_id)
         compression.require(self.config.send.compress_type)
         self._codec: Codec | None = None
         if codec is not None:
@@ -248,7 +249,7 @@ class Producer(Starting):
                 _log.error(
                     "group %s: closed after %.0f s with messages not acknowledged",
                     self.group, timeout_s,
-                    extra=log_fields(group=self.group, member=self.client_id),
+                    extra=self._fields(),
                 )  # fmt: skip
         except BaseException:
             if self._shutdown is not None:

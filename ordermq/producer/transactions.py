@@ -29,7 +29,6 @@ from ordermq.errors import (
 )
 from ordermq.model import properties as props
 from ordermq.model.codec import Codec
-from ordermq.model.log_fields import log_fields
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
@@ -186,7 +185,7 @@ class TransactionProducer(Producer):
                     "closed after %.0f s with %d checks running",
                     timeout_s,
                     len(running),
-                    extra=log_fields(group=self.group, member=self.client_id),
+                    extra=self._fields(),
                 )
         super().close(timeout_s)
 
@@ -369,10 +368,7 @@ class TransactionProducer(Producer):
             _log.warning(
                 "transaction %s: the broker did not confirm its state and will ask: %s",
                 half.message_id, error,
-                extra=log_fields(
-                    half.message_queue, offset=half.queue_offset,
-                    group=self.group, member=self.client_id,
-                ),
+                extra=self._fields(half.message_queue, offset=half.queue_offset),
             )  # fmt: skip
             if key is not None:
                 self._failed_keys.add(message.topic, key, f"commit: {error}")
@@ -402,7 +398,7 @@ class TransactionProducer(Producer):
                 "%s: check refused, %d checks are waiting",
                 address,
                 hold_max,
-                extra=log_fields(broker=address, group=self.group, member=self.client_id),
+                extra=self._fields(broker=address),
             )
             return request.reply(ResponseCode.SYSTEM_BUSY)
         try:
@@ -413,7 +409,7 @@ class TransactionProducer(Producer):
                 "%s: check refused, message cannot be decoded: %s",
                 address,
                 error,
-                extra=log_fields(broker=address, group=self.group, member=self.client_id),
+                extra=self._fields(broker=address),
             )
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         try:
@@ -432,7 +428,7 @@ class TransactionProducer(Producer):
             _log.error(
                 "a transaction check failed (please report)",
                 exc_info=error,
-                extra=log_fields(group=self.group, member=self.client_id),
+                extra=self._fields(),
             )
 
     # On a check thread.
@@ -465,9 +461,8 @@ class TransactionProducer(Producer):
             _log.warning(
                 "transaction %s: %s was not told the state and will ask again: %s",
                 message.message_id, address, error,
-                extra=log_fields(
-                    message.message_queue, offset=message.queue_offset,
-                    group=self.group, member=self.client_id, broker=address,
+                extra=self._fields(
+                    message.message_queue, offset=message.queue_offset, broker=address
                 ),
             )  # fmt: skip
 

@@ -58,7 +58,6 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
-from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
@@ -239,12 +238,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 follows,
                 context.attempt + 1,
                 exc_info=None if type(error) is ConfigError else error,
-                extra=log_fields(
-                    assigned.queue,
-                    offset=run.first_offset,
-                    group=self._group,
-                    member=self._client.client_id,
-                ),
+                extra=self._fields(assigned.queue, offset=run.first_offset),
             )
         level: int | None = context.delay_level
         if is_outage:
@@ -324,12 +318,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 messages[0].message_queue,
                 messages[0].queue_offset,
                 messages[-1].queue_offset,
-                extra=log_fields(
-                    messages[0].message_queue,
-                    offset=messages[0].queue_offset,
-                    group=self._group,
-                    member=self._client.client_id,
-                ),
+                extra=self._fields(messages[0].message_queue, offset=messages[0].queue_offset),
             )
             return []
         if treatment.delay_level is None:
@@ -381,12 +370,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 message.message_queue,
                 message.queue_offset,
                 error,
-                extra=log_fields(
-                    message.message_queue,
-                    offset=message.queue_offset,
-                    group=self._group,
-                    member=self._client.client_id,
-                ),
+                extra=self._fields(message.message_queue, offset=message.queue_offset),
             )
             return False
         except Exception:  # noqa: BLE001 - an internal error must not lose the message
@@ -395,12 +379,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 "%s: internal error while sending offset %d back (please report)",
                 message.message_queue,
                 message.queue_offset,
-                extra=log_fields(
-                    message.message_queue,
-                    offset=message.queue_offset,
-                    group=self._group,
-                    member=self._client.client_id,
-                ),
+                extra=self._fields(message.message_queue, offset=message.queue_offset),
             )
             return False
         self._statistics.add("sent_back")

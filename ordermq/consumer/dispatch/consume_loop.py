@@ -49,7 +49,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.events import EventType
 from ordermq.leases.lease import Lease
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields, log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -269,6 +269,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         self._client = client
         self._clock = client.clock
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._config = config
         self._listener = listener
         self._results = results = replace(results, is_strict=config.strict_results)
@@ -522,7 +523,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
             "offset in %d ms",
             assigned.queue,
             restart_delay_ms(assigned.internal_errors),
-            extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
+            extra=self._fields(assigned.queue),
         )
         assigned.abandon_batch("internal error while consuming")
 

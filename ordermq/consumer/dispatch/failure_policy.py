@@ -35,7 +35,7 @@ from ordermq.events import EventType
 from ordermq.model import properties as props
 from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
 from ordermq.model.failure_story import FailureStory
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageView
 from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
@@ -337,6 +337,7 @@ class FailureHandler:
     ) -> None:
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._config = config
         self._policy = policy
         self._limit = policy.max_attempts
@@ -414,7 +415,7 @@ class FailureHandler:
                 "group %s: a predicate of %s raised; the message is retried",
                 self._group,
                 type(policy).__name__,
-                extra=log_fields(group=self._group, member=self._client.client_id),
+                extra=self._fields(),
             )
             return True, False
 
@@ -439,9 +440,7 @@ class FailureHandler:
             attempts,
             rule,
             exc_info=None if type(error) is ConfigError or isinstance(error, _OUTAGES) else error,
-            extra=log_fields(
-                assigned.queue, offset=failed[0], group=self._group, member=self._client.client_id
-            ),
+            extra=self._fields(assigned.queue, offset=failed[0]),
         )
 
     def log_parked(self, assigned: AssignedQueue, offset: int, error: BaseException) -> None:
@@ -452,9 +451,7 @@ class FailureHandler:
             failure_text(error),
             offset,
             exc_info=None if type(error) is ConfigError else error,
-            extra=log_fields(
-                assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-            ),
+            extra=self._fields(assigned.queue, offset=offset),
         )
 
     def move_to_dead_letters(
@@ -505,9 +502,7 @@ class FailureHandler:
                 "listener ran, and the next owner decides",
                 assigned.queue,
                 offset,
-                extra=log_fields(
-                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-                ),
+                extra=self._fields(assigned.queue, offset=offset),
             )
             return False
         try:
@@ -520,9 +515,7 @@ class FailureHandler:
                 assigned.queue,
                 offset,
                 error,
-                extra=log_fields(
-                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-                ),
+                extra=self._fields(assigned.queue, offset=offset),
             )
             return False
         self._statistics.add("diverted", queue=assigned.queue)
@@ -535,9 +528,7 @@ class FailureHandler:
             assigned.queue,
             offset,
             attempts,
-            extra=log_fields(
-                assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-            ),
+            extra=self._fields(assigned.queue, offset=offset),
         )
         return True
 
@@ -572,9 +563,7 @@ class FailureHandler:
             assigned.queue,
             offset,
             assigned.attempts.get(offset, 0),
-            extra=log_fields(
-                assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-            ),
+            extra=self._fields(assigned.queue, offset=offset),
         )
 
 

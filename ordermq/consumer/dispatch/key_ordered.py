@@ -39,7 +39,6 @@ from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType
 from ordermq.leases.lease import Lease
-from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
@@ -184,9 +183,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                 key.decode(errors="replace"),
                 offset,
                 assigned.attempts.get(offset, 0),
-                extra=log_fields(
-                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-                ),
+                extra=self._fields(assigned.queue, offset=offset),
             )
         else:
             self._release_later(assigned, context, done)

@@ -53,7 +53,6 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import EventType
 from ordermq.leases.lease import Lease
-from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -274,7 +273,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 "in Java; return SUSPEND to retry, or set auto_commit=False",
                 assigned.queue,
                 cast(ConsumeResult, outcome[0]).name,
-                extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
+                extra=self._fields(assigned.queue),
             )
         if self._recorder.enabled:
             self._record_end(context, verdict)

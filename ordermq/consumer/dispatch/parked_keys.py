@@ -27,7 +27,7 @@ from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.supervisor import every
 
@@ -57,6 +57,7 @@ class ParkedKeys:
     ) -> None:
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._topic = topic
         self._recorder = recorder
         self._statistics = statistics
@@ -115,10 +116,7 @@ class ParkedKeys:
             _log.warning(
                 "%s: storing offset %d in parking topic %s failed, retrying: %s",
                 assigned.queue, claim.messages[done].queue_offset, self._topic, error,
-                extra=log_fields(
-                    assigned.queue, offset=claim.messages[done].queue_offset,
-                    group=self._group, member=self._client.client_id,
-                ),
+                extra=self._fields(assigned.queue, offset=claim.messages[done].queue_offset),
             )  # fmt: skip
         finally:
             # What is stored counts as done in the source queue, so its commit continues.
@@ -153,9 +151,7 @@ class ParkedKeys:
                     "%s: reading the parking topic failed, retrying: %s",
                     assigned.queue,
                     error,
-                    extra=log_fields(
-                        assigned.queue, group=self._group, member=self._client.client_id
-                    ),
+                    extra=self._fields(assigned.queue),
                 )
                 await self._client.clock.sleep_ms(_RETRY_MS)
         self._held.add(assigned)
@@ -209,7 +205,7 @@ class ParkedKeys:
                 assigned.queue,
                 key.decode(),
                 error,
-                extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
+                extra=self._fields(assigned.queue),
             )
         self.move_soon(assigned)  # newer messages of it, if it is still parked
 
@@ -220,7 +216,7 @@ class ParkedKeys:
             _log.warning(
                 "%s: key %r stays parked: the queue is paused or being revoked; unpark it again",
                 assigned.queue, key.decode(),
-                extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
+                extra=self._fields(assigned.queue),
             )  # fmt: skip
             return
         done = 0
@@ -241,7 +237,7 @@ class ParkedKeys:
             _log.error(
                 "%s: key %r stays parked: %d of its %d messages were consumed",
                 assigned.queue, key.decode(), done, len(parked),
-                extra=log_fields(assigned.queue, group=self._group, member=self._client.client_id),
+                extra=self._fields(assigned.queue),
             )  # fmt: skip
             return
         _log.info("%s: key %r unparked, %d messages consumed", assigned.queue, key.decode(), done)

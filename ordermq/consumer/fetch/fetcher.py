@@ -33,7 +33,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit, Que
 from ordermq.consumer.queue.receiver import Flow, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, ProtocolError, RemotingError, RouteError
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -237,6 +237,7 @@ class QueueFetcher:
         self.assigned = assigned
         self._copies = copies
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._offsets = offsets
         self._receiver = receiver
         self._statistics = statistics
@@ -535,9 +536,7 @@ class QueueFetcher:
                 assigned.queue,
                 target,
                 offset,
-                extra=log_fields(
-                    assigned.queue, offset=target, group=self._group, member=self._client.client_id
-                ),
+                extra=self._fields(assigned.queue, offset=target),
             )
         else:
             _log.warning(
@@ -548,9 +547,7 @@ class QueueFetcher:
                 offset,
                 target,
                 f", {target - offset} messages expired unread" if target > offset else "",
-                extra=log_fields(
-                    assigned.queue, offset=target, group=self._group, member=self._client.client_id
-                ),
+                extra=self._fields(assigned.queue, offset=target),
             )
             self._statistics.add("skipped", max(target - offset, 0))
         await self._offsets.reset(assigned, generation, target)
@@ -575,9 +572,7 @@ class QueueFetcher:
             life.end,
             life.at,
             dropped,
-            extra=log_fields(
-                assigned.queue, offset=life.first, group=self._group, member=self._client.client_id
-            ),
+            extra=self._fields(assigned.queue, offset=life.first),
         )
         # At once, whatever batch runs: a later owner must not start from the old life's offset.
         await self._offsets.commit(assigned)
@@ -605,9 +600,7 @@ class QueueFetcher:
                 offset,
                 self._config.pull_delay_on_error_ms,
                 error,
-                extra=log_fields(
-                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-                ),
+                extra=self._fields(assigned.queue, offset=offset),
             )
         await self._source.failed()
         await wait_until_set(self._wake, self._client.clock, self._config.pull_delay_on_error_ms)

@@ -24,7 +24,7 @@ from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ProtocolError, StateError
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -73,6 +73,7 @@ class AdminRequests:
     ) -> None:
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._receiver = receiver
         self._statistics = statistics
         self._subscriptions = subscriptions
@@ -117,7 +118,7 @@ class AdminRequests:
             self._group,
             request.code,
             reason,
-            extra=log_fields(group=self._group, member=self._client.client_id),
+            extra=self._fields(),
         )
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=reason)
 
@@ -223,9 +224,7 @@ class AdminRequests:
             queue,
             record.queue_offset,
             result.name,
-            extra=log_fields(
-                queue, offset=record.queue_offset, group=self._group, member=self._client.client_id
-            ),
+            extra=self._fields(queue, offset=record.queue_offset),
         )
         body = {
             "autoCommit": result.auto_commit,

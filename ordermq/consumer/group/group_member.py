@@ -57,7 +57,7 @@ from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
 from ordermq.leases.lease import Lease
 from ordermq.leases.lock_epochs import LocalEpochs, StoredEpochs
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic, wrapped
 from ordermq.model.subscription import Subscription
@@ -189,6 +189,7 @@ class GroupMember(ProcessBound):
             on_master_moved=self._on_master_moved,
             on_internal_error=partial(statistics.add, "internal_errors"),
         )
+        self._fields = MemberFields(group, client.client_id)
         self._runtime = client.runtime
         self._shutdown = Shutdown(client.runtime, self._hand_over, is_hurried_by_second=True)
         self._ending = threading.RLock()  # of the parts below; a signal handler may close, too
@@ -442,7 +443,7 @@ class GroupMember(ProcessBound):
                     self._group,
                     len(self._revocation.unstored),
                     min(self._revocation.unstored),
-                    extra=log_fields(group=self._group, member=self.client.client_id),
+                    extra=self._fields(),
                 )
             elif not is_in_order:
                 # No unlock: the next owner would run messages that a batch here is still at.
@@ -465,7 +466,7 @@ class GroupMember(ProcessBound):
                 "at the broker",
                 self._group,
                 running,
-                extra=log_fields(group=self._group, member=self.client.client_id),
+                extra=self._fields(),
             )
         if waiting := ", ".join(str(item.queue) for item in held if not item.is_running):
             # No fault of a listener: the commit or the unlock got no answer, or nobody waits.
@@ -476,7 +477,7 @@ class GroupMember(ProcessBound):
                 "a second close() or signal ended the wait"
                 if self._shutdown.is_hurried
                 else "the brokers did not answer in time",
-                extra=log_fields(group=self._group, member=self.client.client_id),
+                extra=self._fields(),
             )
 
     async def _join(self) -> None:
@@ -721,9 +722,7 @@ class GroupMember(ProcessBound):
                 queue,
                 offset,
                 error,
-                extra=log_fields(
-                    queue, offset=offset, group=self._group, member=self.client.client_id
-                ),
+                extra=self._fields(queue, offset=offset),
             )
 
     async def watch_topic(self, topic: str, callback: TopicCallback) -> None:
@@ -850,7 +849,7 @@ class GroupMember(ProcessBound):
             "%s: lease lost, %s; asking for it again",
             assigned.queue,
             reason,
-            extra=log_fields(assigned.queue, group=self._group, member=self.client.client_id),
+            extra=self._fields(assigned.queue),
         )
         self._recorder.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
         self._runtime.post(self._locks.renew_soon)
@@ -894,7 +893,7 @@ class GroupMember(ProcessBound):
                 "%s: callback %r raised",
                 arguments[0],
                 callback,
-                extra=log_fields(group=self._group, member=self.client.client_id),
+                extra=self._fields(),
             )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
@@ -42,6 +42,7 @@ class Membership:
         self.problem = ""
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._retry_ms = retry_ms
         self._warn = warn
         self.is_in_doubt = self.has_stepped_down = False
@@ -107,7 +108,7 @@ class Membership:
             "group %s: %s",
             self._group,
             self.problem,
-            extra=log_fields(group=self._group, member=self._client.client_id),
+            extra=self._fields(),
         )
         await self._client.unregister(consumer_group=self._group)
 
@@ -129,7 +130,7 @@ class Membership:
 
     def _set_problem(self, problem: str) -> None:
         self.problem = problem
-        fields = log_fields(group=self._group, member=self._client.client_id)
+        fields = self._fields()
         self._warn(f"group {self._group} at its brokers", problem, fields)
 
     async def _cause(self) -> str:

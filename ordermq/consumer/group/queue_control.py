@@ -15,7 +15,7 @@ from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
 from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError, StateError
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -43,6 +43,7 @@ class QueueControl:
     ) -> None:
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._rebalancer = rebalancer
         self._offsets = offsets
         self._submit = submit
@@ -188,9 +189,7 @@ class QueueControl:
                 assigned.queue,
                 offset,
                 error,
-                extra=log_fields(
-                    assigned.queue, offset=offset, group=self._group, member=self._client.client_id
-                ),
+                extra=self._fields(assigned.queue, offset=offset),
             )
 
     async def _move_to_time(self, assigned: AssignedQueue, timestamp_ms: int) -> None:

@@ -21,7 +21,7 @@ from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.leases.lock_epochs import LockEpochs
 from ordermq.leases.lock_requests import Granted, LockRequests
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -176,6 +176,7 @@ class QueueLocks:
         self.refusals: dict[str, str] = {}
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._config = config
         self._offsets = offsets
         self._epochs = epochs
@@ -367,7 +368,7 @@ class QueueLocks:
                     "%s: lock regained, but its offset could not be read or stored: %s",
                     queue,
                     error,
-                    extra=log_fields(queue, group=self._group, member=self._client.client_id),
+                    extra=self._fields(queue),
                 )
             return False
         self._unread.pop(queue, None)

@@ -21,7 +21,7 @@ from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.leases.lease import Lease
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
@@ -227,6 +227,7 @@ class Rebalancer:
     ) -> None:
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._config = config
         self._retry_ms = retry_ms
         self._topics = topics
@@ -501,7 +502,7 @@ class Rebalancer:
                 topic,
                 self._group,
                 count,
-                extra=log_fields(topic=topic, group=self._group, member=self._client.client_id),
+                extra=self._fields(topic=topic),
             )
 
     def _tell_of_long_wait(self, topic: str, refused: Collection[MessageQueue]) -> None:
@@ -519,7 +520,7 @@ class Rebalancer:
                 topic,
                 waiting[0],
                 self._group,
-                extra=log_fields(waiting[0], group=self._group, member=self._client.client_id),
+                extra=self._fields(waiting[0]),
             )
 
     def _is_connected(self, broker: str) -> bool:
@@ -561,11 +562,6 @@ class Rebalancer:
         self._untaken[queue] = problem, failures + 1
         # A store that answers nonsense, or is away for long, is asked less and less often.
         return min(self._retry_ms << min(failures, 10), max(self._retry_ms, _LONGEST_RETRY_MS))
-
-    def _fields(
-        self, queue: MessageQueue | None = None, *, topic: str | None = None
-    ) -> dict[str, object]:
-        return log_fields(queue, topic=topic, group=self._group, member=self._client.client_id)
 
     def problems(self) -> list[str]:
         """Return why queues that were granted are not held, one text for each."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.errors import BrokerError, OrderMQError
-from ordermq.model.log_fields import log_fields
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.names import retry_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
 from ordermq.remoting.bodies import MemberSubscriptions
@@ -117,6 +117,7 @@ class SubscriptionCheck:
     ) -> None:
         self._client = client
         self._group = group
+        self._fields = MemberFields(group, client.client_id)
         self._subscriptions = subscriptions
         self._is_ordered = is_ordered
         self._pops = pops
@@ -194,9 +195,7 @@ class SubscriptionCheck:
     def _warn(self, problem: str) -> None:
         if problem not in self._warned:
             self._warned.add(problem)
-            _log.warning(
-                "%s", problem, extra=log_fields(group=self._group, member=self._client.client_id)
-            )
+            _log.warning("%s", problem, extra=self._fields())
 
 
 def differences(own: MemberSubscriptions, theirs: MemberSubscriptions, retry: str) -> list[str]:
