@@ -64,6 +64,10 @@ class LockRequests:
         self._on_times = on_times
         self._turn_of: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
+    def note_loss(self) -> None:
+        """Note that a connection is lost, or a broker's master is another one."""
+        self.losses += 1
+
     def is_doubtful(self, losses: int) -> bool:
         """Return True if a broker may have forgotten what it granted after `losses`."""
         return losses != self.losses

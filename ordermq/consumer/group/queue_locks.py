@@ -208,7 +208,7 @@ class QueueLocks:
         return losses is None or self._requests.is_doubtful(losses)
 
     def connection_lost(self, address: str) -> None:
-        self._requests.losses += 1  # for queues between their grant and their first batch
+        self._requests.note_loss()  # for queues between their grant and their first batch
         names = self._client.routes.brokers_at(address)
         for assigned in self._held():
             lease = assigned.lease
@@ -223,7 +223,7 @@ class QueueLocks:
     def master_moved(self, broker_name: str) -> None:
         # Another process, or a slave that became the master: neither has the locks of the old
         # one. With epochs, too: they may be those of another store.
-        self._requests.losses += 1
+        self._requests.note_loss()
         for assigned in self._held():
             if assigned.lease is not None and assigned.queue.broker_name == broker_name:
                 assigned.lose_lease("the master of its broker has another address now")

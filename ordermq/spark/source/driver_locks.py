@@ -341,7 +341,7 @@ class DriverLocks(ProcessBound):
         # got the lock, worked, and given it back, and no answer would tell
         # (docs/internals/semantics.md#leases-and-renewal). The stored epoch does, and of a member
         # of Java's, which stores none, the group's offset: only a holder moves them.
-        self._requests.losses += 1
+        self._requests.note_loss()
         for queue, lease in self._held.items():
             if not lease.is_fenced and self._known_address_of(queue) == address:
                 self._unconfirmed.add(queue)
