@@ -429,7 +429,7 @@ class ClientSession(ProcessBound):
     def _broker_back(self) -> None:
         # The name server dropped the broker while it was away, and hears of it again only a
         # moment after it answers us.
-        self._spawn(self._find_again(), f"routes {self.client_id}")
+        self._spawn(self._look_until_found(), f"routes {self.client_id}")
         if self._on_broker_back is not None:
             self._on_broker_back()
 
@@ -442,12 +442,13 @@ class ClientSession(ProcessBound):
         if self.routes.has_broker_away:
             await self.routes.refresh_all()
 
-    async def _find_again(self) -> None:
+    async def _look_until_found(self) -> None:
+        await self.routes.refresh_all()  # this client may not know yet that one is away
         for _ in range(_RETURN_CHECKS):
-            await self.routes.refresh_all()
             if not self.routes.has_broker_away:
                 return
             await self.clock.sleep_ms(_RETURN_CHECK_MS)
+            await self._look_for_brokers()
 
     def _connection_lost(self, address: str) -> None:
         # The owner first: a member marks leases of that broker as doubtful before anything is
