@@ -7,9 +7,9 @@ them at the broker finds its traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ordermq.errors import ProtocolError
 
@@ -46,14 +46,6 @@ class Published:
     offset_message_id: str | None
     is_success: bool
 
-    def to_text(self) -> str:
-        """Encode the record."""
-        return _record(
-            self.word, self.at_ms, self.region, self.group, self.topic, self.message_id, self.tags,
-            self.keys, self.store_host, self.body_length, self.cost_ms, self.kind,
-            self.offset_message_id, self.is_success,
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class ConsumeBegun:
@@ -71,13 +63,6 @@ class ConsumeBegun:
     message_id: str
     retry_times: int
     keys: str | None
-
-    def to_text(self) -> str:
-        """Encode the record."""
-        return _record(
-            self.word, self.at_ms, self.region, self.group, self.request_id, self.message_id,
-            self.retry_times, self.keys,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +85,6 @@ class ConsumeEnded:
     at_ms: int
     group: str
 
-    def to_text(self) -> str:
-        """Encode the record."""
-        return _record(
-            self.word, self.request_id, self.message_id, self.cost_ms, self.is_success, self.keys,
-            self.code, self.at_ms, self.group,
-        )  # fmt: skip
-
 
 TraceRecord = Published | ConsumeBegun | ConsumeEnded
 
@@ -120,7 +98,7 @@ class EncodedRecord(NamedTuple):
 
 
 class PublishedBatch:
-    """Encodes the records of messages that were stored by one request, as `Published.to_text`."""
+    """Encodes the `Published` records of messages that were stored by one request."""
 
     __slots__ = ("_before_id", "_end", "_host")
 
@@ -129,7 +107,7 @@ class PublishedBatch:
     ) -> None:
         self._before_id = _FIELD_END.join(("", region, group, topic, ""))
         self._host = f"{_FIELD_END}{store_host}{_FIELD_END}"
-        self._end = f"{_FIELD_END}{_field(is_success)}{_RECORD_END}"
+        self._end = f"{_FIELD_END}{_word(is_success)}{_RECORD_END}"
 
     def record(
         self,
@@ -153,7 +131,7 @@ class PublishedBatch:
 
 
 class ConsumedCall:
-    """Encodes the records of one listener call, as those of `ConsumeBegun` and `ConsumeEnded`.
+    """Encodes the records of one listener call, `ConsumeBegun` and `ConsumeEnded`.
 
     Args: request_id: id of the call, in all of its records.
     """
@@ -186,7 +164,7 @@ class ConsumedCall:
     ) -> list[EncodedRecord]:
         """Return the records of the call's end, for the messages that it began with."""
         begin, group = self._end
-        outcome = f"\x01{cost_ms}\x01{_field(is_success)}\x01"
+        outcome = f"\x01{cost_ms}\x01{_word(is_success)}\x01"
         end = f"\x01{code}\x01{at_ms}\x01{group}\x02"
         return [
             EncodedRecord(
@@ -253,21 +231,8 @@ def _published(fields: Sequence[str]) -> Published:
     )  # fmt: skip
 
 
-def _record(*fields: str | int | None) -> str:
-    return _FIELD_END.join(map(_field, fields)) + _RECORD_END
-
-
-def _field(value: str | int | None) -> str:
-    # By exact type: bool is a subclass of int, and Java writes its booleans in words.
-    return _WRITERS[type(value)](value)
-
-
-_WRITERS: dict[type, Callable[[Any], str]] = {
-    str: str,
-    int: str,
-    bool: lambda value: "true" if value else "false",
-    type(None): lambda value: "null",  # as Java appends a missing string
-}
+def _word(value: bool) -> str:
+    return "true" if value else "false"  # as Java writes them
 
 
 def _text(field: str) -> str | None:
