@@ -177,7 +177,8 @@ class QueueControl:
                 queue_id=queue.queue_id,
                 offset=offset,
             )
-            _log.warning("%s", refused)  # a listener does not wait for its seek
+            # Logged, too: a listener does not wait for its seek.
+            _log.warning("%s", refused, extra=self._fields(queue, offset=offset))
             raise refused
 
     async def _move_unwatched(self, assigned: AssignedQueue, offset: int) -> None:

@@ -15,8 +15,9 @@ from ordermq.model.message_queue import MessageQueue
 
 HOUSE = Path(ordermq.__file__).parent
 ROOMS = "client", "consumer", "producer"
-# Begins with what a field names: a queue or an address, a group, a topic, a broker.
-_NAMES_IT = re.compile(r"(group |topic |broker )?%s: ")
+# Begins with what a field names: a queue or an address, a group, a topic, a broker. Or is the whole
+# text of an error, which begins so.
+_NAMES_IT = re.compile(r"(group |topic |broker )?%s(: |$)")
 # The name of a pool of threads: none of the fields.
 _OTHER = {"%s: %s, %d run; queues wait for these (limits of memory, or of processes)"}
 
