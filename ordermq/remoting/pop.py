@@ -21,6 +21,7 @@ ORDERED = 999  # RocketMQ's POP_ORDER_REVIVE_QUEUE: the batch was popped in orde
 UNORDERED = 0  # any other queue in which a broker waits for the ends of leases
 ANY_QUEUE = -1
 MAX_POPPED = 32  # messages of one request, as RocketMQ's brokers allow
+FROM_FIRST, FROM_LAST = 0, 1  # start of a group without an offset, in a pop's initMode
 NORMAL = "0"  # kinds of topics in handles: the topic itself
 RETRIES = "1"  # what a group did not acknowledge in time, or gave back
 _SEPARATORS = {RETRIES: "_", "2": "+"}
@@ -49,7 +50,7 @@ class PopHeader(Header):
     poll_ms: int = ext_field("pollTime")  # how long the broker may hold the request
     # On the wall clock. RocketMQ's brokers refuse a request that is late by more than 500 ms.
     born_ms: int = ext_field("bornTime")
-    init_mode: int = ext_field("initMode")  # of a group without an offset; 0: first, 1: last
+    init_mode: int = ext_field("initMode")  # FROM_FIRST or FROM_LAST
     expression_type: str | None = ext_field("expType", default=None)
     expression: str | None = ext_field("exp", default=None)
     order: bool = False

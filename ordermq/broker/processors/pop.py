@@ -28,6 +28,7 @@ from ordermq.model.stored_message import StoredMessage, queue_offsets, split_rec
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
+    FROM_FIRST,
     MAX_POPPED,
     NORMAL,
     ORDERED,
@@ -47,7 +48,6 @@ from ordermq.remoting.pop import (
 )
 
 _LATE_MS = 500  # as RocketMQ's isTimeoutTooMuch
-_FROM_FIRST = 0  # of initMode
 MAX_INVISIBLE_MS = 7 * 24 * 3_600_000
 
 
@@ -182,7 +182,7 @@ def _look_into(
 
 def _first_offset(context: BrokerContext, header: PopHeader, log: QueueLog) -> int:
     """Return where a group without an offset starts, as RocketMQ's broker decides it."""
-    if header.init_mode == _FROM_FIRST or log.topic != header.topic:
+    if header.init_mode == FROM_FIRST or log.topic != header.topic:
         return log.min_offset  # messages to repeat were never skipped
     if context.config.new_groups_start_at_zero and log.min_offset == 0:
         return 0

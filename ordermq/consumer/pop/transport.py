@@ -21,6 +21,8 @@ from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
+    FROM_FIRST,
+    FROM_LAST,
     NORMAL,
     ORDERED,
     BatchAck,
@@ -35,7 +37,6 @@ from ordermq.remoting.pop import (
     real_topic,
 )
 
-_FROM_FIRST, _FROM_LAST = 0, 1
 _NEEDS_5 = "; consume_mode='pop' needs brokers of RocketMQ 5, use 'pull' with others"
 
 
@@ -216,7 +217,7 @@ class RemotingPop:
         self._full_group = wrapped(client.config.namespace, group)
         # Members store where a queue starts before they pop it; this is for a queue of a broker
         # that has lost that.
-        self._init_mode = _FROM_FIRST if from_first else _FROM_LAST
+        self._init_mode = FROM_FIRST if from_first else FROM_LAST
 
     async def turn(self, queue: MessageQueue) -> None:
         """Nothing: each queue is asked for by itself."""
