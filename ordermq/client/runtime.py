@@ -27,6 +27,7 @@ _log = logging.getLogger("ordermq.client")
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 _ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
 _HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
+_LAST_ROUNDS = 3  # of cancelling what still runs
 
 
 class Runtime(ProcessBound):
@@ -145,11 +146,15 @@ class Runtime(ProcessBound):
             raise StateError(
                 "blocking call on the I/O thread: use the async form of this method in callbacks"
             )
-        return _Call(self, work).result(timeout_s)
+        return _Call(self, lambda: work).result(timeout_s)
 
-    def complete(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """`call` of work that is done to its end, also after an exception in the caller."""
-        return _Call(self, work, is_completed=True).result(None)
+    def complete(self, begin: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """`call` of work that is done to its end, also after an exception in the caller.
+
+        Args: begin: makes the coroutine, on the I/O thread: of one that was made here, before an
+            exception of a signal handler, Python would say that it was never awaited.
+        """
+        return _Call(self, begin, is_completed=True).result(None)
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         """Start `work` on the I/O thread, from any thread.
@@ -229,13 +234,15 @@ class Runtime(ProcessBound):
             _log.error("I/O thread: user code asked it to exit; it goes on", exc_info=error)
 
     def _cancel_all(self) -> None:
-        # Their `finally` blocks must run, so the loop goes on until each task has ended.
-        remaining = asyncio.all_tasks(self.loop)
-        for task in remaining:
-            task.cancel()
-        if remaining:
-            self.loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
-        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        # Their `finally` blocks must run, so the loop goes on until each task has ended. More than
+        # once: what was posted last, and those blocks, may begin further ones.
+        for _ in range(_LAST_ROUNDS):
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            remaining = asyncio.all_tasks(self.loop)
+            for task in remaining:
+                task.cancel()
+            if remaining:
+                self.loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
 
 
 def _nothing() -> None: ...
@@ -253,10 +260,14 @@ class _Call(Generic[_T]):
     """
 
     def __init__(
-        self, runtime: Runtime, work: Coroutine[Any, Any, _T], *, is_completed: bool = False
+        self,
+        runtime: Runtime,
+        make: Callable[[], Coroutine[Any, Any, _T]],
+        *,
+        is_completed: bool = False,
     ) -> None:
         self._runtime = runtime
-        self._work = work
+        self._make = make
         self._is_completed = is_completed  # also if nobody waits any more
         self._task: asyncio.Task[_T] | None = None  # once the I/O thread has begun it
         self._is_given_up = False
@@ -278,8 +289,11 @@ class _Call(Generic[_T]):
                 self._done.wait(min(left_s, SIGNAL_CHECK_S))
         except BaseException:
             # Not only a time-out: after Ctrl-C nobody waits, either.
-            with contextlib.suppress(RuntimeError):
+            try:
                 self._runtime.post(self._begin if self._is_completed else self._give_up)
+            except RuntimeError:  # the thread has ended
+                if not self._is_completed:
+                    self._give_up()
             raise
         assert self._task is not None
         if self._task.cancelled():
@@ -290,7 +304,7 @@ class _Call(Generic[_T]):
 
     def _begin(self) -> None:
         if self._task is None and not self._is_given_up:
-            self._task = self._runtime.loop.create_task(self._work)
+            self._task = self._runtime.loop.create_task(self._make())
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[_T]) -> None:
@@ -302,7 +316,7 @@ class _Call(Generic[_T]):
     def _give_up(self) -> None:
         self._is_given_up = True
         if self._task is None:
-            self._work.close()  # else Python warns that it was never awaited
+            self._make().close()  # else Python warns that it was never awaited
         else:
             self._task.cancel()
 

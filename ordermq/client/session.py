@@ -198,7 +198,7 @@ class ClientSession(ProcessBound):
                         extra=log_fields(member=self.client_id),
                     )
                     return
-                self.runtime.complete(self.end())
+                self.runtime.complete(self.end)
         self.runtime.join()
 
     @property

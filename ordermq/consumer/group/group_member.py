@@ -753,12 +753,12 @@ class GroupMember(ProcessBound):
 
     def leave(self) -> None:
         """Give every queue up and leave the group's member list, until `rejoin`."""
-        self._runtime.complete(self._leave())
+        self._runtime.complete(self._leave)
 
     def rejoin(self) -> None:
         """End `leave`; nothing happens without one."""
         if self._has_left:
-            self._runtime.complete(self._rejoin())
+            self._runtime.complete(self._rejoin)
 
     # `_has_left` changes together with the rebalancer, on the I/O thread: a caller that is
     # interrupted has either done both or neither, and may call again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import subprocess
 import sys
 import threading
@@ -191,6 +192,42 @@ def test_what_still_runs_at_the_end_is_cancelled() -> None:
     runtime.call(start())
     runtime.release()
     assert ended.is_set()
+
+
+def test_what_begins_while_the_thread_ends_is_cancelled_too() -> None:
+    runtime, ended = Runtime.acquire(), list[str]()
+
+    async def endless(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+            if name == "first":
+                runtime.spawn(endless("second"), "second")
+                await asyncio.sleep(0)
+
+    async def start() -> None:
+        runtime.spawn(endless("first"), "first")
+        await asyncio.sleep(0)
+
+    runtime.call(start())
+    runtime.release()
+    assert ended == ["first", "second"]
+
+
+@pytest.mark.parametrize("is_completed", [False, True])
+def test_a_call_that_comes_too_late_leaves_no_coroutine_behind(is_completed: bool) -> None:
+    runtime = Runtime.acquire()
+    runtime.release()
+
+    async def work() -> None: ...
+
+    with pytest.raises(StateError):
+        if is_completed:
+            runtime.complete(work)
+        else:
+            runtime.call(work())
+    gc.collect()  # it says so of what nobody has awaited, and a warning fails the test
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), SystemExit(3)])
