@@ -381,6 +381,26 @@ def test_a_message_whose_listener_hangs_is_sent_back_and_its_late_result_ignored
     assert consumer.statistics["listener_errors"] == 0
 
 
+def test_a_close_without_the_end_of_a_batch_says_that_it_is_redelivered_not_of_locks(
+    producer: Producer, make_consumer: MakeConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
+        entered.set()
+        go_on.wait(DEADLINE_S)
+
+    producer.send(Message("orders", b"0"), sharding_key="k")
+    consumer = make_consumer(listen, concurrent=True)
+    consumer.start()
+    assert entered.wait(DEADLINE_S)
+    assert not consumer.close(0.05)
+    go_on.set()
+    (told,) = [text for text in caplog.messages if "closing with batches in progress" in text]
+    assert told.endswith("; what is not committed is redelivered")
+    assert "lock" not in told
+
+
 @pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("batch", [1, 5])
 def test_listeners_that_fail_and_hang_at_random_lose_nothing(

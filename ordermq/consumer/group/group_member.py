@@ -460,23 +460,30 @@ class GroupMember(ProcessBound):
 
     def _report_stuck(self) -> None:
         held = self._rebalancer.assigned()
+        # Without locks others may have the queues at once.
+        left = (
+            "their locks expire at the broker"
+            if self._locks.are_exclusive
+            else "what is not committed is redelivered"
+        )
         if running := ", ".join(str(item.queue) for item in held if item.is_running):
             _log.error(
-                "group %s: closing with batches in progress: %s; their locks are kept and expire "
-                "at the broker",
+                "group %s: closing with batches in progress: %s; %s",
                 self._group,
                 running,
+                left,
                 extra=self._fields(),
             )
         if waiting := ", ".join(str(item.queue) for item in held if not item.is_running):
             # No fault of a listener: the commit or the unlock got no answer, or nobody waits.
             _log.error(
-                "group %s: closing without handing over %s: %s; their locks expire at the broker",
+                "group %s: closing without handing over %s: %s; %s",
                 self._group,
                 waiting,
                 "a second close() or signal ended the wait"
                 if self._shutdown.is_hurried
                 else "the brokers did not answer in time",
+                left,
                 extra=self._fields(),
             )
 
