@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 
 from ordermq.admin.topics import Topics
 from ordermq.client.queue_scan import scan
@@ -70,6 +71,29 @@ class Redriven(Value):
     overtaken_by: int = 0
 
 
+@dataclass(slots=True)
+class _Sent:
+    """Outcome so far of sending letters of several queues again."""
+
+    letters: int = 0
+    keys: set[str] = field(default_factory=set)
+    # First offset of them in each queue they came from, and the end of each queue of these topics
+    # before any was sent, by the queues' names.
+    firsts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+
+    def note(self, letter: MessageView) -> None:
+        if (story := FailureStory.of(letter)) is not None and story.offset >= 0:
+            first = self.firsts.get(story.queue, story.offset)
+            self.firsts[story.queue] = min(first, story.offset)
+
+    @property
+    def overtaken_by(self) -> int:
+        firsts = self.firsts.items()
+        return sum(max(self.ends[name] - at - 1, 0) for name, at in firsts if name in self.ends)
+
+
 class DeadLetterTopics:
     """Reads and re-drives dead letters; on a caller's thread.
 
@@ -111,32 +135,25 @@ class DeadLetterTopics:
         """Send letters again, as `Admin.redrive` describes."""
         # The present ends: a letter that fails once more meanwhile comes back behind them.
         ends = self._client.call(self._topics.ends(dead_letter_topic(group)))
-        sent, keys, places = 0, set[str](), dict[str, int]()
-        # Before anything is sent: the letters themselves would count as messages behind them.
-        sources = self._client.call(self._sources(ends))
+        sent = _Sent()
+        if to_topic is not None:
+            self._client.call(self._learn_ends({to_topic}, sent))
         with self._open_producer() as producer:
             for queue, each in ends.items():
-                if sent != count:
-                    most = None if count is None else count - sent
-                    sent += self._redrive_queue(producer, queue, each, most, to_topic, keys, places)
-        overtaken_by = sum(
-            max(sources[name] - offset - 1, 0) for name, offset in places.items() if name in sources
-        )
+                if sent.letters != count:
+                    self._redrive_queue(producer, queue, each, count, to_topic, sent)
         waiting = self._client.call(self._look(group)).waiting
-        return Redriven(group, sent, len(keys), waiting, overtaken_by)
+        return Redriven(group, sent.letters, len(sent.keys), waiting, sent.overtaken_by)
 
-    async def _sources(self, ends: dict[MessageQueue, QueueEnds]) -> dict[str, int]:
-        """Return the present ends of the queues that waiting letters came from, by their names."""
-        topics = set[str]()
-        for queue, each in ends.items():
-            offset = await self._begin(queue, each)
-            letters = await self._read(queue, offset, each.end, _AT_ONCE)
-            topics |= {letter.topic for letter in letters if FailureStory.of(letter) is not None}
-        found: dict[str, int] = {}
-        for topic in topics:
+    async def _learn_ends(self, topics: set[str], sent: _Sent) -> None:
+        """Ask for the ends of topics, before a letter is sent to one: it would count as a message
+        behind the letters.
+        """
+        for topic in topics - sent.topics:
+            sent.topics.add(topic)
             with contextlib.suppress(RouteError):  # deleted: nothing is behind its letters
-                found |= {str(q): e.end for q, e in (await self._topics.ends(topic)).items()}
-        return found
+                ends = await self._topics.ends(topic)
+                sent.ends |= {str(queue): each.end for queue, each in ends.items()}
 
     def _redrive_queue(
         self,
@@ -145,20 +162,20 @@ class DeadLetterTopics:
         ends: QueueEnds,
         count: int | None,
         to_topic: str | None,
-        keys: set[str],
-        places: dict[str, int],
-    ) -> int:
-        call, sent = self._client.call, 0
+        sent: _Sent,
+    ) -> None:
+        call = self._client.call
         epoch = call(self._lock(queue))
         try:
             offset = call(self._begin(queue, ends))  # under the lock: nobody else moves it
-            while offset < ends.end and sent != count:
-                most = _AT_ONCE if count is None else min(_AT_ONCE, count - sent)
+            while offset < ends.end and sent.letters != count:
+                most = _AT_ONCE if count is None else min(_AT_ONCE, count - sent.letters)
                 letters = call(self._read(queue, offset, ends.end, most))
                 if not letters:
                     break
                 # All are made before the first is sent: one that cannot be stops nothing half-way.
                 events = [(_as_message(each, to_topic), each.sharding_key) for each in letters]
+                call(self._learn_ends({each.topic for each in letters}, sent))
                 done = 0
                 try:
                     # In the order of the queue, which is that in which each key's letters came.
@@ -169,16 +186,13 @@ class DeadLetterTopics:
                     if done:
                         offset = letters[done - 1].queue_offset + 1
                         call(self._commit(queue, offset, epoch))
-                sent += done
+                sent.letters += done
                 for letter in letters[:done]:
-                    if (story := FailureStory.of(letter)) is not None and story.offset >= 0:
-                        first = places.get(story.queue, story.offset)
-                        places[story.queue] = min(first, story.offset)
-                keys |= {letter.sharding_key for letter in letters if letter.sharding_key}
+                    sent.note(letter)
+                sent.keys |= {letter.sharding_key for letter in letters if letter.sharding_key}
                 call(self._lock(queue))
         finally:
             call(self._unlock(queue, epoch))
-        return sent
 
     async def _begin(self, queue: MessageQueue, ends: QueueEnds) -> int:
         """Return the offset of the first letter that was not sent again."""
