@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.events import History
 from tests.component.certificates import Authority, Certificate
+from tests.waiting import eventually as eventually
 
 DEADLINE_S = 40.0
 
@@ -53,16 +53,6 @@ class Seen:
         with self._changed:
             places = [(queue, offset) for queue, offset, _, _ in self.deliveries]
         return len(places) - len(set(places))
-
-
-def eventually(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Poll what only another process or thread can tell, with a deadline."""
-    end = time.monotonic() + deadline_s
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(f"not within {deadline_s} s: {what}")
-        pause.wait(0.005)
 
 
 @pytest.fixture(scope="session")

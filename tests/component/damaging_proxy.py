@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 
 import pytest
 
+from ordermq.config import RemotingConfig
 from ordermq.remoting.command import Command, Framer, encode
 from ordermq.remoting.dialer import Dialer
+from ordermq.remoting.tls import client_context
 
 Damage = Callable[[Command], None]
 Cut = Callable[[bytes], Sequence[bytes]]
@@ -112,3 +116,51 @@ def lead_through(proxy: CuttingProxy, target: str, monkeypatch: pytest.MonkeyPat
         return await connect(self, there, int(number))
 
     monkeypatch.setattr(Dialer, "open", redirected)
+
+
+class RandomCuts:
+    """Cuts bytes into pieces of sizes around those of a TLS record's head, and longer ones."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = random.Random(seed)
+
+    def __call__(self, data: bytes) -> list[bytes]:
+        pieces, at = [], 0
+        while at < len(data):
+            size = self._draw.choice((1, 4, 5, 6, 300, 5_000))
+            pieces.append(data[at : at + size])
+            at += size
+        return pieces
+
+
+class RandomFlips:
+    """Flips one bit of some of the long pieces: of answers to pulls, not of a handshake.
+
+    Args: share: of the long pieces.
+    Attributes: count: how many were changed.
+    """
+
+    def __init__(self, seed: int, share: float) -> None:
+        self._draw = random.Random(seed)
+        self._share = share
+        self.count = 0
+
+    def __call__(self, data: bytes) -> list[bytes]:
+        if len(data) < 3_000 or self._draw.random() >= self._share:
+            return [data]
+        self.count += 1
+        changed = bytearray(data)
+        changed[self._draw.randrange(len(data))] ^= 1 << self._draw.randrange(8)
+        return [bytes(changed)]
+
+
+def speak_tls_up_to(newest: ssl.TLSVersion, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients speak no newer TLS."""
+
+    def old_context(config: RemotingConfig) -> ssl.SSLContext | None:
+        context = client_context(config)
+        assert context is not None
+        context.maximum_version = newest
+        return context
+
+    monkeypatch.setattr("ordermq.client.connections.client_context", old_context)

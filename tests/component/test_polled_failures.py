@@ -36,13 +36,16 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+def subscribed(broker: EmbeddedBroker, **settings: Any) -> LitePullConsumer:
+    consumer = LitePullConsumer("g", name_servers=broker.name_servers, **SETTINGS | settings)
+    consumer.subscribe("orders")
+    return consumer
+
+
 def by_poll(
     broker: EmbeddedBroker, handle: Handle, is_over: Callable[[], bool], settings: dict[str, Any]
 ) -> Any:
-    consumer = LitePullConsumer(
-        "g", name_servers=broker.name_servers, ordered=True, **SETTINGS | settings
-    )
-    consumer.subscribe("orders")
+    consumer = subscribed(broker, ordered=True, **settings)
     with consumer:
         while not is_over():
             with consumer.poll(20) as batch:
@@ -54,10 +57,7 @@ def by_poll(
 def by_batches(
     broker: EmbeddedBroker, handle: Handle, is_over: Callable[[], bool], settings: dict[str, Any]
 ) -> Any:
-    consumer = LitePullConsumer(
-        "g", name_servers=broker.name_servers, ordered=True, **SETTINGS | settings
-    )
-    consumer.subscribe("orders")
+    consumer = subscribed(broker, ordered=True, **settings)
     with consumer:
         for batch in consumer.batches():
             with batch:
@@ -164,15 +164,13 @@ def test_a_stopped_poller_is_not_ready_and_goes_on_by_resume(
     producer: Producer, broker: EmbeddedBroker
 ) -> None:
     send_all(producer, numbered(20, keys=2))
-    consumer = LitePullConsumer(
-        "g",
-        name_servers=broker.name_servers,
+    consumer = subscribed(
+        broker,
         ordered=True,
         on_failure=DeadLetter(1, retry=QUICK),
         pause_after_dead_letters=2,
-        **SETTINGS | {"poll_batch_size": 1},
+        poll_batch_size=1,
     )
-    consumer.subscribe("orders")
     with consumer:
         while not consumer.statistics["dead_letter_stops"]:
             with consumer.poll(20) as batch:
@@ -194,8 +192,7 @@ def test_a_batch_is_done_at_the_end_of_its_block(
     producer: Producer, broker: EmbeddedBroker
 ) -> None:
     send_all(producer, numbered(4, keys=1))
-    consumer = LitePullConsumer("g", name_servers=broker.name_servers, ordered=True, **SETTINGS)
-    consumer.subscribe("orders")
+    consumer = subscribed(broker, ordered=True)
     with consumer:
         with consumer.poll(10_000) as batch:
             count = len(batch)
@@ -207,8 +204,7 @@ def test_what_is_no_failure_is_raised_and_the_batch_comes_again_at_once(
     producer: Producer, broker: EmbeddedBroker, error: type[BaseException]
 ) -> None:
     send_all(producer, numbered(4, keys=1))
-    consumer = LitePullConsumer("g", name_servers=broker.name_servers, ordered=True, **SETTINGS)
-    consumer.subscribe("orders")
+    consumer = subscribed(broker, ordered=True)
     with consumer:
         batch = consumer.poll(10_000)
         with pytest.raises(error), batch:
@@ -220,8 +216,7 @@ def test_what_is_no_failure_is_raised_and_the_batch_comes_again_at_once(
 
 def test_times_of_polls_have_units(producer: Producer, broker: EmbeddedBroker) -> None:
     send_all(producer, numbered(4, keys=1))
-    consumer = LitePullConsumer("g", name_servers=broker.name_servers, **SETTINGS)
-    consumer.subscribe("orders")
+    consumer = subscribed(broker)
     with consumer:
         batch = consumer.poll("10s")
         assert len(batch) == 4
@@ -234,14 +229,7 @@ def test_times_of_polls_have_units(producer: Producer, broker: EmbeddedBroker) -
 
 def test_a_stopped_queue_goes_on_by_resume(producer: Producer, broker: EmbeddedBroker) -> None:
     send_all(producer, numbered(4, keys=1))
-    consumer = LitePullConsumer(
-        "g",
-        name_servers=broker.name_servers,
-        ordered=True,
-        on_failure=Stop(1),
-        **SETTINGS | {"poll_batch_size": 1},
-    )
-    consumer.subscribe("orders")
+    consumer = subscribed(broker, ordered=True, on_failure=Stop(1), poll_batch_size=1)
     with consumer:
         while not consumer.statistics["batches_failed"]:
             with consumer.poll(20) as batch:
@@ -254,8 +242,7 @@ def test_a_stopped_queue_goes_on_by_resume(producer: Producer, broker: EmbeddedB
 
 def test_without_order_nothing_can_be_told(producer: Producer, broker: EmbeddedBroker) -> None:
     send_all(producer, numbered(4, keys=1))
-    consumer = LitePullConsumer("g", name_servers=broker.name_servers, **SETTINGS)
-    consumer.subscribe("orders")
+    consumer = subscribed(broker)
     with consumer:
         batch = consumer.poll(10_000)
         with pytest.raises(StateError, match="needs ordered=True"), batch:

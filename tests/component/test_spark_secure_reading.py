@@ -7,7 +7,6 @@ answer and signs each pull.
 from __future__ import annotations
 
 import contextlib
-import random
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +18,21 @@ import pytest
 from ordermq import Message, Producer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.session import ClientSession
-from ordermq.config import AccessPolicy, BrokerConfig, RemotingConfig
+from ordermq.config import AccessPolicy, BrokerConfig
 from ordermq.errors import BrokerError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.tls import client_context
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import queue_reader
 from ordermq.spark.source.offsets import resolve_snapshot
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from tests.component.certificates import Authority, Certificate
-from tests.component.damaging_proxy import CuttingProxy, lead_through
+from tests.component.damaging_proxy import (
+    CuttingProxy,
+    RandomCuts,
+    RandomFlips,
+    lead_through,
+    speak_tls_up_to,
+)
 
 COUNT = 1_000
 RANGES = [QueueRange("orders", "b", queue, 0, COUNT) for queue in (1, 2)]
@@ -89,25 +93,9 @@ def test_a_task_reads_its_queues_whole_through_records_in_pieces(
     monkeypatch: pytest.MonkeyPatch,
     newest: ssl.TLSVersion,
 ) -> None:
-    draw = random.Random(5)
-
-    def cut(data: bytes) -> list[bytes]:
-        pieces, at = [], 0
-        while at < len(data):
-            size = draw.choice((1, 4, 5, 6, 300, 5_000))
-            pieces.append(data[at : at + size])
-            at += size
-        return pieces
-
-    def old_context(config: RemotingConfig) -> ssl.SSLContext | None:
-        context = client_context(config)
-        assert context is not None
-        context.maximum_version = newest
-        return context
-
     with filled(of_server(server_certificate), tls=True, tls_ca_file=authority.file) as broker:
-        monkeypatch.setattr("ordermq.client.connections.client_context", old_context)
-        with CuttingProxy(broker.address, cut) as proxy:
+        speak_tls_up_to(newest, monkeypatch)
+        with CuttingProxy(broker.address, RandomCuts(5)) as proxy:
             lead_through(proxy, broker.address, monkeypatch)
             assert read(broker, tls="true", tls_ca_file=authority.file) == ALL
 
@@ -116,26 +104,15 @@ def test_records_that_were_damaged_on_the_way_are_read_again(
     server_certificate: Certificate, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_reader, "_RETRY_MS", 1)
-    draw = random.Random(3)
-    damaged = 0
-
-    def flip(data: bytes) -> list[bytes]:
-        nonlocal damaged
-        if len(data) < 3_000 or draw.random() < 0.7:  # of pulls, not of a handshake
-            return [data]
-        damaged += 1
-        changed = bytearray(data)
-        changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        return [bytes(changed)]
-
+    flips = RandomFlips(3, share=0.3)
     trusted = {"tls": "true", "tls_ca_file": authority.file, "reconnect_delay_ms": "1"}
     with (
         filled(of_server(server_certificate), tls=True, tls_ca_file=authority.file) as broker,
-        CuttingProxy(broker.address, flip) as proxy,
+        CuttingProxy(broker.address, flips) as proxy,
     ):
         lead_through(proxy, broker.address, monkeypatch)
         assert read(broker, **trusted, read_timeout_ms="60000") == ALL
-    assert damaged > 3
+    assert flips.count > 3
 
 
 def test_a_server_nobody_vouches_for_is_not_read(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import ssl
 import subprocess
@@ -16,13 +15,18 @@ import pytest
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.pull_connections import engine_obstacle
-from ordermq.config import BrokerConfig, RemotingConfig
+from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.errors import ConfigError, OrderMQError
-from ordermq.remoting.tls import client_context
 from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import Seen, assert_in_order, numbered
-from tests.component.damaging_proxy import CuttingProxy, lead_through
+from tests.component.damaging_proxy import (
+    CuttingProxy,
+    RandomCuts,
+    RandomFlips,
+    lead_through,
+    speak_tls_up_to,
+)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"], autouse=True)
@@ -153,27 +157,11 @@ def test_the_engine_pulls_in_order_through_records_in_pieces(
     batch: int,
     newest: ssl.TLSVersion,
 ) -> None:
-    draw = random.Random(batch)
-
-    def cut(data: bytes) -> list[bytes]:
-        pieces, at = [], 0
-        while at < len(data):
-            size = draw.choice((1, 4, 5, 6, 300, 5_000))
-            pieces.append(data[at : at + size])
-            at += size
-        return pieces
-
-    def old_context(config: RemotingConfig) -> ssl.SSLContext | None:
-        context = client_context(config)
-        assert context is not None
-        context.maximum_version = newest
-        return context
-
-    monkeypatch.setattr("ordermq.client.connections.client_context", old_context)
+    speak_tls_up_to(newest, monkeypatch)
     tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file}
     with Producer("p", name_servers=broker.name_servers, **tls) as producer:
         producer.send_many(numbered(1_000))
-    with CuttingProxy(broker.address, cut) as proxy:
+    with CuttingProxy(broker.address, RandomCuts(batch)) as proxy:
         lead_through(proxy, broker.address, monkeypatch)
         consumer = PushConsumer(
             "g",
@@ -194,22 +182,11 @@ def test_the_engine_pulls_in_order_through_records_in_pieces(
 def test_records_that_were_damaged_on_the_way_end_the_connection_and_lose_nothing(
     broker: EmbeddedBroker, authority: Authority, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damaged = 0
-    draw = random.Random(3)
-
-    def flip(data: bytes) -> list[bytes]:
-        nonlocal damaged
-        if len(data) < 3_000 or draw.random() < 0.5:  # of pulls, not of a handshake
-            return [data]
-        damaged += 1
-        changed = bytearray(data)
-        changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-        return [bytes(changed)]
-
+    flips = RandomFlips(3, share=0.5)
     tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file}
     with Producer("p", name_servers=broker.name_servers, **tls) as producer:
         producer.send_many(numbered(2_000))
-    with CuttingProxy(broker.address, flip) as proxy:
+    with CuttingProxy(broker.address, flips) as proxy:
         lead_through(proxy, broker.address, monkeypatch)
         consumer = PushConsumer(
             "g",
@@ -223,7 +200,7 @@ def test_records_that_were_damaged_on_the_way_end_the_connection_and_lose_nothin
         consumer.orderly(seen.take)
         with consumer:
             seen.wait_for(lambda all: len({each[:2] for each in all}) == 2_000, "every message")
-    assert damaged > 3
+    assert flips.count > 3
     for key in range(10):
         got = [int(body) for body in seen.bodies_of(f"k{key}")]
         assert list(dict.fromkeys(got)) == list(range(key, 2_000, 10))

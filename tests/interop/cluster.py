@@ -6,11 +6,8 @@ import contextlib
 import json
 import re
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
@@ -18,22 +15,13 @@ from ordermq.remoting.bodies import TopicRoute
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient
+from tests.waiting import eventually as eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
 # A third of the usual times, as ci/interop.sh tells the brokers theirs: 20 s instead of 60 s.
 LOCK_MAX_LIVE_MS = 10_000
 LOCK_INTERVAL_MS = 6_000
-
-
-def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Ask until it is so; what only another process can tell. Fails after the deadline."""
-    end = time.monotonic() + deadline_s
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s} s: {what}")
-        pause.wait(0.02)
 
 
 class Cluster:

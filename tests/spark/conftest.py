@@ -6,8 +6,6 @@ import contextlib
 import os
 import sqlite3
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.spark.versions import Feature, is_before
 from tests.spark.legs import LONG, OLDEST
+from tests.waiting import eventually as eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
@@ -57,16 +56,6 @@ def needs(feature: Feature) -> pytest.MarkDecorator:
     """Skip a test on a Spark that is too old for what it tests."""
     since = ".".join(map(str, feature.since))
     return pytest.mark.skipif(is_before(feature.since), reason=f"needs Spark {since}")
-
-
-def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Poll what only another process or thread can tell, with a deadline."""
-    end = time.monotonic() + deadline_s
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(f"not within {deadline_s} s: {what}")
-        pause.wait(0.02)
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,7 @@ import pytest
 
 from ordermq.errors import ConfigError
 from ordermq.events import EventType, GuardedRecorder, History, NoHistory
-
-
-def eventually(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
+from tests.waiting import eventually
 
 
 @pytest.fixture
