@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from ordermq import (
 )
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.broker_api import BrokerApi
+from ordermq.consumer.dispatch.worker_pool import stack_of_thread
 from ordermq.consumer.fetch.life_watch import LifeWatch
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.core import RecordWriter
@@ -460,3 +463,29 @@ def test_a_queue_that_has_become_idle_is_committed_long_before_the_interval(
     with make_consumer(seen.take, concurrent=concurrent, commit_interval_ms=600_000):
         seen.wait_for_count(20)
         eventually(lambda: committed(broker) == 20, "its lag is 0")
+
+
+def test_an_exception_that_comes_to_an_idle_thread_of_listeners_stops_nothing(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, caplog: Any
+) -> None:
+    """Libraries limit the time of a function so; theirs may come when the call has just ended."""
+    got: list[bytes] = []
+    threads: list[int] = []
+
+    def listener(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        threads.append(threading.get_ident())
+        got.extend(bytes(message.body) for message in messages)
+
+    def is_idle(count: int) -> bool:
+        return len(got) == count and "in _sleep" in stack_of_thread(threads[-1])
+
+    with make_consumer(listener):
+        for number in range(20):
+            producer.send(Message("orders", b"%d" % number), sharding_key="k")
+            eventually(partial(is_idle, number + 1), "an idle thread")
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(threads[-1]), ctypes.py_object(KeyboardInterrupt)
+            )
+        eventually(lambda: len(got) == 20, "all messages")
+    assert got == [b"%d" % number for number in range(20)]
+    assert "got KeyboardInterrupt between two calls; it goes on" in caplog.text

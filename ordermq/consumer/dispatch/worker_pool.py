@@ -111,10 +111,15 @@ def pool_for(
 class _Worker:
     """A thread of the pool; guarded by the pool's lock, except where its own thread reads."""
 
-    __slots__ = ("ident", "is_ended", "is_quick", "is_watching", "is_woken", "since_ns", "wake")
+    __slots__ = (
+        "ident", "is_ended", "is_quick", "is_watching", "is_woken", "shaken_by", "since_ns",
+        "taken", "wake",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.ident = 0
+        self.taken: object = None  # a queue that it takes, and has not begun to serve
+        self.shaken_by: BaseException | None = None  # came between two runs
         self.is_woken = False  # woken for a waiting queue, whichever worker is primary
         self.is_quick = True  # by its last report
         self.is_watching = False  # woken because a queue may be ready
@@ -350,9 +355,21 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         worker.ident = threading.get_ident()
         self._workers[worker.ident] = worker
         while True:
+            try:
+                return self._serve_until_end(worker)
+            except BaseException as error:  # noqa: BLE001 - logged
+                # Sent to this thread by PyThreadState_SetAsyncExc, as libraries do for a time limit
+                # of a listener, and too late: it comes when the thread wakes up for other work.
+                worker.shaken_by = error
+
+    def _serve_until_end(self, worker: _Worker) -> None:
+        while True:
+            if worker.shaken_by is not None:
+                self._settle(worker, worker.shaken_by)
             assigned = self._next(worker)
             if assigned is not None:
                 worker.since_ns = self._clock_ns()
+                worker.taken = None
                 # `run` handles its own errors. Should that fail, too, this thread must go on: it
                 # may be the primary one, and every queue of the consumer waits for that.
                 try:
@@ -367,6 +384,27 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 return
             else:
                 self._sleep(worker)
+
+    def _settle(self, worker: _Worker, error: BaseException) -> None:
+        """Put right what an exception between two runs may have left half done."""
+        with self._lock:
+            if worker in self._idle:
+                self._idle.remove(worker)
+            if worker is self._watcher:
+                self._watcher = None
+            worker.wake.acquire(blocking=False)  # it may have been roused, or not
+            taken = cast(Queue | None, worker.taken)
+            if taken is not None and taken not in self._work:
+                self._work.appendleft(taken)
+            worker.taken = None
+            # Whatever it was woken for, it looks for it now.
+            worker.is_woken = worker.is_watching = True
+            worker.shaken_by = None
+        _log.warning(
+            "%s: a thread of listeners got %s between two calls; it goes on",
+            self._name,
+            type(error).__name__,
+        )
 
     def _sleep(self, worker: _Worker) -> None:
         """Sleep until `_rouse`; one of the idle workers also until there is a ready queue."""
@@ -398,12 +436,15 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             if self._work and (is_primary or worker.is_woken or not worker.is_quick):
                 worker.is_woken = False
                 self._steps += is_primary
-                assigned = self._work.popleft()
+                # Noted before it is taken out: an exception in between must not lose it.
+                assigned = worker.taken = self._work[0]
+                self._work.popleft()
                 self._schedule_check()
                 return assigned
             ready = self._next_ready() if is_primary or worker.is_watching else None
             worker.is_watching = False
             if ready is not None:
+                worker.taken = ready
                 self._primary = worker
                 self._steps += 1
                 self._schedule_check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import random
 import sys
@@ -468,3 +469,18 @@ def test_without_an_engine_the_thread_sleeps_until_a_submit() -> None:
     for _ in range(3):
         assert pool.give_quick(Work(QUICK_NS)).started.wait(WAIT_S)
     pool.end()
+
+
+def test_an_exception_that_comes_to_an_idle_thread_loses_no_work() -> None:
+    pool = Pool(2)
+    first = pool.give_quick(Work())
+    for _ in range(20):
+        wait_until(lambda: len(pool._idle) == 1)
+        sent = ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(first.thread), ctypes.py_object(KeyboardInterrupt)
+        )
+        assert sent == 1
+        work = pool.give_quick(Work())
+        wait_until(work.started.is_set)
+        assert work.thread == first.thread
+    assert pool.close(WAIT_S)
