@@ -13,7 +13,7 @@ import click
 import orjson
 
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
-from ordermq.cli.output import EXIT_CODES, fail, note, progress_bar
+from ordermq.cli.output import EXIT_CODES, fail, fail_to_write, note, progress_bar
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.push_consumer import PushConsumer
@@ -92,6 +92,8 @@ def consume(
         handed_over = _run(consumer, printer, timeout)
     if not as_json:
         note(f"{printer.printed:,} messages printed and committed")
+    if printer.error is not None:
+        fail_to_write(printer.error)
     if count is not None and printer.printed < count:
         fail(f"stopped after {printer.printed:,} of {count:,} messages")
     if not handed_over:
@@ -135,6 +137,7 @@ class _Printer:
         self._format = _json_line if as_json else _text_line
         self._moved = threading.Event()
         self.printed = 0
+        self.error: OSError | None = None  # of the output
 
     def __call__(self, messages: Sequence[MessageView], context: ConsumeContext) -> int:
         """Print messages; return how many were printed: only those are committed."""
@@ -145,8 +148,11 @@ class _Printer:
                 break
             try:
                 click.echo(self._format(message, context))
-            except BrokenPipeError:  # the reader of a pipe, such as `| head`, has exited
+            except (
+                OSError
+            ) as error:  # a full disk; or the reader of a pipe, as `| head`, has exited
                 self._left = 0
+                self.error = None if isinstance(error, BrokenPipeError) else error
                 self._consumer.stop()
                 break
             done += 1

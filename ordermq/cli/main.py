@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ _COMMANDS = {
     "audit": ("audit", "audit_command", "Check recorded histories for order, loss and duplicates."),
     "demo": ("demo", "demo", "Kill consumers and the broker during a run, and check the order."),
 }  # fmt: skip
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _INSTALL = "the command line needs click and rich: pip install 'ordermq[cli]'"
 
 
@@ -96,6 +98,13 @@ class _Commands(click.Group):
                 if received:
                     raise KeyboardInterrupt from None
                 raise
+            except OSError as error:
+                # Without a name: of stdout. Where its reader has exited, click ends the command.
+                if error.filename is not None or error.errno not in _NO_ROOM:
+                    raise
+                from ordermq.cli.output import fail_to_write
+
+                fail_to_write(error)
 
 
 @click.command(

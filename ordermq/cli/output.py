@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -270,6 +272,13 @@ def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     """Print an error to stderr and exit."""
     err.print(f"[bold red]error[/]: {_escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(code)
+
+
+def fail_to_write(error: OSError) -> NoReturn:
+    """End a command whose output cannot be written, without another attempt at its exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    fail(f"the output cannot be written ({error.strerror}): free space, or send it elsewhere")
 
 
 def note(message: str) -> None:

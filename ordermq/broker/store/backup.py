@@ -101,9 +101,13 @@ def _copy(
         os.replace(partial, target)
         _sync_folder(target)
     except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"{source} could not be copied to {target} ({error})") from error
+        raise StoreError(
+            f"{source} could not be copied to {target} ({error}): free space on that disk, or "
+            "check the permissions of its folder"
+        ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        for suffix in ("", "-journal"):  # SQLite leaves the second on a full disk
+            Path(f"{partial}{suffix}").unlink(missing_ok=True)
 
 
 def _mark_as_back_up(copy: sqlite3.Connection) -> None:

@@ -46,6 +46,7 @@ class OutputStream:
         self._tell = tell
         self._on_broken_pipe = on_broken_pipe
         self._dropped_now = 0  # lines, since it was read last
+        self._is_failing = False  # the last write was refused, and that is told
         self._writer: BackgroundWriter[bytes] = BackgroundWriter(
             f"ordermq-{name}", self._write_all, _MOST_WAITING, idle_s=1.0
         )
@@ -79,10 +80,19 @@ class OutputStream:
             while rest:
                 try:
                     rest = rest[os.write(self._file, rest[:_PIECE]) :]
+                    self._is_failing = False
                 except BlockingIOError:  # whoever shares it has set it to non-blocking
                     select.select([], [self._file], [])
-        except OSError:
+        except BrokenPipeError:
             self._on_broken_pipe()
+        except OSError as error:  # a full disk: perhaps it has room again for the next lines
+            self.dropped_lines += bytes(rest).count(b"\n")
+            if not self._is_failing:
+                self._is_failing = True
+                self._tell(
+                    f"{self._name} cannot be written ({error.strerror}): lines are dropped and "
+                    "counted until it can"
+                )
 
 
 class RunOutput:

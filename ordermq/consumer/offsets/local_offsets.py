@@ -76,7 +76,7 @@ class OffsetFile(ProcessBound):
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._backup = path.with_name(path.name + ".bak")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,16 +95,16 @@ class OffsetFile(ProcessBound):
 
         Raises: OSError: the old content stands.
         """
-        fresh = self._path.with_name(self._path.name + ".new")
+        fresh = self.path.with_name(self.path.name + ".new")
         # Written beside, synced, then renamed: no crash leaves a half-written file behind a name
         # that is read.
         with open(fresh, "wb", opener=open_private) as file:
             file.write(to_text(offsets))
             file.flush()
             os.fsync(file.fileno())
-        if self._path.exists():
-            os.replace(self._path, self._backup)
-        os.replace(fresh, self._path)
+        if self.path.exists():
+            os.replace(self.path, self._backup)
+        os.replace(fresh, self.path)
         self.offsets = dict(offsets)
 
     def close(self) -> None:
@@ -123,14 +123,14 @@ class OffsetFile(ProcessBound):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StateError(
-                f"{self._path} belongs to another running member: each broadcasting member of a "
+                f"{self.path} belongs to another running member: each broadcasting member of a "
                 "host needs an instance_name of its own, the same at each start"
             ) from None
 
     def _read(self) -> dict[MessageQueue, int]:
         # The backup is the content before the last write: a few messages are delivered again.
         problems = []
-        for path in (self._path, self._backup):
+        for path in (self.path, self._backup):
             try:
                 with open(path, encoding="utf-8", opener=open_existing) as file:
                     return from_text(file.read())
@@ -177,7 +177,9 @@ class LocalOffsets:
                     # Callers still waiting have handed in some of these: they must try them again.
                     self._waiting = waiting | self._waiting
                     raise StoreError(
-                        f"{queue}: offset {offset} was not written to the offset file: {error}"
+                        f"{queue}: offset {offset} was not written to {self._file.path} "
+                        f"({error.strerror or error}): free space on its disk, or check its "
+                        "permissions"
                     ) from error
 
     def close(self) -> None:
