@@ -349,7 +349,8 @@ class Accumulator:
         try:
             await self._routing.learn(self._routes, request.topic)
             if self._routing.runs_user_code:  # it may be slow: every client shares this thread
-                await asyncio.to_thread(self._choose, request)
+                # No signal handler runs there, so whatever is raised is the selector's.
+                await asyncio.to_thread(self._choose, request, (BaseException,))
             else:
                 self._choose(request)
         except Exception as error:  # noqa: BLE001 - raised where the receipt is read

@@ -80,3 +80,27 @@ def test_a_hook_that_raises_leaves_nobody_waiting(
         batch = [Message("orders", b"x")] * 5
         assert len(producer.send_batch(batch, sharding_key="k0")) == 5
     assert producer.hook_errors == 35
+
+
+@pytest.mark.parametrize("is_route_known", [False, True])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
+def test_whatever_a_selector_raises_is_raised_by_its_send(
+    broker: EmbeddedBroker, error: type[BaseException], is_route_known: bool
+) -> None:
+    """It was called again and again while the route was unknown, and `send` did not return."""
+    calls: list[object] = []
+
+    def select(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
+        if key == "raises":
+            calls.append(key)
+            raise error
+        return queues[0]
+
+    with Producer("p", name_servers=broker.name_servers, selector=select) as producer:
+        if is_route_known:
+            producer.send(Message("orders", b"warm"))
+            producer.queues("orders")
+        with pytest.raises(error):
+            producer.send(Message("orders", b"x"), sharding_key="raises")
+        assert producer.send(Message("orders", b"y"), sharding_key="k").queue_offset >= 0
+    assert calls == ["raises"]
