@@ -2,9 +2,9 @@
 # Run benchmarks and store each result in bench/results, with the machine it was measured on.
 #   ci/bench.sh core          the native core, alternating with its peers, then all its operations
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
-#   ci/bench.sh end_to_end    compared with other clients on RocketMQ: catch-up, sends, latency,
+#   ci/bench.sh end_to_end    compared with other clients on RocketMQ: catch-up, gRPC, sends, latency,
 #                             hand-off; on the embedded broker: catch-up, batch shape, hand-off,
-#                             take-over; many queues, processes, start (55 minutes)
+#                             take-over; many queues, processes, start (65 minutes)
 #   ci/bench.sh targets       those with a row among the targets of docs/benchmarks.md, at sizes that
 #                             take 30 minutes in all on a quiet machine: catch-up from RocketMQ 6 (the
 #                             Go client needs Go, the Rust client Cargo, and its first build 5 to
@@ -56,7 +56,7 @@ core() {
 }
 
 end_to_end() {
-    for name in rocketmq send latency catch_up shape produce lanes queues processes start \
+    for name in rocketmq grpc send latency catch_up shape produce lanes queues processes start \
         hand_off take_over; do
         end_to_end_of "$name"
     done

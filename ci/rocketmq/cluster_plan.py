@@ -14,6 +14,9 @@ from elections import BROKER, replicated
 from proxy import PROXY, proxy_plan, with_proxy
 
 PORTS = range(20_000, 32_000)  # below what systems hand out to outgoing connections
+# A limit, not a size. Where 256 MiB were used up, the threads of a broker's timers waited for
+# memory, and messages whose leases had ended came minutes later, or not at all.
+_DIRECT_MIB = 1024
 BROKER_SETTINGS = {  # small sizes, for a laptop; --set and --properties override them
     "brokerClusterName": "DefaultCluster",
     "brokerIP1": "127.0.0.1",
@@ -30,7 +33,7 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
     """Return the plan of each part by its name; chooses the ports."""
     ports = free_ports()
     heap = options.heap
-    broker_java = [f"-Xms{heap // 2}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={heap}m"]
+    broker_java = [f"-Xms{heap // 2}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={_DIRECT_MIB}m"]
     name_server_port = next(ports)
     name_server = f"127.0.0.1:{name_server_port}"
     plan: dict[str, dict[str, Any]] = {

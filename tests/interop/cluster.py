@@ -165,6 +165,6 @@ class Cluster:
 
     def _script(self, command: str, *arguments: str) -> str:
         line = ["ci/rocketmq.sh", command, self.version, f"--folder={self.folder}", *arguments]
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, f"{' '.join(line)}\n{done.stderr}"
         return done.stdout

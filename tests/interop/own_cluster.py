@@ -32,5 +32,5 @@ def own_cluster(version: str, folder: Path, *options: str, **settings: str) -> I
 
 def _rocketmq(*arguments: str) -> None:
     line = ["ci/rocketmq.sh", *arguments]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr

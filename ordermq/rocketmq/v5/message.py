@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ordermq.model import properties as props
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -96,7 +97,7 @@ class Message:
             born_host=view.born_host,
             born_timestamp=view.born_timestamp_ms,
             delivery_attempt=view.reconsume_times + 1,
-            properties=dict(view.properties),
+            properties=props.of_the_user(view.properties),
             _keys=set(view.keys),
         )
         return message
