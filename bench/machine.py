@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,8 @@ def run_json(
     timeout_s: float = 600,
     *,
     package: Path | None = None,
+    python: str = sys.executable,
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run a peer (see bench/peers/README.md); return its JSON line, with `peak_mib` of memory.
 
@@ -105,14 +107,16 @@ def run_json(
 
     Args:
         package: a folder with another `ordermq` to run instead of this checkout's.
+        python: the interpreter.
+        variables: of its environment, besides ours.
     """
-    command = [sys.executable, "-m", module, *map(str, arguments)]
+    command = [python, "-m", module, *map(str, arguments)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         text=True,
         cwd=package or ROOT,
-        env=environment(package),
+        env=environment(package) | dict(variables or {}),
     )
     deadline = threading.Timer(timeout_s, process.kill)
     deadline.start()

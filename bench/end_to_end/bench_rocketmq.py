@@ -75,14 +75,18 @@ def rocketmq_processes(version: str, *options: str) -> Iterator[dict[str, Part]]
         where = [version, "--folder", str(Path(folder) / "rocketmq")]
         subprocess.run([script, "up", *where, "--heap", "1024", *options], check=True)
         try:
-            status = subprocess.run(
-                [script, "status", *where], check=True, stdout=subprocess.PIPE, text=True
-            )
-            rows = (line.split("\t") for line in status.stdout.splitlines())
-            # The last column begins "pid 123, ready".
-            yield {name: Part(address, int(told[4:].split(",")[0])) for name, address, told in rows}
+            yield running_parts(version, Path(folder) / "rocketmq")
         finally:
             subprocess.run([script, "down", *where], check=True)
+
+
+def running_parts(version: str, folder: Path) -> dict[str, Part]:
+    """Return the parts of a RocketMQ that runs in a folder of ci/rocketmq.sh."""
+    command = [str(ROOT / "ci" / "rocketmq.sh"), "status", version, "--folder", str(folder)]
+    status = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    rows = (line.split("\t") for line in status.stdout.splitlines())
+    # The last column begins "pid 123, ready".
+    return {name: Part(address, int(told[4:].split(",")[0])) for name, address, told in rows}
 
 
 def measure(version: str, rounds: int, messages: int, clients: Sequence[str]) -> dict[str, Any]:
