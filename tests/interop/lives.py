@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from ordermq import LitePullConsumer, Message, Producer, PullConsumer, PushConsumer
@@ -32,6 +33,7 @@ DEADLINE_S = 60.0
 MARK_S = 1.0  # a member looks at the queue after the first messages of a life
 LIFE_DEADLINE_S = 180.0  # over the longest time between two looks of an idle queue
 POLL_MS = 100
+TOPICS = 4  # that have their lives at the same time: most of a life is waiting for the next look
 
 
 class Delivered:
@@ -210,8 +212,28 @@ def not_delivered(delivered: Delivered, sent: Sequence[bytes], life: int) -> int
 
 
 def lives(name_servers: str, count: int) -> list[str]:
-    """Delete a topic and make it anew under live members and a producer; a line per kind."""
-    draw, pause = random.Random(count), threading.Event()
+    """Let some topics have so many lives together, each under its own members; a line per kind."""
+    shares = [share for n in range(TOPICS) if (share := len(range(n, count, TOPICS)))]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        runs = list(pool.map(partial(lives_of_topic, name_servers), range(len(shares)), shares))
+    lines = []
+    for kind in KINDS:
+        sent, repeated, missing = (
+            sum(column) for column in zip(*(run[kind] for run in runs), strict=True)
+        )
+        lines.append(
+            f"lives\t{kind}\t{count} times, {len(shares)} topics\tsent {sent}\t"
+            f"repeated {repeated}\tmissing {missing}"
+        )
+    return lines
+
+
+def lives_of_topic(name_servers: str, seed: int, count: int) -> dict[str, tuple[int, int, int]]:
+    """Delete a topic and make it anew under live members and a producer.
+
+    Returns: messages sent, repeated and missing, by kind of consumer.
+    """
+    draw, pause = random.Random(seed), threading.Event()
     topic = made_topic(name_servers, 2)
     delivered = {kind: Delivered() for kind in KINDS}
     members = [
@@ -256,18 +278,14 @@ def lives(name_servers: str, count: int) -> list[str]:
             for kind, number in lost.items():
                 missing[kind] += number
             sys.stderr.write(
-                f"life {life + 1} of {count}: {len(sent)} sent so far, missing "
+                f"{topic}: life {life + 1} of {count}: {len(sent)} sent so far, missing "
                 f"{sum(missing.values())}, {time.monotonic() - started:.0f} s\n"
             )
             pause.wait(MARK_S)
             admin.delete_topic(topic)
             pause.wait(draw.choice((0.0, 0.1, 1.0)))
             admin.create_topic(topic, queues=2)
-    return [
-        f"lives\t{kind}\t{count} times\tsent {len(sent)}\trepeated {delivered[kind].repeated()}\t"
-        f"missing {missing[kind]}"
-        for kind in KINDS
-    ]
+    return {kind: (len(sent), delivered[kind].repeated(), missing[kind]) for kind in KINDS}
 
 
 def main() -> int:
