@@ -1,10 +1,10 @@
 """Measure Spark's connector to Kafka and ordermq, alternated: python -m bench.spark.kafka.
 
 The same messages are stored in Kafka, in RocketMQ and in the embedded broker: bodies of 100 bytes,
-keys drawn from a Zipf distribution, eight partitions or queues. One Spark session reads them by
-turns, and writes the same rows back. CPU time is that of the program, the JVM and all Python
-workers; the broker's own is counted apart. Needs Java 17 and Maven. Writes
-bench/results/spark_kafka.json.
+a tag, which is a header in Kafka, keys drawn from a Zipf distribution, eight partitions or queues.
+One Spark session reads them by turns, and writes the same rows back. CPU time is that of the
+program, the JVM and all Python workers; the broker's own is counted apart. Needs Java 17 and Maven.
+Writes bench/results/spark_kafka.json.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ QUEUES = 8
 KEYS = 20_000
 TOPIC = "orders"
 WRITTEN = "scored"
+TAG = "paid"
 SEED = 20_261_126
 KAFKA = f"Kafka {VERSION}"
 REAL = f"ordermq, RocketMQ {ROCKETMQ}"
@@ -105,12 +106,14 @@ def fill_kafka(spark: SparkSession, broker: Kafka, sent: pd.DataFrame) -> None:
     """Store the messages in Kafka, by its connector."""
     broker.create_topic(TOPIC, QUEUES)
     to = {"kafka.bootstrap.servers": broker.address, "topic": TOPIC}
+    tag = F.struct(F.lit("tags").alias("key"), F.lit(TAG.encode()).alias("value"))
     spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", "true")  # else a row at a time
     for first in range(0, len(sent), FILL_ROWS):
         frame = spark.createDataFrame(sent[first : first + FILL_ROWS]).select(
             "key",
             F.lit(b"x" * BODY_BYTES).alias("value"),
             F.col("queue").cast("int").alias("partition"),
+            F.array(tag).alias("headers"),
         )
         frame.write.format("kafka").options(**to).mode("append").save()
 
@@ -120,7 +123,7 @@ def fill(address: str, sent: pd.DataFrame) -> None:
     with Admin(address) as admin:
         admin.create_topic(TOPIC, QUEUES)
     body = b"x" * BODY_BYTES
-    events = ((Message(TOPIC, body, tags="paid"), key) for key in sent["key"])
+    events = ((Message(TOPIC, body, tags=TAG), key) for key in sent["key"])
     with Producer("fill", name_servers=address) as producer:
         for _ in producer.send_stream(events, max_in_flight=4_096):
             pass
