@@ -37,14 +37,13 @@ import logging
 import os
 import stat
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
 import orjson
 
+from ordermq import core
 from ordermq.background_writer import BackgroundWriter
 from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
@@ -52,8 +51,8 @@ from ordermq.errors import ConfigError
 from ordermq.private_files import open_private
 
 _log = logging.getLogger("ordermq.events")
-# Events, and offsets in them, that wait for a disk: a minute of a busy member, some 100 MB.
-_MOST_WAITING = 1_000_000
+_MOST_WAITING_BYTES = 100_000_000  # of lines that wait for a disk: a minute of a busy member
+_MOST_WRITES = 1_000  # that wait: far more than there ever are, as one takes all lines
 _WAIT_S = 1.0
 _WRITER_IDLE_S = 1.0  # a thread per line would cost more than the line
 
@@ -101,6 +100,10 @@ class Recorder(Protocol):
     def enabled(self) -> bool:
         """False if recording does nothing, so that callers need not collect the members."""
 
+    @property
+    def lines(self) -> core.contract.EventLines | None:
+        """Lines that native code may add to; None if `record` has to get each event."""
+
     def record(self, event: EventType, **members: Member) -> None:
         """Append one event with its members."""
 
@@ -121,6 +124,7 @@ class NoHistory:
     """Recorder that drops all events."""
 
     enabled = False
+    lines = None
 
     def __init__(self) -> None:
         self.on_error: Callable[[BaseException], object] = _unheard
@@ -135,11 +139,12 @@ class NoHistory:
         return None
 
 
-def _encoded(line: dict[str, Any]) -> bytes:
+def members_of(line: dict[str, Any]) -> bytes:
+    """Return the members of a line as JSON, without the braces of the object."""
     try:
-        return orjson.dumps(line)
+        return orjson.dumps(line)[1:-1]
     except TypeError:  # a name that is no Unicode, such as a file's in an error, is escaped
-        return json.dumps(line, separators=(",", ":")).encode()
+        return json.dumps(line, separators=(",", ":")).encode()[1:-1]
 
 
 class History(Closing):
@@ -168,14 +173,12 @@ class History(Closing):
 
         self.path = Path(path)
         self.process = process
-        self._lock = threading.Lock()
-        self._sequence = 0
+        self._lock = threading.Lock()  # of lines that are written at once: they keep their order
         self._is_end_told = False
         self._is_torn = False  # the last line is incomplete: the disk was full
         self.on_error: Callable[[BaseException], object] = _unheard
-        self._waiting: deque[dict[str, Any]] = deque()  # for the thread that writes
-        self._waiting_size = 0
-        self._is_woken = False  # that thread will look at them
+        begin = orjson.dumps({"p": process, "seq": 0})[:-2]  # of each line, up to its number
+        self._waiting = core.EventLines(begin, CLOCK_ID, _MOST_WAITING_BYTES, self._wake)
         self._writer: BackgroundWriter[None] | None = None
         self._is_stalled = False  # it was waited for in vain
         try:
@@ -202,55 +205,54 @@ class History(Closing):
             self.record(EventType.OPEN)
         if in_background:  # from now on
             self._writer = BackgroundWriter(
-                "ordermq-history", self._write_waiting, _MOST_WAITING, idle_s=_WRITER_IDLE_S
+                "ordermq-history", self._write_waiting, _MOST_WRITES, idle_s=_WRITER_IDLE_S
             )
+
+    @property
+    def lines(self) -> core.contract.EventLines | None:
+        return None if self._writer is None else self._waiting
 
     def record(self, event: EventType, **members: Member) -> None:
         always = _QUEUE if "queue" in members else _NONE
-        size = 1 + len(members.get("offs", ()))  # type: ignore[arg-type]
-        line = {"p": self.process, "seq": 0, "t": 0, "type": event.value, **always, **members}
-        with self._lock:  # as short as can be: all listeners meet here
-            if self._file < 0:
-                return
-            line["seq"] = self._sequence
-            line["t"] = time.clock_gettime_ns(CLOCK_ID)
-            self._sequence += 1
-            if self._writer is None:
+        line = members_of({"type": event.value, **always, **members})
+        if self._writer is not None:
+            if not self._waiting.add(line):
+                waiting = self._waiting.waiting_bytes
+                raise OSError(errno.EBUSY, f"{waiting} bytes of lines wait", str(self.path))
+            return
+        with self._lock:
+            if self._file >= 0:
+                self._waiting.add(line)
                 # After kill -9 every event whose `record` returned is there.
-                if self._write([_encoded(line)]):
+                if self._write(self._waiting.take()):
                     raise self._no_space()
-                return
-            if self._waiting and self._waiting_size + size > _MOST_WAITING:
-                raise OSError(errno.EBUSY, f"{self._waiting_size} offsets wait", str(self.path))
-            self._waiting.append(line)
-            self._waiting_size += size
-            if self._is_woken:
-                return
+
+    def _wake(self) -> bool:
+        """Have the thread that writes look at the lines that wait, if there is one."""
+        if self._writer is None:
+            return False
         try:
-            self._is_woken = True
             self._writer.put(None)
-        except BaseException:  # no thread can be started: the next line tries it again
-            self._is_woken = False
-            raise
+        except Exception as error:  # noqa: BLE001 - no thread can be started: the next line tries it
+            self.on_error(error)
+            return False
+        return True
 
     def _write_waiting(self, _: None) -> None:
         # Of the thread that writes: lines that came together leave in one write.
-        self._is_woken = False
-        with self._lock:
-            lines, self._waiting = self._waiting, deque()
-            self._waiting_size = 0
-        lost, error = len(lines), self._no_space()
+        lines = self._waiting.take()
+        error = self._no_space()
         try:
-            lost = self._write(list(map(_encoded, lines)))
+            lost = self._write(lines)
         except OSError as raised:
-            error = raised
+            lost, error = lines.count(b"\n"), raised
         self._is_stalled = False
         for _lost in range(lost):
             self.on_error(error)
 
-    def _write(self, lines: Sequence[bytes]) -> int:
+    def _write(self, lines: bytes) -> int:
         """Write lines; return how many of them, of the end, found no space."""
-        data = b"\n" * self._is_torn + b"".join([line + b"\n" for line in lines])
+        data = b"\n" + lines if self._is_torn else lines
         written = os.write(self._file, data)
         if written == len(data):
             self._is_torn = False
@@ -264,6 +266,8 @@ class History(Closing):
     def wait_written(self) -> None:
         # A disk that hangs is waited for once, not at each commit.
         if self._writer is not None and not self._is_stalled:
+            # A line may wait whose thread has yet to wake the one that writes.
+            self._wake()
             self._is_stalled = not self._writer.flush(_WAIT_S)
 
     def close(self) -> None:
@@ -278,6 +282,7 @@ class History(Closing):
         self.wait_written()
         if self._is_stalled:  # its thread is in a write to the file, which the process's end closes
             self._file = -1
+            self._waiting.close()
             return
         with self._lock:
             self._close_file()
@@ -289,6 +294,7 @@ class History(Closing):
         if self._file >= 0:
             # Forgotten first: after Ctrl-C, a later call must not close the number again.
             file, self._file = self._file, -1
+            self._waiting.close()
             os.close(file)
 
 
@@ -325,6 +331,7 @@ class GuardedRecorder:
         self.on_error: Callable[[BaseException], object] = self.failed
         recorder.on_error = self.failed
         self.enabled = recorder.enabled
+        self.lines = recorder.lines
 
     def record(self, event: EventType, **members: Member) -> None:
         try:

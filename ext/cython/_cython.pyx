@@ -37,7 +37,7 @@ from libc.stdint cimport (
     uint32_t, uint64_t,
 )
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset, strchr
+from libc.string cimport memcmp, memcpy, memset, strchr, strlen
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport clockid_t
 
@@ -73,5 +73,6 @@ include "answer_queue.pyx"
 include "assigned_queue.pyx"
 include "pull_engine.pyx"
 include "lock_table.pyx"
+include "event_lines.pyx"
 include "consume_loop.pyx"
 include "call_times.pyx"

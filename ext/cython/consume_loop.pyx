@@ -84,6 +84,11 @@ cdef class ConsumePlan:
     cdef object _success
     cdef object _other_success
     cdef object _on_start
+    cdef EventLines _lines
+    cdef int64_t _lane
+    cdef object _line_head
+    cdef object _on_started
+    cdef object _on_succeeded
     cdef object _outcome_of
     cdef object _outcome_raised
     cdef object _awaiting
@@ -111,6 +116,12 @@ cdef class ConsumePlan:
         self._success = rules.success
         self._other_success = rules.other_success
         self._on_start = rules.on_start
+        if rules.records is not None:
+            self._lines = rules.records.lines
+            self._lane = rules.records.lane
+            self._line_head = rules.records.line_head
+            self._on_started = rules.records.started
+            self._on_succeeded = rules.records.succeeded
         self._outcome_of = rules.outcome_of
         self._outcome_raised = rules.outcome_raised
         self._awaiting = rules.awaiting
@@ -146,6 +157,9 @@ cdef class ConsumeRun:
     cdef MessageRun _following  # the next one of them, if it begins
     cdef object _lease  # the one that was seen last, and its deadline
     cdef int64_t _deadline_ms
+    cdef object _line_lease  # the one that the head of lines was made for
+    cdef bytes _line_head
+    cdef bint _has_succeeded  # the call in progress, simply
     cdef int64_t _before_ms  # no further batch of the claim begins at this time
     cdef Py_ssize_t _last_size  # messages of the call that was done last
     cdef omq.omq_claim_kind _kind  # of the next claim
@@ -197,6 +211,7 @@ cdef class ConsumeRun:
         self._batch = None
         self._claim = None
         self._parts = self._following = None
+        self._has_succeeded = False
         self.done_calls = self.done_messages = 0
 
     @cython.critical_section
@@ -219,11 +234,16 @@ cdef class ConsumeRun:
 
     cdef bint _advance(self) except -1:
         """Settle what has simply succeeded; False: no call follows now."""
+        cdef MessageRun batch
         if self.has_ended:
             return False
         if self._batch is not None:
+            batch = self._batch
             self._now_ms = self._plan._now()
             self._following = self._end_call()
+            if self._has_succeeded:
+                self._has_succeeded = False
+                self._record_success(batch)
             if self._following is None and not self._settle():
                 return False
         elif self.wants_commit:
@@ -396,19 +416,53 @@ cdef class ConsumeRun:
             assigned._set_calling(batch)
         if plan._on_start is not None:
             plan._on_start(context)
+        if plan._on_started is not None:
+            self._record_start(context, batch)
         with cython.critical_section(self):
             self._batch = batch
             self._context = context
         return context
 
+    cdef int _record_start(self, CallContext context, MessageRun batch) except -1:
+        cdef ConsumePlan plan = self._plan
+        if plan._lines is None or not plan._lines._add_start(
+            self._head_of(context, self._claim.lease), batch, context.attempt, plan._lane
+        ):
+            plan._on_started(context)
+        return 0
+
+    cdef int _record_success(self, MessageRun batch) except -1:
+        """Record the end of a call that nobody judges, unless it was taken."""
+        cdef ConsumePlan plan = self._plan
+        cdef CallContext context
+        cdef Claim claim
+        cdef bint holds = not plan._is_shared and not self.assigned.auto_commit
+        with cython.critical_section(self):
+            context, claim = self._context, self._claim
+        if context is None or claim is None:
+            return 0  # who has taken it records it
+        if plan._lines is None or not plan._lines._add_end(
+            self._head_of(context, claim.lease), batch, b"HOLD" if holds else b"DONE"
+        ):
+            plan._on_succeeded(context)
+        return 0
+
+    cdef bytes _head_of(self, CallContext context, object lease):
+        if lease is not self._line_lease:
+            self._line_head = self._plan._line_head(context)
+            self._line_lease = lease
+        return self._line_head
+
     cdef inline bint _is_plain(self, CallContext context, object value):
         """Return True for a result that needs no judging."""
         cdef ConsumePlan plan = self._plan
-        return (
+        cdef bint is_plain = (
             (value is plan._success or value is plan._other_success)
             and not plan._is_judged
             and context._ack is None
         )
+        self._has_succeeded = is_plain and plan._on_succeeded is not None
+        return is_plain
 
     def perform(self, listener, runtime, awaited):
         cdef CallContext context

@@ -15,7 +15,7 @@ This module chooses one of three implementations of the same contract when it is
 | include.py | tells a C compiler where ordermq.h is |
 
 The implementations have the same files: offset_map, process_queue, assigned_queue, lane_map,
-lock_table, message_codec, id_window, message_writer, frame_codec.
+lock_table, message_codec, id_window, message_writer, frame_codec, event_lines.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -41,6 +41,7 @@ __all__ = [
     "ConsumePlan",
     "ConsumeRun",
     "DurationCounts",
+    "EventLines",
     "AwaitedAnswer",
     "FrameStream",
     "FrameTemplate",
@@ -119,6 +120,7 @@ IdWindow: type[contract.IdWindow] = _core.IdWindow
 ConsumePlan: type[contract.ConsumePlan] = _core.ConsumePlan
 ConsumeRun: type[contract.ConsumeRun] = _core.ConsumeRun
 DurationCounts: type[contract.DurationCounts] = _core.DurationCounts
+EventLines: type[contract.EventLines] = _core.EventLines
 TimedListener: type[contract.TimedListener] = _core.TimedListener
 SendTimer: type[contract.SendTimer] = _core.SendTimer
 UniqueIds: type[contract.UniqueIds] = _core.UniqueIds

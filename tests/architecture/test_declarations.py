@@ -35,6 +35,7 @@ CLASSES = [
     "ConsumePlan",
     "ConsumeRun",
     "DurationCounts",
+    "EventLines",
     "FrameTemplate",
     "RequestTemplate",
     "IdWindow",
@@ -90,6 +91,7 @@ CONTEXTS: list[type[contract.CallContext]] = [reference.CallContext]
 PLANS: list[type[contract.ConsumePlan]] = [reference.ConsumePlan]
 CONSUME_RUNS: list[type[contract.ConsumeRun]] = [reference.ConsumeRun]
 DURATIONS: list[type[contract.DurationCounts]] = [reference.DurationCounts]
+EVENT_LINES: list[type[contract.EventLines]] = [reference.EventLines]
 SEND_TIMERS: list[type[contract.SendTimer]] = [reference.SendTimer]
 TIMED: list[type[contract.TimedListener]] = [reference.TimedListener]
 CLAIMS: list[type[contract.Claim]] = [reference.Claim]

@@ -20,7 +20,6 @@ RANKS = (
         "clock",
         "closing",
         "config",
-        "events",
         "health",
         "lazy_imports",
         "loggers",
@@ -32,7 +31,7 @@ RANKS = (
         "wall_time",
     },
     {"core"},
-    {"model"},
+    {"model", "events"},
     {"remoting"},
     {"grpc"},
     {"client"},
@@ -71,7 +70,6 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
 HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib", "sqlalchemy"}
 # The binding's own library, and a module that exists for type checkers only.
 CORE_MAY_ALSO_IMPORT = {"cffi", "_cffi_backend", "_typeshed"}
-EVENTS_MAY_ALSO_IMPORT = {"orjson"}  # two lines for each message of a history
 
 
 def room_of(path: Path) -> str:
@@ -95,7 +93,7 @@ def is_allowed(room: str, module: str) -> bool:
     if first == "pyspark":
         return room == "spark"
     if first != "ordermq":
-        extra = {"core": CORE_MAY_ALSO_IMPORT, "events": EVENTS_MAY_ALSO_IMPORT}.get(room, set())
+        extra = CORE_MAY_ALSO_IMPORT if room == "core" else set()
         return RANK[room] > 1 or first in sys.stdlib_module_names | extra
     other = rest[0] if rest else ""
     if other == room:

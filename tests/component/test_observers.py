@@ -35,6 +35,7 @@ class Broken:
     """User code that always raises; as a hook, a callback, a recorder or a log handler."""
 
     enabled = True
+    lines = None
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -211,13 +211,13 @@ def test_lines_without_space_are_counted_and_the_next_ones_are_whole(
 def test_events_beyond_what_may_wait_are_counted_and_leave_a_gap(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ordermq.events._MOST_WAITING", 10)
+    monkeypatch.setattr("ordermq.events._MOST_WAITING_BYTES", 200)
     history = History(path, "p1", in_background=True)
     disk = HangingDisk(monkeypatch)
     history.record(EventType.UNLOCK)
     assert disk.is_called.wait(10)
-    history.record(EventType.STORE, offs=list(range(9)))
-    with pytest.raises(OSError, match="10 offsets wait"):
+    history.record(EventType.STORE, offs=list(range(40)))
+    with pytest.raises(OSError, match=r"\d\d bytes of lines wait"):
         history.record(EventType.UNLOCK)
     disk.works.set()
     history.wait_written()

@@ -136,16 +136,15 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         differing: dict[str, Any] = {
             "context": ConcurrentContext,
             "is_shared": True,
-            "is_judged": recorder.enabled,
+            "is_judged": False,
             "most_ms": _RUN_MS,
             "most_unreported": MOST_UNREPORTED,
         }
         size = config.consume_message_batch_max_size
-        on_start = self._record_start if recorder.enabled else None
-        self._plan = self._make_plan(size, on_start, **differing)
+        self._plan = self._make_plan(size, **differing)
         # One by one, where an exception decides on the one message that has raised it.
         retry_size = 1 if policy.dead_letter_on else size
-        self._retry_plan = self._make_plan(retry_size, self._begin_retried, **differing)
+        self._retry_plan = self._make_plan(retry_size, on_start=self._add_attempts, **differing)
 
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
@@ -186,11 +185,9 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         is_retry = self._pops or assigned.queue.topic.startswith(RETRY_PREFIX)
         return self._retry_plan if is_retry else self._plan
 
-    def _begin_retried(self, context: ConcurrentContext) -> None:
+    def _add_attempts(self, context: ConcurrentContext) -> None:
         # Whatever is in a retry topic has failed before: attempts in other processes count, too.
         context.attempt += context.messages[0].reconsume_times
-        if self._recorder.enabled:
-            self._record_start(context)
 
     def _settle(
         self, run: core.contract.ConsumeRun, context: ConcurrentContext, outcome: Outcome
@@ -209,7 +206,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         verdict = self._judge(context, outcome)
         done, error = verdict.done, verdict.error
         if self._recorder.enabled:
-            self._record_end(context, verdict)
+            self._records.ended(context, verdict)
         spent_ms = self._clock.now_ms() - call.since_ms
         self._statistics.consumed(assigned.queue, done, size - done, 1, spent_ms)
         assigned.internal_errors = 0
@@ -259,7 +256,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         self._statistics.add("timed_out", len(call.messages))
         if self._recorder.enabled:
             verdict = verdict_of(Settlement.RETRY, 0)
-            self._record_end(context, verdict, detail="TIME_OUT")
+            self._records.ended(context, verdict, detail="TIME_OUT")
         timed_out = TimeoutError(f"no result after {self._config.consume_timeout_ms} ms")
         self._finish_soon(
             call, context, 0, SendBack(_TIMED_OUT_DELAY_LEVEL, timed_out, call.since_ms)

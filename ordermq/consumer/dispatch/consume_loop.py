@@ -30,6 +30,7 @@ from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock, system_clock_id
 from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.consumer.dispatch.call_records import CallRecords
 from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
 from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
 from ordermq.consumer.queue.assigned_queue import (
@@ -47,7 +48,6 @@ from ordermq.consumer.queue.receiver import (
 )
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, StoreError
-from ordermq.events import EventType
 from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import MemberFields, log_fields
 from ordermq.model.message import MessageBatch, MessageRun
@@ -234,6 +234,7 @@ class ConsumeRules(Value, kw_only=True):
     awaiting: Callable[[object], object]
     is_closed: Callable[[], bool]
     on_start: Callable[[Any], object] | None = None
+    records: CallRecords | None = None
     auto_commit: bool = True
     commits_each: bool = False
     most_batches: int = 1
@@ -249,6 +250,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         user_code: has the event loop of an `async def` listener.
         limits_tasks: an `async def` listener has at most `consume_thread_count` calls at once.
             Not needed where each queue has one call anyway.
+        lane: as of `CallRecords`.
     """
 
     is_ordered: bool
@@ -265,6 +267,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         user_code: UserCode,
         *,
         limits_tasks: bool = False,
+        lane: int = 0,
     ) -> None:
         self._client = client
         self._clock = client.clock
@@ -276,6 +279,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         # Without SUCCESS twice, None would be done before anybody judges it.
         self._other_success = _SUCCESS if results.is_strict else None
         self._recorder = recorder
+        self._records = CallRecords(recorder, lane)
         self._statistics = statistics
         self._pool: ListenerPool[Queue] = pool_for(
             listener,
@@ -296,7 +300,6 @@ class ConsumeLoop(ABC, Generic[Queue]):
     def _make_plan(
         self,
         size: int,
-        on_start: Callable[[Any], None] | None,
         *,
         is_shared: bool,
         is_judged: bool,
@@ -317,11 +320,11 @@ class ConsumeLoop(ABC, Generic[Queue]):
             "outcome_raised": _outcome_raised,
             "awaiting": _awaiting,
             "is_closed": lambda: self._is_closed,
+            "records": self._records if self._recorder.enabled else None,
         }
         return core.ConsumePlan(
             ConsumeRules(
                 size=size,
-                on_start=on_start,
                 is_shared=is_shared,
                 is_judged=is_judged,
                 **(rules | differing),
@@ -578,28 +581,6 @@ class ConsumeLoop(ABC, Generic[Queue]):
             self._statistics.add("listener_errors")
             verdict = Verdict(Settlement.RETRY, 0, raised)
         return verdict
-
-    # History. Callers ask `enabled` first: else no message is read for it.
-
-    def _record_start(self, context: ConsumeContext, **members: int) -> None:
-        self._recorder.record_messages(
-            EventType.START,
-            context.message_queue,
-            context.claim.lease.epoch,
-            context.messages,
-            attempt=context.attempt,
-            **members,
-        )
-
-    def _record_end(self, context: ConsumeContext, verdict: Verdict, detail: str = "") -> None:
-        self._recorder.record_messages(
-            EventType.END,
-            context.message_queue,
-            context.claim.lease.epoch,
-            context.messages,
-            done=verdict.done,
-            detail=detail or verdict.settlement.name,
-        )
 
 
 def restart_delay_ms(count: int) -> int:

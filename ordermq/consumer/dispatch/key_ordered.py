@@ -10,7 +10,7 @@ order; the commit goes up to the oldest one that is not done.
 from __future__ import annotations
 
 import logging
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from ordermq import core
@@ -73,15 +73,16 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             user_code,
             guard,
         )
-        on_start = partial(self._record_start, lane=config.max_in_flight_per_queue)
         self._plan = self._make_plan(
             self._batch_size,
-            on_start if recorder.enabled else None,
             is_shared=True,
             is_judged=self._judges_all,
             commits_each=self._commits_each,
             most_unreported=MOST_UNREPORTED,
         )
+
+    def _most_in_lanes(self, config: ConsumeConfig) -> int:
+        return config.max_in_flight_per_queue
 
     @cached_property
     def _parked(self) -> ParkedKeys | None:
@@ -146,7 +147,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         step = NextStep.RETRY  # what follows if fewer than all are done
         verdict = self._judge(context, outcome)
         if self._recorder.enabled:
-            self._record_end(context, verdict)
+            self._records.ended(context, verdict)
         done = verdict.done
         if done < len(messages):
             step = self._failure_handler.next_step(assigned, context, verdict)

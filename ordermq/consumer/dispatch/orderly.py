@@ -99,7 +99,17 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         self._batch_size = (
             1 if on_failure.max_attempts == 1 else config.consume_message_batch_max_size
         )
-        super().__init__(client, group, config, listener, results, recorder, statistics, user_code)
+        super().__init__(
+            client,
+            group,
+            config,
+            listener,
+            results,
+            recorder,
+            statistics,
+            user_code,
+            lane=self._most_in_lanes(config),
+        )
         self._offsets = offsets
         strict = config.strict_results
         self._results_of = {
@@ -107,12 +117,15 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
             False: replace(MANUAL_COMMIT, is_strict=strict),
         }
         # Otherwise None and SUCCESS are done without being judged.
-        self._judges_all = recorder.enabled or not config.auto_commit
+        self._judges_all = not config.auto_commit
         self._failure_handler = FailureHandler(
             client, group, config, on_failure, recorder, statistics, guard
         )
         self._direct: set[Queue] = set()  # queues with a message consumed directly; I/O thread
         self._commits_each = config.commit_interval_ms == 0
+
+    def _most_in_lanes(self, config: ConsumeConfig) -> int:
+        return 0  # as of `CallRecords`: calls are not by key
 
     def flow(self, assigned: Queue, config: PullConfig) -> Flow:
         queue = assigned.process_queue
@@ -228,7 +241,6 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         most = 1 if is_single else MAX_MESSAGES_PER_CLAIM // self._batch_size
         self._plan = self._make_plan(
             self._batch_size,
-            self._record_start if recorder.enabled else None,
             is_shared=False,
             is_judged=self._judges_all,
             auto_commit=config.auto_commit,
@@ -276,7 +288,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 extra=self._fields(assigned.queue),
             )
         if self._recorder.enabled:
-            self._record_end(context, verdict)
+            self._records.ended(context, verdict)
         return verdict
 
     def _roll_back(self, assigned: AssignedQueue, context: ConsumeContext, before: int) -> None:

@@ -18,7 +18,7 @@ from ordermq import core
 from ordermq.clock import Clock, SystemClock
 from ordermq.config.checks import hint
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
-from ordermq.events import EventType, GuardedRecorder, Member, Recorder
+from ordermq.events import EventType, GuardedRecorder, Member, Recorder, members_of
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.value import Record, Value
@@ -383,6 +383,12 @@ class EventRecorder:
         # Read once: callers ask before they build an event's members, so that a consumer
         # without a history decodes no key and copies no offset.
         self.enabled = recorder.enabled
+        # Where native code may add lines; None: each event is given to `record`.
+        self.lines = recorder.lines
+
+    def line_head(self, queue: MessageQueue, epoch: int) -> bytes:
+        """Return the members that all lines of a queue and an epoch have, as JSON."""
+        return members_of(self._about(queue, epoch))
 
     def record(
         self, event: EventType, queue: MessageQueue, epoch: int = 0, **members: Member

@@ -10,6 +10,7 @@ tests/architecture/test_declarations.py.
 from ordermq.core.contract.assigned_queue import AssignedQueue, Claim
 from ordermq.core.contract.consume_loop import (
     CallContext,
+    CallRecords,
     ConsumePlan,
     ConsumeRules,
     ConsumeRun,
@@ -18,6 +19,9 @@ from ordermq.core.contract.consume_loop import (
 from ordermq.core.contract.durations import (
     DurationCounts,
     SendTimer,
+)
+from ordermq.core.contract.event_lines import (
+    EventLines,
 )
 from ordermq.core.contract.frame_codec import (
     FRAME_VALUES_MOST,
@@ -90,6 +94,7 @@ __all__ = [
     "AwaitedAnswer",
     "Batch",
     "CallContext",
+    "CallRecords",
     "Claim",
     "ConsumePlan",
     "ConsumeRules",
@@ -97,6 +102,7 @@ __all__ = [
     "DurationCounts",
     "EncodeBatch",
     "EncodeRows",
+    "EventLines",
     "FRAME_VALUES_MOST",
     "FillLimits",
     "FrameStream",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ordermq.core.contract.assigned_queue import AssignedQueue
+    from ordermq.core.contract.event_lines import EventLines
     from ordermq.core.contract.message_codec import MessageRun
 
 
@@ -63,6 +64,36 @@ class CallContext(Protocol):
     @property
     def _delay_level(self) -> Any:
         """Of concurrent calls: 0 until a listener sets it."""
+
+
+class CallRecords(Protocol):
+    """Records of a history: the start of each call, and its end if it simply succeeded.
+
+    A line is added to `lines` natively, or, where that cannot be, by `started` and `succeeded`.
+    Whoever judges a call, or takes it, records its end.
+    """
+
+    @property
+    def lines(self) -> EventLines | None:
+        """The lines of the history; None if each has to be written at once."""
+
+    @property
+    def lane(self) -> int:
+        """The member `lane` of the start of each call, 0 for none."""
+
+    @property
+    def line_head(self) -> Callable[[Any], bytes]:
+        """Returns, given a context, the members that tell its queue and its epoch, as JSON; once
+        per lease.
+        """
+
+    @property
+    def started(self) -> Callable[[Any], object]:
+        """Records the start of a call, given its context."""
+
+    @property
+    def succeeded(self) -> Callable[[Any], object]:
+        """Records the end of a call that simply succeeded."""
 
 
 class ConsumeRules(Protocol):
@@ -139,6 +170,10 @@ class ConsumeRules(Protocol):
     @property
     def on_start(self) -> Callable[[Any], object] | None:
         """Called with each context before its listener, if there is anything to do."""
+
+    @property
+    def records(self) -> CallRecords | None:
+        """The records of calls, if a history is kept; behind `on_start`."""
 
     @property
     def auto_commit(self) -> bool:

@@ -7,6 +7,7 @@ beside the native cores and compare every result. The contract is ordermq/core/c
 from ordermq.core.reference.assigned_queue import AssignedQueue, Claim
 from ordermq.core.reference.call_times import DurationCounts, SendTimer, TimedListener
 from ordermq.core.reference.consume_loop import CallContext, ConsumePlan, ConsumeRun
+from ordermq.core.reference.event_lines import EventLines
 from ordermq.core.reference.frame_codec import FrameTemplate, read_header
 from ordermq.core.reference.id_window import IdWindow
 from ordermq.core.reference.lane_map import LaneMap
@@ -38,6 +39,7 @@ __all__ = [
     "ConsumePlan",
     "ConsumeRun",
     "DurationCounts",
+    "EventLines",
     "FrameTemplate",
     "IdWindow",
     "LaneMap",

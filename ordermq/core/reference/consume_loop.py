@@ -141,6 +141,7 @@ class ConsumeRun:
         self._batch: Any = None  # of the call made last, until it is looked at
         self._batches: Iterator[Any] = iter(())  # further ones of the claim
         self._following: Any = None  # the next one of them, if it begins
+        self._has_succeeded = False  # the call in progress, simply
         self._done_calls = self._done_messages = self._last_size = 0
 
     def take(self, messages: Any) -> Any:
@@ -165,6 +166,9 @@ class ConsumeRun:
         if self._batch is not None:
             self._now_ms = self._rules.clock_ms()
             self._following = self._end_call()
+            if self._has_succeeded:
+                self._has_succeeded = False
+                self._record_success()
             if self._following is None and not self._settle():
                 return False
         elif self._wants_commit:
@@ -282,14 +286,31 @@ class ConsumeRun:
             assigned.calling = batch
         if rules.on_start is not None:
             rules.on_start(context)
+        if (records := rules.records) is not None:
+            lines = records.lines
+            head = b"" if lines is None else records.line_head(context)
+            if lines is None or not lines.add_start(head, context, records.lane):
+                records.started(context)
         with self._lock:
             self._batch, self._context = batch, context
         return context
 
+    def _record_success(self) -> None:
+        """Record the end of a call that nobody judges, unless it was taken."""
+        rules, context = self._rules, self._context
+        if context is None or (records := rules.records) is None:
+            return  # who has taken it records it
+        holds = not rules.is_shared and not self._assigned.auto_commit
+        lines = records.lines
+        head = b"" if lines is None else records.line_head(context)
+        if lines is None or not lines.add_end(head, context, b"HOLD" if holds else b"DONE"):
+            records.succeeded(context)
+
     def _is_plain(self, context: Any, value: object) -> bool:
         rules = self._rules
         is_success = value is rules.success or value is rules.other_success
-        return is_success and not rules.is_judged and context._ack_index is None
+        self._has_succeeded = is_success and not rules.is_judged and context._ack_index is None
+        return self._has_succeeded
 
     def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any:
         while self._advance() and (context := self._begin()) is not None:

@@ -248,4 +248,4 @@ def test_a_run_that_has_ended_claims_no_more() -> None:
 def test_a_plan_has_calls_of_at_least_one_message() -> None:
     service = Consumption().service
     with pytest.raises(ValueError, match="ConsumePlan: calls of 0"):
-        service._make_plan(0, None, is_shared=False, is_judged=False)
+        service._make_plan(0, is_shared=False, is_judged=False)

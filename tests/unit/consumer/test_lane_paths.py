@@ -69,6 +69,7 @@ class Remembered:
     """A history in memory."""
 
     enabled = True
+    lines = None
 
     def __init__(self, into: list[Any]) -> None:
         self._into = into
@@ -500,8 +501,8 @@ def test_an_internal_error_gives_back_what_was_claimed() -> None:
     def broken(*about: object) -> None:
         raise RuntimeError("a test's own failure")
 
-    # What fails is what a consumer with a history does between a claim and its call.
-    service._plan = service._make_plan(1, broken, is_shared=True, is_judged=False)
+    # What fails is what a dispatcher does between a claim and its call.
+    service._plan = service._make_plan(1, on_start=broken, is_shared=True, is_judged=False)
     service._client.runtime = None
     service._run(lanes.submitted.pop())
     assert lanes.assigned.lease is None

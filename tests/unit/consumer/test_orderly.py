@@ -28,7 +28,7 @@ from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import DirectResult
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
-from ordermq.events import NoHistory
+from ordermq.events import NoHistory, Recorder
 from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
@@ -48,7 +48,12 @@ pytestmark = pytest.mark.usefixtures("loop")
 class Consumption:
     """A queue of messages 0..199 and a dispatcher, driven a step at a time on one thread."""
 
-    def __init__(self, on_failure: FailurePolicy | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        on_failure: FailurePolicy | None = None,
+        recorder: Recorder | None = None,
+        **config: Any,
+    ) -> None:
         self.clock = ManualClock(START_MS)
         self.drained: list[AssignedQueue] = []
         self.submitted: list[AssignedQueue] = []
@@ -80,7 +85,7 @@ class Consumption:
             lambda messages, context: None,
             policy_for(on_failure, settings, "G"),
             cast(OffsetCommitter, SimpleNamespace(commit=self.commit, is_transactional=False)),
-            EventRecorder(NoHistory(), "G"),
+            EventRecorder(recorder or NoHistory(), "G"),
             self.statistics,
             OwnThreads(),
             DeadLetterGuard("G", 0, 0, self.statistics),

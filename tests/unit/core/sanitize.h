@@ -47,6 +47,9 @@ void drive_rows(uint64_t *seed, int steps);
 /* sanitize_ids.c: ids noted, found again and forgotten, with the window's check after each step. */
 void drive_ids(uint64_t *seed, int steps);
 
+/* sanitize_texts.c: texts that grow, beside a copy of them. */
+void drive_texts(uint64_t *seed, int steps);
+
 /* sanitize_answers.c: the answers between an engine and a reader beside a model, and by threads;
  * columns of answers. */
 void drive_answers(uint64_t *seed, int steps);

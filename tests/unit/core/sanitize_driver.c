@@ -715,6 +715,7 @@ int main(int argc, char **argv) {
         drive_table(&seed, amount);
         drive_rows(&seed, amount);
         drive_ids(&seed, amount);
+        drive_texts(&seed, amount);
         drive_answers(&seed, amount / 20);
         drive_assigned(&seed, 10 * amount);
         for (int i = 0; i < 20; i++) { /* the bounds are drawn anew */
@@ -734,6 +735,8 @@ int main(int argc, char **argv) {
             drive_table(&seed, amount);
             failing = odds;
             drive_ids(&seed, amount);
+            failing = odds;
+            drive_texts(&seed, amount);
             failing = odds;
             drive_answers(&seed, amount / 20);
             failing = odds;
