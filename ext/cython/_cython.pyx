@@ -44,6 +44,7 @@ from posix.types cimport clockid_t
 cimport libordermq as omq
 
 from array import array as _array
+from collections import deque as _deque
 from itertools import chain as _chain
 from os import strerror as _strerror
 from os import urandom as _urandom
@@ -76,3 +77,4 @@ include "lock_table.pyx"
 include "event_lines.pyx"
 include "consume_loop.pyx"
 include "call_times.pyx"
+include "trace_records.pyx"

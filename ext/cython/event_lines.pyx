@@ -2,6 +2,7 @@ cdef extern from "text_buffer.h" nogil:
     ctypedef struct omq_text_buffer:
         uint8_t *bytes
         size_t size
+        omq.bool was_short
     void omq_buffer_add(omq_text_buffer *buffer, const uint8_t *bytes, size_t size)
     void omq_buffer_add_decimal(omq_text_buffer *buffer, int64_t number)
     void omq_buffer_add_json(omq_text_buffer *buffer, const uint8_t *text, size_t size)

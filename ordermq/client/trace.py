@@ -7,10 +7,10 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
+from ordermq import core
 from ordermq.client.routes import publish_queues
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
@@ -24,12 +24,9 @@ from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.remoting.headers import SendHeader
-from ordermq.remoting.trace import EncodedRecord, keys_of
 
 _log = logging.getLogger("ordermq.client")
 _SEND_TIMEOUT_MS = 5_000
-_MOST_BYTES = 128_000  # of one trace message, about; as Java's AsyncTraceDispatcher
-_MOST_KEY_BYTES = 16_000  # of one trace message, about: its keys must fit into its properties
 _ENOUGH = 1_000  # records that are sent before the interval is over
 
 
@@ -58,8 +55,10 @@ class TraceDispatcher(ProcessBound):
         self._name_servers = tuple(name_servers)
         self._remoting = remoting
         self._clock = clock
-        self._waiting: deque[EncodedRecord] = deque()  # appended and popped without a lock
-        self._is_hurried = False  # the loop is told that there are many
+        # Filled by any thread.
+        self.records = core.TraceRecords(
+            config.trace_buffer_max, _ENOUGH, self._hurry, self._drop_for_lack_of_room
+        )
         self._counting = threading.Lock()  # of `_dropped` only: several threads count
         self._dropped = 0
         self._turns = itertools.count()
@@ -73,19 +72,13 @@ class TraceDispatcher(ProcessBound):
         """Number of records that were dropped."""
         return self._dropped
 
-    def append(self, records: Sequence[EncodedRecord]) -> None:
-        """Buffer records for sending; never blocks and never raises."""
-        waiting = len(self._waiting) + len(records)
-        if waiting > self.config.trace_buffer_max:
-            self._drop(
-                len(records), f"trace_buffer_max={self.config.trace_buffer_max} records wait"
-            )
-            return
-        self._waiting.extend(records)
-        if waiting >= _ENOUGH and not self._is_hurried and self._client is not None:
-            self._is_hurried = True
+    def _hurry(self) -> None:
+        if self._client is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed: nothing is sent any more
                 self._client.runtime.post(self._due.set)
+
+    def _drop_for_lack_of_room(self, count: int) -> None:
+        self.drop(count, f"trace_buffer_max={self.config.trace_buffer_max} records wait")
 
     def start(self) -> None:
         """Connect and begin to send; from any thread but the I/O thread."""
@@ -115,8 +108,8 @@ class TraceDispatcher(ProcessBound):
     async def end(self) -> None:
         """Disconnect; records that wait are dropped."""
         await cancelled(self._sending)
-        if self._waiting:
-            self._drop(len(self._waiting), "closed before they were sent")
+        while (left := self.records.take()) is not None:
+            self.drop(left[2], "closed before they were sent")
         if self._client is not None:
             await self._client.end()
 
@@ -124,29 +117,17 @@ class TraceDispatcher(ProcessBound):
         """Send what has gathered after an interval; return False for the last time."""
         await wait_until_set(self._due, self._clock, self.config.trace_interval_ms)
         self._due.clear()
-        is_last, self._is_hurried = self._is_closing, False
-        while self._waiting:
-            await self._send(client, *self._take())
+        is_last = self._is_closing
+        # Records of one message may be split: tools find them by the keys of the trace message.
+        while (taken := self.records.take()) is not None:
+            await self._send(client, *taken)
         return not is_last
 
-    def _take(self) -> tuple[list[EncodedRecord], str]:
-        """Remove and return the records of one trace message, and their text."""
-        # Records of one message may be split: tools find them by the keys of the trace message.
-        size = key_size = 0
-        records: list[EncodedRecord] = []
-        while self._waiting and size < _MOST_BYTES and key_size < _MOST_KEY_BYTES:
-            record = self._waiting.popleft()
-            records.append(record)
-            size += len(record.text)
-            key_size += len(record.message_id) + 2
-            if record.keys is not None:
-                key_size += len(record.keys.encode())
-        return records, "".join([record.text for record in records])
-
-    async def _send(self, client: ClientSession, records: list[EncodedRecord], text: str) -> None:
+    async def _send(self, client: ClientSession, text: bytes, words: bytes, count: int) -> None:
         try:
             queue = await self._queue(client)
-            message = Message(queue.topic, text.encode(), keys=keys_of(records))
+            keys = list(dict.fromkeys(words.decode().split()))
+            message = Message(queue.topic, text, keys=keys)
             header = SendHeader(
                 producer_group=self._group,
                 topic=queue.topic,
@@ -156,10 +137,10 @@ class TraceDispatcher(ProcessBound):
                 broker_name=queue.broker_name,
             )
             address = client.routes.master_of(queue.broker_name)
-            await client.api.send(address, header, text.encode(), _SEND_TIMEOUT_MS)
+            await client.api.send(address, header, text, _SEND_TIMEOUT_MS)
         except OrderMQError as error:
             # No retry: a trace is worth less than the memory it waits in.
-            self._drop(len(records), str(error))
+            self.drop(count, str(error))
 
     async def _queue(self, client: ClientSession) -> MessageQueue:
         """Return the next queue of the trace topic, in turn; its first message may create it."""
@@ -174,7 +155,8 @@ class TraceDispatcher(ProcessBound):
             )
         return queues[next(self._turns) % len(queues)]
 
-    def _drop(self, count: int, reason: str) -> None:
+    def drop(self, count: int, reason: str) -> None:
+        """Count records that are dropped; any thread."""
         with self._counting:
             is_first = not self._dropped
             self._dropped += count

@@ -472,14 +472,15 @@ class PushConsumer(GroupConsumer):
 
     def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
         hooks = self._hooks
-        if self._traces is not None:
-            from ordermq.consumer.trace_consumption import TraceConsumption
-
-            hooks = [*hooks, TraceConsumption(self._traces, self._clock)]
         # Within the hooks: they are told whether the transaction was committed, too.
         around = self._in_transactions(listener)
         if self.call_times is not None:
             around = self.call_times.around(around, results, self.config.consume)
+        if self._traces is not None:
+            from ordermq.consumer.trace_consumption import TraceConsumption
+
+            traced = TraceConsumption(self._traces, self.group, self._clock)
+            around = traced.around(around, results, self.config.consume)
         if hooks or self._filters:
             from ordermq.consumer.hooks import wrapped
 

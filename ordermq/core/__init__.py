@@ -64,6 +64,8 @@ __all__ = [
     "SendRun",
     "SendTimer",
     "TimedListener",
+    "TraceRecords",
+    "TracedListener",
     "UniqueIds",
     "encode_batch",
     "encode_rows",
@@ -123,6 +125,8 @@ DurationCounts: type[contract.DurationCounts] = _core.DurationCounts
 EventLines: type[contract.EventLines] = _core.EventLines
 TimedListener: type[contract.TimedListener] = _core.TimedListener
 SendTimer: type[contract.SendTimer] = _core.SendTimer
+TraceRecords: type[contract.TraceRecords] = _core.TraceRecords
+TracedListener: type[contract.TracedListener] = _core.TracedListener
 UniqueIds: type[contract.UniqueIds] = _core.UniqueIds
 PlainSends: type[contract.PlainSends] = _core.PlainSends
 take_batch: contract.TakeBatch = _core.take_batch

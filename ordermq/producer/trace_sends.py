@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
@@ -15,8 +15,7 @@ from ordermq.remoting.trace import (
     DELAYED,
     HALF,
     NORMAL,
-    EncodedRecord,
-    PublishedBatch,
+    Published,
 )
 
 
@@ -47,34 +46,26 @@ class TraceSends:
         if topic == self._dispatcher.config.customized_trace_topic:
             return
         now_ms = self._clock.wall_ms()
-        records: list[EncodedRecord] = []
-        record: Callable[..., EncodedRecord] | None = None
+        stored = [its_receipts[0] for its_receipts in receipts if its_receipts]
+        if not stored:
+            return
+        is_success = stored[0].status is SendStatus.SEND_OK
+        region = region or DEFAULT_REGION
+        head = f"\x01{region}\x01{self._group}\x01{topic}\x01".encode()
+        records = self._dispatcher.records
+        if records.add_published(batch, receipts, head, address.encode(), is_success, now_ms):
+            return
         for message, its_receipts in zip(batch, receipts, strict=True):
-            if not its_receipts:
-                continue
-            if record is None:
-                is_success = its_receipts[0].status is SendStatus.SEND_OK
-                record = PublishedBatch(
-                    region or DEFAULT_REGION, self._group, topic, address, is_success
-                ).record
             cost_ms = message.spent_ns // 1_000_000
-            for text, body, receipt in zip(
-                message.properties, message.bodies, its_receipts, strict=True
-            ):
-                tags = keys = None
-                kind = NORMAL
-                # A value may have these words, too: then looking costs time and changes nothing.
-                if message.is_alone or props.TAGS in text or props.KEYS in text:
-                    found = props.decode(text)
-                    tags, keys, kind = found.get(props.TAGS), found.get(props.KEYS), _kind(found)
-                records.append(
-                    record(
-                        now_ms - cost_ms, cost_ms, kind, receipt.message_id, tags, keys, len(body),
-                        receipt.offset_message_id,
-                    )
+            # A message without receipts, which was sent one-way, has no record.
+            for text, body, receipt in zip(message.properties, message.bodies, its_receipts):  # noqa: B905
+                found = props.decode(text)
+                record = Published(
+                    now_ms - cost_ms, region, self._group, topic, receipt.message_id,
+                    found.get(props.TAGS), found.get(props.KEYS), address, len(body), cost_ms,
+                    _kind(found), receipt.offset_message_id, is_success,
                 )  # fmt: skip
-        if records:
-            self._dispatcher.append(records)
+                records.add(record.to_text(), record.message_id, record.keys)
 
 
 def _kind(properties: dict[str, str]) -> int:

@@ -7,9 +7,9 @@ them at the broker finds its traces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ordermq.errors import ProtocolError
 
@@ -46,6 +46,14 @@ class Published:
     offset_message_id: str | None
     is_success: bool
 
+    def to_text(self) -> str:
+        """Encode the record."""
+        return _record(
+            self.word, self.at_ms, self.region, self.group, self.topic, self.message_id, self.tags,
+            self.keys, self.store_host, self.body_length, self.cost_ms, self.kind,
+            self.offset_message_id, self.is_success,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumeBegun:
@@ -63,6 +71,13 @@ class ConsumeBegun:
     message_id: str
     retry_times: int
     keys: str | None
+
+    def to_text(self) -> str:
+        """Encode the record."""
+        return _record(
+            self.word, self.at_ms, self.region, self.group, self.request_id, self.message_id,
+            self.retry_times, self.keys,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,105 +100,15 @@ class ConsumeEnded:
     at_ms: int
     group: str
 
+    def to_text(self) -> str:
+        """Encode the record."""
+        return _record(
+            self.word, self.request_id, self.message_id, self.cost_ms, self.is_success, self.keys,
+            self.code, self.at_ms, self.group,
+        )  # fmt: skip
+
 
 TraceRecord = Published | ConsumeBegun | ConsumeEnded
-
-
-class EncodedRecord(NamedTuple):
-    """A record as it is sent, with what its trace message is found by."""
-
-    text: str
-    message_id: str
-    keys: str | None
-
-
-class PublishedBatch:
-    """Encodes the `Published` records of messages that were stored by one request."""
-
-    __slots__ = ("_before_id", "_end", "_host")
-
-    def __init__(
-        self, region: str, group: str, topic: str, store_host: str, is_success: bool
-    ) -> None:
-        self._before_id = _FIELD_END.join(("", region, group, topic, ""))
-        self._host = f"{_FIELD_END}{store_host}{_FIELD_END}"
-        self._end = f"{_FIELD_END}{_word(is_success)}{_RECORD_END}"
-
-    def record(
-        self,
-        at_ms: int,
-        cost_ms: int,
-        kind: int,
-        message_id: str,
-        tags: str | None,
-        keys: str | None,
-        body_length: int,
-        offset_message_id: str,
-    ) -> EncodedRecord:
-        """Return the record of one message."""
-        tags = "null" if tags is None else tags
-        named = "null" if keys is None else keys
-        text = (
-            f"Pub\x01{at_ms}{self._before_id}{message_id}\x01{tags}\x01{named}{self._host}"
-            f"{body_length}\x01{cost_ms}\x01{kind}\x01{offset_message_id}{self._end}"
-        )
-        return EncodedRecord(text, message_id, keys)
-
-
-class ConsumedCall:
-    """Encodes the records of one listener call, `ConsumeBegun` and `ConsumeEnded`.
-
-    Args: request_id: id of the call, in all of its records.
-    """
-
-    __slots__ = ("_before_region", "_end", "_request")
-
-    def __init__(self, group: str, request_id: str, at_ms: int) -> None:
-        self._before_region = f"SubBefore\x01{at_ms}\x01"
-        self._request = f"\x01{group}\x01{request_id}\x01"
-        self._end = f"SubAfter\x01{request_id}\x01", group
-
-    def begun(
-        self, region: str, message_id: str, retry_times: int, keys: str | None
-    ) -> EncodedRecord:
-        """Return the record of a message that the call begins with."""
-        named = "null" if keys is None else keys
-        text = (
-            f"{self._before_region}{region}{self._request}{message_id}\x01{retry_times}\x01"
-            f"{named}\x02"
-        )
-        return EncodedRecord(text, message_id, keys)
-
-    def ended(
-        self,
-        begun: Sequence[EncodedRecord],
-        cost_ms: int,
-        is_success: bool,
-        code: int,
-        at_ms: int,
-    ) -> list[EncodedRecord]:
-        """Return the records of the call's end, for the messages that it began with."""
-        begin, group = self._end
-        outcome = f"\x01{cost_ms}\x01{_word(is_success)}\x01"
-        end = f"\x01{code}\x01{at_ms}\x01{group}\x02"
-        return [
-            EncodedRecord(
-                f"{begin}{message_id}{outcome}{'null' if keys is None else keys}{end}",
-                message_id,
-                keys,
-            )
-            for _, message_id, keys in begun
-        ]
-
-
-def keys_of(records: Sequence[EncodedRecord]) -> list[str]:
-    """Return the keys of a trace message with these records, each once."""
-    found: dict[str, None] = {}
-    for record in records:
-        found[record.message_id] = None
-        if record.keys is not None:
-            found |= dict.fromkeys(record.keys.split())
-    return list(found)
 
 
 def read(text: str) -> list[TraceRecord]:
@@ -231,8 +156,21 @@ def _published(fields: Sequence[str]) -> Published:
     )  # fmt: skip
 
 
-def _word(value: bool) -> str:
-    return "true" if value else "false"  # as Java writes them
+def _record(*fields: str | int | None) -> str:
+    return _FIELD_END.join(map(_field, fields)) + _RECORD_END
+
+
+def _field(value: str | int | None) -> str:
+    # By exact type: bool is a subclass of int, and Java writes its booleans in words.
+    return _WRITERS[type(value)](value)
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: str,
+    int: str,
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda value: "null",  # as Java appends a missing string
+}
 
 
 def _text(field: str) -> str | None:

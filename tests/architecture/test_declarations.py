@@ -52,6 +52,8 @@ CLASSES = [
     "RecordWriter",
     "SendTimer",
     "TimedListener",
+    "TraceRecords",
+    "TracedListener",
     "UniqueIds",
 ]
 ENGINE = [
@@ -94,6 +96,8 @@ DURATIONS: list[type[contract.DurationCounts]] = [reference.DurationCounts]
 EVENT_LINES: list[type[contract.EventLines]] = [reference.EventLines]
 SEND_TIMERS: list[type[contract.SendTimer]] = [reference.SendTimer]
 TIMED: list[type[contract.TimedListener]] = [reference.TimedListener]
+TRACE_RECORDS: list[type[contract.TraceRecords]] = [reference.TraceRecords]
+TRACED: list[type[contract.TracedListener]] = [reference.TracedListener]
 CLAIMS: list[type[contract.Claim]] = [reference.Claim]
 PENDING_FIELDS: list[type[contract.PendingFields]] = [reference.PendingFields]
 PLAIN_SENDS: list[type[contract.PlainSends]] = [reference.PlainSends]

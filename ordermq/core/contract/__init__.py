@@ -86,6 +86,10 @@ from ordermq.core.contract.streams import (
     SendRun,
     Tls,
 )
+from ordermq.core.contract.trace_records import (
+    TracedListener,
+    TraceRecords,
+)
 
 __all__ = [
     "AnswerBlock",
@@ -141,5 +145,7 @@ __all__ = [
     "Texts",
     "TimedListener",
     "Tls",
+    "TraceRecords",
+    "TracedListener",
     "UniqueIds",
 ]

@@ -31,6 +31,7 @@ from ordermq.core.reference.pending_message import (
 )
 from ordermq.core.reference.process_queue import ProcessQueue
 from ordermq.core.reference.request_template import RequestTemplate
+from ordermq.core.reference.trace_records import TracedListener, TraceRecords
 
 __all__ = [
     "AssignedQueue",
@@ -56,6 +57,8 @@ __all__ = [
     "RequestTemplate",
     "SendTimer",
     "TimedListener",
+    "TraceRecords",
+    "TracedListener",
     "UniqueIds",
     "encode_batch",
     "encode_rows",
