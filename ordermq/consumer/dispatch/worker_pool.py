@@ -24,6 +24,7 @@ from ordermq.client.user_code import TaskLoop, UserCode
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue, ReadyQueues
+from ordermq.errors import UsedAfterFork
 from ordermq.forking import ProcessBound
 from ordermq.model.log_fields import log_fields
 
@@ -357,6 +358,8 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         while True:
             try:
                 return self._serve_until_end(worker)
+            except UsedAfterFork:
+                raise  # the thread that a listener has forked, alone in its process
             except BaseException as error:  # noqa: BLE001 - logged
                 # Sent to this thread by PyThreadState_SetAsyncExc, as libraries do for a time limit
                 # of a listener, and too late: it comes when the thread wakes up for other work.
