@@ -404,7 +404,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             worker.is_woken = worker.is_watching = True
             worker.shaken_by = None
         _log.warning(
-            "%s: a thread of listeners got %s between two calls; it goes on",
+            "a thread of the listeners of %s got %s between two calls; it goes on",
             self._name,
             type(error).__name__,
         )

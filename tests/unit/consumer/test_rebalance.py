@@ -138,7 +138,7 @@ class NewTopics:
             client_id=OWN,
             clock=self.clock,
             routes=routes,
-            connections=SimpleNamespace(own={"b:1": (), "c:1": ()}, is_open=lambda address: True),
+            connections=SimpleNamespace(own=lambda address: (), is_open=lambda address: True),
             api=SimpleNamespace(addresses_of=self.addresses_of),
             group_members=self.group_members,
         )

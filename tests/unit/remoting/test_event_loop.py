@@ -29,7 +29,7 @@ def test_without_uvloop_asyncio_is_used_unless_uvloop_is_forced(
     assert type(loop).__module__.startswith("asyncio")
     loop.close()
     monkeypatch.setenv("ORDERMQ_EVENT_LOOP", "uvloop")
-    with pytest.raises(ConfigError, match=r"pip install ordermq\[uvloop\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'ordermq\[uvloop\]'"):
         new_event_loop()
 
 
