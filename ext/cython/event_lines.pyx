@@ -80,11 +80,7 @@ cdef class EventLines:
             if self._is_closed:
                 return True
             begun = self._text.size
-            self._begin_line()
-            add_text(&self._text, b'"type":"START",')
-            add_object(&self._text, head)
-            if not add_messages(&self._text, messages):
-                omq_buffer_cut(&self._text, begun)
+            if not self._begin_call(b'"type":"START",', head, messages):
                 return False
             add_text(&self._text, b',"attempt":')
             omq_buffer_add_decimal(&self._text, attempt)
@@ -103,11 +99,7 @@ cdef class EventLines:
             if self._is_closed:
                 return True
             begun = self._text.size
-            self._begin_line()
-            add_text(&self._text, b'"type":"END",')
-            add_object(&self._text, head)
-            if not add_messages(&self._text, messages):
-                omq_buffer_cut(&self._text, begun)
+            if not self._begin_call(b'"type":"END",', head, messages):
                 return False
             add_text(&self._text, b',"done":')
             omq_buffer_add_decimal(&self._text, messages._length)
@@ -118,6 +110,17 @@ cdef class EventLines:
         if is_added:
             self._wake_writer()
         return is_added
+
+    cdef bint _begin_call(self, const char *kind, bytes head, MessageRun messages) except -1:
+        """Begin the line of a call; False: the properties of a message are no text."""
+        cdef size_t begun = self._text.size
+        self._begin_line()
+        add_text(&self._text, kind)
+        add_object(&self._text, head)
+        if add_messages(&self._text, messages):
+            return True
+        omq_buffer_cut(&self._text, begun)
+        return False
 
     cdef void _begin_line(self) noexcept:
         cdef timespec now

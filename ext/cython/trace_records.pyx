@@ -11,6 +11,13 @@ cdef struct TracedMessage:
     bint is_on
 
 
+cdef struct EndedCall:
+    int64_t begun_in  # number of the trace message with the record of its begin
+    int64_t cost_ms
+    int64_t code
+    bint is_success
+
+
 cdef inline omq.omq_text constant_text(const char *text) noexcept:
     cdef omq.omq_text made
     made.bytes = <const uint8_t *>text
@@ -176,6 +183,27 @@ cdef class TraceRecords:
     cdef int64_t _add_begun(
         self, MessageRun run, bytes group, str request_id, int64_t at_ms
     ) except -2:
+        return self._add_call(run, group, request_id, at_ms, NULL)
+
+    cdef bint _add_ended(
+        self, MessageRun run, bytes group, str request_id, int64_t begun_in, int64_t cost_ms,
+        bint is_success, int64_t code, int64_t at_ms,
+    ) except -1:
+        cdef EndedCall ended
+        ended.begun_in = begun_in
+        ended.cost_ms = cost_ms
+        ended.is_success = is_success
+        ended.code = code
+        return self._add_call(run, group, request_id, at_ms, &ended) >= 0
+
+    cdef int64_t _add_call(
+        self, MessageRun run, bytes group, str request_id, int64_t at_ms, const EndedCall *ended
+    ) except -2:
+        """Add a record per message; return the number of the trace message, or -1 for none.
+
+        Args:
+            ended: NULL: the call begins.
+        """
         cdef TracedMessage few[SMALL]
         cdef TracedMessage *found = few
         cdef TracedMessage *message
@@ -198,25 +226,13 @@ cdef class TraceRecords:
                         message = &found[i]
                         if not message.is_on:
                             continue
-                        add_text(&self._text, b"SubBefore\x01")
-                        omq_buffer_add_decimal(&self._text, at_ms)
-                        end_field(&self._text)
-                        if message.region.size:
-                            add_found(&self._text, &message.region)
+                        if ended is NULL:
+                            self._put_begun(message, group, request_id, at_ms)
                         else:
-                            add_text(&self._text, b"DefaultRegion")
-                        end_field(&self._text)
-                        add_object(&self._text, group)
-                        end_field(&self._text)
-                        add_str(&self._text, request_id)
-                        end_field(&self._text)
-                        add_found(&self._text, &message.unique_id)
-                        end_field(&self._text)
-                        omq_buffer_add_decimal(&self._text, message.retry_times)
-                        end_field(&self._text)
-                        add_or_null(&self._text, &message.keys)
-                        add_text(&self._text, b"\x02")
-                        self._add_keys(&message.unique_id, &message.keys)
+                            self._put_ended(message, group, request_id, at_ms, ended)
+                        # The trace message in which the call begins has its keys already.
+                        if ended is NULL or ended.begun_in != self._number:
+                            self._add_keys(&message.unique_id, &message.keys)
                         dropped += self._end_record()
         finally:
             if found is not few:
@@ -224,53 +240,49 @@ cdef class TraceRecords:
         self._tell(dropped)
         return number
 
-    cdef bint _add_ended(
-        self, MessageRun run, bytes group, str request_id, int64_t begun_in, int64_t cost_ms,
-        bint is_success, int64_t code, int64_t at_ms,
+    cdef inline int _put_begun(
+        self, const TracedMessage *message, bytes group, str request_id, int64_t at_ms
     ) except -1:
-        cdef TracedMessage few[SMALL]
-        cdef TracedMessage *found = few
-        cdef TracedMessage *message
-        cdef Py_ssize_t i
-        cdef size_t dropped = 0
-        if run._length > SMALL:
-            found = <TracedMessage *>PyMem_Malloc(run._length * sizeof(TracedMessage))
-            if found is NULL:
-                return False
-        try:
-            if not find_traced(run, found):
-                return False
-            with cython.critical_section(self):
-                if not self._has_room(run._length):
-                    dropped = run._length
-                else:
-                    for i in range(run._length):
-                        message = &found[i]
-                        if not message.is_on:
-                            continue
-                        add_text(&self._text, b"SubAfter\x01")
-                        add_str(&self._text, request_id)
-                        end_field(&self._text)
-                        add_found(&self._text, &message.unique_id)
-                        end_field(&self._text)
-                        omq_buffer_add_decimal(&self._text, cost_ms)
-                        add_text(&self._text, b"\x01true\x01" if is_success else b"\x01false\x01")
-                        add_or_null(&self._text, &message.keys)
-                        end_field(&self._text)
-                        omq_buffer_add_decimal(&self._text, code)
-                        end_field(&self._text)
-                        omq_buffer_add_decimal(&self._text, at_ms)
-                        end_field(&self._text)
-                        add_object(&self._text, group)
-                        add_text(&self._text, b"\x02")
-                        if begun_in != self._number:  # else that trace message has its keys
-                            self._add_keys(&message.unique_id, &message.keys)
-                        dropped += self._end_record()
-        finally:
-            if found is not few:
-                PyMem_Free(found)
-        self._tell(dropped)
-        return True
+        add_text(&self._text, b"SubBefore\x01")
+        omq_buffer_add_decimal(&self._text, at_ms)
+        end_field(&self._text)
+        if message.region.size:
+            add_found(&self._text, &message.region)
+        else:
+            add_text(&self._text, b"DefaultRegion")
+        end_field(&self._text)
+        add_object(&self._text, group)
+        end_field(&self._text)
+        add_str(&self._text, request_id)
+        end_field(&self._text)
+        add_found(&self._text, &message.unique_id)
+        end_field(&self._text)
+        omq_buffer_add_decimal(&self._text, message.retry_times)
+        end_field(&self._text)
+        add_or_null(&self._text, &message.keys)
+        add_text(&self._text, b"\x02")
+        return 0
+
+    cdef inline int _put_ended(
+        self, const TracedMessage *message, bytes group, str request_id, int64_t at_ms,
+        const EndedCall *ended,
+    ) except -1:
+        add_text(&self._text, b"SubAfter\x01")
+        add_str(&self._text, request_id)
+        end_field(&self._text)
+        add_found(&self._text, &message.unique_id)
+        end_field(&self._text)
+        omq_buffer_add_decimal(&self._text, ended.cost_ms)
+        add_text(&self._text, b"\x01true\x01" if ended.is_success else b"\x01false\x01")
+        add_or_null(&self._text, &message.keys)
+        end_field(&self._text)
+        omq_buffer_add_decimal(&self._text, ended.code)
+        end_field(&self._text)
+        omq_buffer_add_decimal(&self._text, at_ms)
+        end_field(&self._text)
+        add_object(&self._text, group)
+        add_text(&self._text, b"\x02")
+        return 0
 
     def add_published(
         self, batch not None, receipts not None, bytes head not None, bytes host not None,
