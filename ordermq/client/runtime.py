@@ -371,6 +371,26 @@ async def result_of(returned: Awaitable[_T]) -> _T:
     return await returned
 
 
+async def timed_result_of(
+    returned: Awaitable[object],
+    before_ns: int,
+    ended: Callable[[object, BaseException | None, int], object],
+) -> object:
+    """Await what a listener returned, and return what `ended` makes of it.
+
+    Args:
+        before_ns: that the call had taken.
+        ended: gets the result, the error if there was one, which is raised again, and the ns.
+    """
+    begun_ns = time.monotonic_ns() - before_ns
+    try:
+        value = await returned
+    except BaseException as error:
+        ended(None, error, time.monotonic_ns() - begun_ns)
+        raise
+    return ended(value, None, time.monotonic_ns() - begun_ns)
+
+
 async def in_thread(function: Callable[..., _T], *arguments: object) -> _T:
     """Call a function that blocks on a thread of its own, and await its end.
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 from ordermq import core
 from ordermq.callables import is_async
-from ordermq.client.runtime import result_of
+from ordermq.client.runtime import timed_result_of
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.hooks import ConsumeReturn
 from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
@@ -83,19 +83,14 @@ class CallTimes:
                 self._quick.setdefault(topic, times)
             return value
 
-        async def finish(
+        def finish(
             messages: Sequence[MessageView],
             context: ConsumeContext,
             awaited: object,
             before_ns: int,
-        ) -> object:
-            begun_ns = time.monotonic_ns() - before_ns
-            try:
-                value = await result_of(cast(Awaitable[object], awaited))
-            except BaseException as error:
-                ended(messages, context, None, error, time.monotonic_ns() - begun_ns)
-                raise
-            return ended(messages, context, value, None, time.monotonic_ns() - begun_ns)
+        ) -> Awaitable[object]:
+            told = partial(ended, messages, context)
+            return timed_result_of(cast(Awaitable[object], awaited), before_ns, told)
 
         async def timed_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
             return await finish(messages, context, listener(messages, context), 0)

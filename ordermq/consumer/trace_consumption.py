@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import time
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from ordermq import core
 from ordermq.callables import is_async
-from ordermq.client.runtime import result_of
+from ordermq.client.runtime import timed_result_of
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
 from ordermq.config import ConsumeConfig
@@ -76,21 +76,15 @@ class TraceConsumption:
             self._add_ended(messages, request_id, spent_ms, done == len(messages), outcome)
             return value
 
-        async def finish(
+        def finish(
             messages: Sequence[MessageView],
             context: ConsumeContext,
             awaited: object,
             before_ns: int,
             request_id: str,
-        ) -> object:
-            begun_ns = time.monotonic_ns() - before_ns
-            try:
-                value = await result_of(cast(Awaitable[object], awaited))
-            except BaseException as error:
-                spent_ns = time.monotonic_ns() - begun_ns
-                ended(messages, context, None, error, spent_ns, request_id)
-                raise
-            return ended(messages, context, value, None, time.monotonic_ns() - begun_ns, request_id)
+        ) -> Awaitable[object]:
+            told = partial(ended, messages, context, request_id=request_id)
+            return timed_result_of(cast(Awaitable[object], awaited), before_ns, told)
 
         async def traced_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
             request_id = unique_message_id()
