@@ -38,6 +38,7 @@ class BackgroundWriter(Generic[_T]):
         self._write = write
         self._limit = limit
         self._idle_s = idle_s
+        self._is_ended = False
         self._thread: threading.Thread | None = None
         self._reset()
         _writers.add(self)
@@ -75,6 +76,12 @@ class BackgroundWriter(Generic[_T]):
             until = self._count
             return self._changed.wait_for(lambda: self._written >= until, timeout_s)
 
+    def end_idling(self) -> None:
+        """End the thread once nothing waits, as its owner closes; a later item starts another."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+
     def waiting(self) -> int:
         """Return the sum of the sizes of what is not written yet."""
         return self._size
@@ -95,8 +102,8 @@ class BackgroundWriter(Generic[_T]):
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._items:
-                    self._changed.wait_for(lambda: self._items, self._idle_s)
+                if not self._items and not self._is_ended:
+                    self._changed.wait_for(lambda: self._items or self._is_ended, self._idle_s)
                 if not self._items:
                     self._thread = None
                     return

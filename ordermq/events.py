@@ -280,6 +280,8 @@ class History(Closing):
             with contextlib.suppress(OSError):
                 self.record(EventType.CLOSE)
         self.wait_written()
+        if self._writer is not None:
+            self._writer.end_idling()
         if self._is_stalled:  # its thread is in a write to the file, which the process's end closes
             self._file = -1
             self._waiting.close()

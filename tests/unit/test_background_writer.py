@@ -83,3 +83,17 @@ def test_a_forked_child_writes_on_its_own_and_nothing_of_its_parent() -> None:
         gate.open()
     assert writer.flush(30)
     assert gate.written == ["of the parent"]
+
+
+def test_the_end_of_its_owner_ends_an_idle_thread() -> None:
+    written: list[int] = []
+    writer = BackgroundWriter("idle", written.append, 10, idle_s=3_600)
+    for number in range(2):  # an item that comes behind the end is written all the same
+        assert writer.put(number)
+        assert writer.flush(30)
+        writer.end_idling()
+        for thread in threading.enumerate():
+            if thread.name == "idle":
+                thread.join(30)
+                assert not thread.is_alive()
+    assert written == [0, 1]
