@@ -17,7 +17,8 @@ import orjson
 
 from ordermq.errors import OrderMQError
 
-_START_TIMEOUT_S = 30.0
+# A process that has died is noticed at once; a machine with other work may need long to start one.
+_START_TIMEOUT_S = 180.0
 
 
 class DemoFailed(OrderMQError):
