@@ -5,7 +5,8 @@ python examples/asyncio_exactly_once.py                             SQLite, in a
 python examples/asyncio_exactly_once.py postgresql+asyncpg://...    pip install asyncpg
 
 The first call fails behind its writes: it is rolled back, and its messages come again. A message
-that is no order is moved to the dead-letter topic at once.
+that is no order is moved to the dead-letter topic at once. Its tables, `example_orders` and
+`example_offsets`, are made anew by each run, and left to look at.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.errors import DecodeError
 from ordermq.sql import AsyncSqlOffsetStore
 
-BOOK = text("INSERT INTO orders (number, cents) VALUES (:number, :cents)")
+BOOK = text("INSERT INTO example_orders (number, cents) VALUES (:number, :cents)")
 
 
 @dataclass
@@ -58,7 +59,13 @@ async def main(url: str) -> None:
     options = {"connect_args": {"timeout": 30}} if url.startswith("sqlite") else {}
     engine = create_async_engine(url, **options)
     async with engine.begin() as database:
-        await database.execute(text("CREATE TABLE orders (number VARCHAR(20), cents INTEGER)"))
+        # The broker below is a new one, whose offsets begin at 0: those of an earlier run are of
+        # another. A program with a broker that stays makes its tables once, and drops nothing.
+        await database.execute(text("DROP TABLE IF EXISTS example_orders"))
+        await database.execute(text("DROP TABLE IF EXISTS example_offsets"))
+        await database.execute(
+            text("CREATE TABLE example_orders (number VARCHAR(20), cents INTEGER)")
+        )
 
     with EmbeddedBroker() as broker:
         await send(broker.name_servers)
@@ -68,7 +75,7 @@ async def main(url: str) -> None:
             name_servers=broker.name_servers,
             consume_from_where="first_offset",
             codec=JsonCodec(Order),
-            offset_store=AsyncSqlOffsetStore(engine),
+            offset_store=AsyncSqlOffsetStore(engine, table="example_offsets"),
             on_failure=DeadLetter(retry=Retry(backoff_ms=10), dead_letter_on=DecodeError),
         )
         booked = failures = 0
@@ -90,7 +97,7 @@ async def main(url: str) -> None:
                 await asyncio.sleep(0.05)
 
     async with engine.connect() as database:
-        cents = await database.scalar(text("SELECT sum(cents) FROM orders"))
+        cents = await database.scalar(text("SELECT sum(cents) FROM example_orders"))
     print(f"booked {cents} cents of 1275, {failures} call failed, 1 message was no order")
     await engine.dispose()
 

@@ -3,7 +3,8 @@
 pip install 'ordermq[cdc,postgresql]'
 python examples/copy_table.py postgresql://USER@HOST/DATABASE    its wal_level must be logical
 
-It makes a table `parcels` there, and drops it and its slot at the end.
+It makes a table `example_parcels` there, with a slot and a publication of that name, and drops them
+at the end; those of a run that was killed are dropped by the next one.
 """
 
 from __future__ import annotations
@@ -23,62 +24,85 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.cdc import ApplyChanges, DebeziumCodec, PostgreSqlReader
 from ordermq.sql import SqlOffsetStore
 
+TABLE = "example_parcels"
+ROWS = """
+    CREATE TABLE example_parcels (id bigint PRIMARY KEY, place text, weight numeric);
+    INSERT INTO example_parcels VALUES (1, 'Turin', 1.10), (2, 'Bern', 2), (3, 'Graz', 3)
+"""
 CHANGES = """
-    UPDATE parcels SET place = 'Lyon' WHERE id = 1;
-    UPDATE parcels SET id = 12 WHERE id = 2;
-    DELETE FROM parcels WHERE id = 3;
-    INSERT INTO parcels VALUES (4, 'Porto', 0.30)
+    UPDATE example_parcels SET place = 'Lyon' WHERE id = 1;
+    UPDATE example_parcels SET id = 12 WHERE id = 2;
+    DELETE FROM example_parcels WHERE id = 3;
+    INSERT INTO example_parcels VALUES (4, 'Porto', 0.30)
 """
 
 
 def main(source: str, copy: sa.Engine) -> None:
     parcels = Table(
-        "parcels",
+        TABLE,
         MetaData(),
         Column("id", sa.BigInteger, primary_key=True),
         Column("place", sa.Text),
         Column("weight", sa.Text),  # SQLite would round a decimal
     )
     parcels.create(copy)
-    with psycopg.connect(source, autocommit=True) as shop, EmbeddedBroker() as broker:
-        shop.execute("CREATE TABLE parcels (id bigint PRIMARY KEY, place text, weight numeric)")
-        shop.execute(
-            "INSERT INTO parcels VALUES (1, 'Turin', 1.10), (2, 'Bern', 2), (3, 'Graz', 3)"
-        )
-        with Admin(broker.name_servers) as admin:
-            admin.create_topic("parcels")
-
-        with Producer("parcels", name_servers=broker.name_servers) as producer:
-            reader = PostgreSqlReader(
-                source, producer, "parcels", DebeziumCodec(), tables=["parcels"], slot="parcels"
-            )
-            reading = threading.Thread(target=reader.run)
-            reading.start()
-            consumer = PushConsumer(
-                "copy",
-                name_servers=broker.name_servers,
-                consume_from_where="first_offset",
-                offset_store=SqlOffsetStore(copy),
-            )
-            consumer.subscribe("parcels")
-            consumer.orderly(ApplyChanges(copy, [parcels], DebeziumCodec()))
-            with consumer:
-                wait_for_rows(copy, parcels, shop)
-                print("the rows are there")
-                shop.execute(CHANGES)
-                wait_for_rows(copy, parcels, shop)
-            reader.stop()
-            reading.join()
-        shop.execute("SELECT pg_drop_replication_slot('parcels')")
-        shop.execute("DROP PUBLICATION parcels")
-        shop.execute("DROP TABLE parcels")
+    with psycopg.connect(source, autocommit=True) as shop:
+        drop_all(shop)
+        shop.execute(ROWS)
+        try:
+            with EmbeddedBroker() as broker:
+                keep_copy(source, shop, parcels, copy, broker.name_servers)
+        finally:
+            drop_all(shop)  # a slot that nobody reads makes PostgreSQL keep its log for ever
     with copy.connect() as connection:
         for row in connection.execute(sa.select(parcels).order_by(parcels.c.id)):
             print(*row)
 
 
+def keep_copy(
+    source: str, shop: psycopg.Connection, parcels: Table, copy: sa.Engine, name_servers: str
+) -> None:
+    """Copy the rows that are there, and then changes, through a topic."""
+    with Admin(name_servers) as admin:
+        admin.create_topic("parcels")
+    with Producer("parcels", name_servers=name_servers) as producer:
+        reader = PostgreSqlReader(
+            source, producer, "parcels", DebeziumCodec(), tables=[TABLE], slot=TABLE
+        )
+        reading = threading.Thread(target=reader.run)
+        reading.start()
+        consumer = PushConsumer(
+            "copy",
+            name_servers=name_servers,
+            consume_from_where="first_offset",
+            offset_store=SqlOffsetStore(copy),
+        )
+        consumer.subscribe("parcels")
+        consumer.orderly(ApplyChanges(copy, [parcels], DebeziumCodec()))
+        try:
+            with consumer:
+                wait_for_rows(copy, parcels, shop)
+                print("the rows are there", flush=True)
+                shop.execute(CHANGES)
+                wait_for_rows(copy, parcels, shop)
+        finally:
+            reader.stop()
+            reading.join()
+
+
+def drop_all(shop: psycopg.Connection) -> None:
+    """Drop what a run has made at the source, as far as it is there."""
+    shop.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+        "WHERE slot_name LIKE 'example_parcels%'"  # also those that send the rows at first
+    )
+    shop.execute("DROP PUBLICATION IF EXISTS example_parcels")
+    shop.execute("DROP TABLE IF EXISTS example_parcels")
+
+
 def wait_for_rows(copy: sa.Engine, parcels: Table, shop: psycopg.Connection) -> None:
-    expected = shop.execute("SELECT id, place, weight::text FROM parcels ORDER BY id").fetchall()
+    query = "SELECT id, place, weight::text FROM example_parcels ORDER BY id"
+    expected = shop.execute(query).fetchall()
     found: list[tuple[object, ...]] = []
     while found != expected:
         time.sleep(0.05)

@@ -6,6 +6,9 @@ python examples/exactly_once.py postgresql+psycopg://...    pip install 'ordermq
 
 A batch that fails behind its writes is rolled back and comes again; so does one whose process died.
 A member that lost the queue while it was frozen is refused by the epoch in the same table.
+
+Its tables, `example_payments` and `example_offsets`, are made anew by each run, and left to be
+looked at.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from ordermq import ConsumeContext, Message, MessageView, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.sql import SqlOffsetStore
 
-BOOK = text("INSERT INTO payments (account, cents) VALUES (:account, :cents)")
+BOOK = text("INSERT INTO example_payments (account, cents) VALUES (:account, :cents)")
 
 
 def main(url: str) -> None:
     engine = create_engine(url)
     with engine.begin() as database:
-        database.execute(text("CREATE TABLE payments (account VARCHAR(20), cents INTEGER)"))
+        # The broker below is a new one, whose offsets begin at 0: those of an earlier run are of
+        # another. A program with a broker that stays makes its tables once, and drops nothing.
+        database.execute(text("DROP TABLE IF EXISTS example_payments"))
+        database.execute(text("DROP TABLE IF EXISTS example_offsets"))
+        database.execute(text("CREATE TABLE example_payments (account VARCHAR(20), cents INTEGER)"))
     booked = failures = 0
 
     with EmbeddedBroker() as broker:
@@ -39,7 +46,7 @@ def main(url: str) -> None:
             consume_from_where="first_offset",
             consume_message_batch_max_size=10,
             suspend_current_queue_time_ms=10,
-            offset_store=SqlOffsetStore(engine),
+            offset_store=SqlOffsetStore(engine, table="example_offsets"),
         )
         consumer.subscribe("payments")
 
@@ -59,7 +66,7 @@ def main(url: str) -> None:
 
         consumer.run()
     with engine.connect() as database:
-        total = database.scalar(text("SELECT sum(cents) FROM payments"))
+        total = database.scalar(text("SELECT sum(cents) FROM example_payments"))
     engine.dispose()
     print(f"{failures} calls failed after their writes; booked {total} cents of 5050")
 

@@ -5,7 +5,8 @@ pip install 'ordermq[sql]'
 python examples/from_kafka.py                               SQLite, in a temporary file
 python examples/from_kafka.py postgresql+psycopg://...      pip install 'ordermq[postgresql]'
 
-In production each member would be a process of its own, and the broker a RocketMQ.
+In production each member would be a process of its own, and the broker a RocketMQ. Its tables,
+`example_balance` and `example_offsets`, are made anew by each run, and left to look at.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from ordermq.sql import SqlOffsetStore
 
 PAYMENTS = 1_000
 BOOK = text(
-    "INSERT INTO balance (account, cents) VALUES (:account, :cents) "
-    "ON CONFLICT (account) DO UPDATE SET cents = balance.cents + excluded.cents"
+    "INSERT INTO example_balance AS old (account, cents) VALUES (:account, :cents) "
+    "ON CONFLICT (account) DO UPDATE SET cents = old.cents + excluded.cents"
 )
 
 
@@ -83,15 +84,19 @@ def bill(name_servers: str, url: str) -> None:
     """Add up the payments of each account; offset and sum are committed in one transaction."""
     engine = create_engine(url, pool_pre_ping=True)
     with engine.begin() as database:
+        # The broker is a new one, whose offsets begin at 0: those of an earlier run are of another.
+        # A program with a broker that stays makes its tables once, and drops nothing.
+        database.execute(text("DROP TABLE IF EXISTS example_balance"))
+        database.execute(text("DROP TABLE IF EXISTS example_offsets"))
         database.execute(
-            text("CREATE TABLE balance (account VARCHAR(9) PRIMARY KEY, cents INTEGER)")
+            text("CREATE TABLE example_balance (account VARCHAR(9) PRIMARY KEY, cents INTEGER)")
         )
     consumer = PushConsumer(
         "billing",
         name_servers=name_servers,
         consume_from_where="first_offset",
         consume_message_batch_max_size=32,  # payments per transaction
-        offset_store=SqlOffsetStore(engine),
+        offset_store=SqlOffsetStore(engine, table="example_offsets"),
     )
     consumer.subscribe("payments")
     booked: set[tuple[int, int]] = set()
@@ -106,7 +111,7 @@ def bill(name_servers: str, url: str) -> None:
 
     consumer.run()
     with engine.connect() as database:
-        print("booked:", database.scalar(text("SELECT sum(cents) FROM balance")))
+        print("booked:", database.scalar(text("SELECT sum(cents) FROM example_balance")))
     engine.dispose()
 
 
