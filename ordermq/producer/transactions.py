@@ -448,7 +448,9 @@ class TransactionProducer(Producer):
             header.physical_offset,
             _FLAGS[state],
             message.message_id,
-            header.topic,
+            # Not the question's, which is that of all half messages: the broker asks whether this
+            # account may send to the topic that is named.
+            message.topic,
             True,  # from a check
             header.transaction_id,
             header.broker_name,

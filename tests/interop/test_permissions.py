@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import Message, Producer, PushConsumer, TransactionProducer, TransactionState
 from ordermq.errors import BrokerError
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import Credentials
@@ -57,7 +57,9 @@ def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("guarded") / "rocketmq"
     file = tmp_path_factory.mktemp("conf") / "plain_acl.yml"
     file.write_bytes(FILE.read_bytes())
-    settings = settings_of(cluster.version, folder)
+    # In ms: a transaction that was left open is asked about at once.
+    often = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+    settings = settings_of(cluster.version, folder) | often
     with own_cluster(cluster.version, folder, f"--conf={file}", **settings) as running:
         with Producer("p", name_servers=running.name_servers, **OWNER) as producer:
             for topic in ("orders", "prices", "till"):
@@ -150,6 +152,24 @@ def test_an_account_sends_and_consumes_with_permission(guarded: Cluster) -> None
     with consumer_of(guarded, "clerks", "orders", taken, CLERK) as consumer:
         eventually(lambda: len(taken.bodies) == 20, "what was sent")
         eventually(lambda: consumer.statistics["commits"] > 0, "it is committed")
+
+
+def test_an_account_that_may_send_to_a_topic_is_heard_when_the_broker_asks(
+    guarded: Cluster,
+) -> None:
+    """Of a transaction: the account has no permission for the topic of half messages."""
+    taken = Taken()
+    producer = TransactionProducer(
+        "clerks-own",
+        name_servers=guarded.name_servers,
+        check=lambda message: TransactionState.COMMIT,
+        **CLERK,
+    )
+    with producer, consumer_of(guarded, "clerks", "orders", taken, CLERK):
+        producer.send_in_transaction(
+            Message("orders", b"asked about"), execute=lambda *_: TransactionState.UNKNOWN
+        )
+        eventually(lambda: b"asked about" in taken.bodies, "it is committed")
 
 
 @pytest.mark.parametrize(
