@@ -25,6 +25,7 @@ from ordermq.client.user_code import OwnThreads
 from ordermq.clock import SystemClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
+from ordermq.consumer.dispatch.consume_loop import DispatcherParts
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
@@ -49,22 +50,30 @@ _TASKS = 64
 _NEVER_STOPS = DeadLetterGuard("bench", 0, 0, ConsumerStatistics())
 
 
+def _parts(
+    config: ConsumeConfig, listener: Callable[..., object], statistics: ConsumerStatistics
+) -> DispatcherParts:
+    clock = SystemClock()
+    return DispatcherParts(
+        client=cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
+        group="bench",
+        config=config,
+        listener=cast(Any, listener),
+        recorder=EventRecorder(NoHistory(), "bench"),
+        statistics=statistics,
+        user_code=OwnThreads(),
+        guard=_NEVER_STOPS,
+    )
+
+
 def consumed(batch: int, messages: int) -> Work:
     """Run over queues that were just filled with so many messages, each given out in batches."""
-    clock = SystemClock()
     config = ConsumeConfig(consume_message_batch_max_size=batch)
     pool: Any = SimpleNamespace(goes_on=lambda calls: True, awaited=None)
     dispatcher = OrderlyDispatcher(
-        cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
-        "bench",
-        config,
-        lambda messages, context: ConsumeResult.SUCCESS,
+        _parts(config, lambda *_: ConsumeResult.SUCCESS, ConsumerStatistics(SystemClock())),
         policy_for(None, config, "bench"),
         cast(Any, SimpleNamespace(is_transactional=False)),
-        EventRecorder(NoHistory(), "bench"),
-        ConsumerStatistics(clock),
-        OwnThreads(),
-        _NEVER_STOPS,
     )
     dispatcher._pool = pool
     answer = MessageBatch(_QUEUE, pull_body(messages, 100))
@@ -93,9 +102,8 @@ def consumed(batch: int, messages: int) -> Work:
 
 def consumed_by_key(is_async: bool) -> Work:
     """Run over a queue whose messages have a key each, with a plain or an `async def` listener."""
-    clock = SystemClock()
     config = ConsumeConfig(order_by_key=True, max_in_flight_per_queue=_MOST_CALLS)
-    statistics = ConsumerStatistics(clock)
+    statistics = ConsumerStatistics(SystemClock())
     pool: Any = SimpleNamespace(
         goes_on=lambda calls: True, awaited=None, submit=lambda assigned: None
     )
@@ -107,16 +115,9 @@ def consumed_by_key(is_async: bool) -> Work:
         await asyncio.sleep(0)
 
     dispatcher = KeyOrderedDispatcher(
-        cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
-        "bench",
-        config,
-        listen,
+        _parts(config, listen, statistics),
         policy_for(None, config, "bench"),
         cast(Any, SimpleNamespace(is_transactional=False)),
-        EventRecorder(NoHistory(), "bench"),
-        statistics,
-        OwnThreads(),
-        _NEVER_STOPS,
     )
     dispatcher._pool = pool
     dispatcher._listener = listen_async if is_async else listen
@@ -156,18 +157,10 @@ def consumed_by_key(is_async: bool) -> Work:
 
 def consumed_concurrently(batch: int, messages: int) -> Work:
     """Run over queues that were just filled, each as long as it is submitted."""
-    clock = SystemClock()
     config = ConsumeConfig(consume_message_batch_max_size=batch)
     dispatcher = ConcurrentDispatcher(
-        cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
-        "bench",
-        config,
-        lambda messages, context: ConsumeResult.SUCCESS,
-        EventRecorder(NoHistory(), "bench"),
-        ConsumerStatistics(clock),
-        OwnThreads(),
+        _parts(config, lambda *_: ConsumeResult.SUCCESS, ConsumerStatistics(SystemClock())),
         DeadLetter(),
-        _NEVER_STOPS,
         None,
         is_broadcasting=False,
     )

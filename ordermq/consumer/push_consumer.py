@@ -602,28 +602,37 @@ class PushConsumer(GroupConsumer):
     def _make_dispatcher(
         self, parts: ReceiverParts
     ) -> ConcurrentDispatcher | OrderedDispatcher[Any]:
+        from ordermq.consumer.dispatch.consume_loop import DispatcherParts
+
+        listener: Any = self._concurrent_listener
+        results = CONCURRENT
+        if self._listener is not None:
+            # With these a ROLLBACK is a failure to hooks, as in Java, also where it commits.
+            listener, results = self._listener, MANUAL_COMMIT
+        shared = DispatcherParts(
+            client=parts.client,
+            group=self.group,
+            config=self.config.consume,
+            listener=self._wrapped(listener, results),
+            recorder=parts.recorder,
+            statistics=parts.statistics,
+            user_code=parts.user_code,
+            guard=self._guard,
+        )
         # Each is loaded where it is chosen: a consumer has one of them.
-        consume = self.config.consume
         if self._listener is None:
             from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 
             return ConcurrentDispatcher(
-                parts.client,
-                self.group,
-                consume,
-                self._wrapped(self._concurrent_listener, CONCURRENT),
-                parts.recorder,
-                parts.statistics,
-                parts.user_code,
+                shared,
                 self._policy
                 if isinstance(self._policy, DeadLetter)
                 else DeadLetter(MAX_RECONSUME_TIMES + 1),  # Java counts repetitions
-                self._guard,
                 parts.deliver_later,
                 is_broadcasting=self._is_broadcasting,
             )
         kind: type[OrderedDispatcher[Any]]
-        if consume.order_by_key:
+        if self.config.consume.order_by_key:
             from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 
             kind = KeyOrderedDispatcher
@@ -631,19 +640,7 @@ class PushConsumer(GroupConsumer):
             from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 
             kind = OrderlyDispatcher
-        return kind(
-            parts.client,
-            self.group,
-            consume,
-            # With these a ROLLBACK is a failure to hooks, as in Java, also where it commits.
-            self._wrapped(self._listener, MANUAL_COMMIT),
-            self._policy,
-            parts.offsets,
-            parts.recorder,
-            parts.statistics,
-            parts.user_code,
-            self._guard,
-        )
+        return kind(shared, self._policy, parts.offsets)
 
     @property
     def traces_dropped(self) -> int:

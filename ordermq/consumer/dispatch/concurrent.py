@@ -16,12 +16,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, cast
 
 from ordermq import core
-from ordermq.client.session import ClientSession
-from ordermq.client.user_code import UserCode
-from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.config import PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     MOST_UNREPORTED,
     ConsumeLoop,
+    DispatcherParts,
     Outcome,
     Settling,
     failure_text,
@@ -36,7 +35,6 @@ from ordermq.consumer.dispatch.failure_policy import (
 from ordermq.consumer.listener import (
     CONCURRENT,
     ConcurrentContext,
-    ConcurrentListener,
     Settlement,
     verdict_of,
 )
@@ -46,7 +44,6 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import (
     DirectResult,
     FillLimits,
@@ -54,7 +51,6 @@ from ordermq.consumer.queue.receiver import (
     flow_by_fill_and_span,
     limits_by_fill_and_span,
 )
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
@@ -102,34 +98,25 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
-        config: ConsumeConfig,
-        listener: ConcurrentListener,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
-        user_code: UserCode,
+        parts: DispatcherParts,
         policy: DeadLetter,
-        guard: DeadLetterGuard,
         deliver_later: DeliverLater | None,
         *,
         is_broadcasting: bool,
     ) -> None:
-        super().__init__(
-            client,
-            group,
-            config,
-            listener,
-            CONCURRENT,
-            recorder,
-            statistics,
-            user_code,
-            limits_tasks=True,
-        )
+        super().__init__(parts, CONCURRENT, limits_tasks=True)
         self._policy = policy
         self._max_retries = policy.max_attempts - 1
-        self._failures = FailureHandler(client, group, config, policy, recorder, statistics, guard)
-        self._guard = guard
+        self._failures = FailureHandler(
+            parts.client,
+            parts.group,
+            parts.config,
+            policy,
+            parts.recorder,
+            parts.statistics,
+            parts.guard,
+        )
+        self._guard = parts.guard
         self._pops = deliver_later is not None
         self._deliver_later = deliver_later or self._deliver_by_retry_topic
         self._is_broadcasting = is_broadcasting
@@ -140,7 +127,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             "most_ms": _RUN_MS,
             "most_unreported": MOST_UNREPORTED,
         }
-        size = config.consume_message_batch_max_size
+        size = parts.config.consume_message_batch_max_size
         self._plan = self._make_plan(size, **differing)
         # One by one, where an exception decides on the one message that has raised it.
         retry_size = 1 if policy.dead_letter_on else size

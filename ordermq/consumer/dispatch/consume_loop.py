@@ -38,6 +38,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import (
     DirectResult,
     FillLimits,
@@ -242,12 +243,29 @@ class ConsumeRules(Value, kw_only=True):
     most_unreported: int = 1
 
 
+class DispatcherParts(Value, kw_only=True):
+    """Everything that a dispatcher of any kind calls, reads and counts.
+
+    Args:
+        user_code: has the event loop of an `async def` listener.
+        guard: stops the consumer after too many dead letters.
+    """
+
+    client: ClientSession
+    group: str
+    config: ConsumeConfig
+    listener: AnyListener
+    recorder: EventRecorder
+    statistics: ConsumerStatistics
+    user_code: UserCode
+    guard: DeadLetterGuard
+
+
 class ConsumeLoop(ABC, Generic[Queue]):
     """Calls a group's listener for its assigned queues: the parts all dispatchers share.
 
     Args:
         results: the results this listener may return.
-        user_code: has the event loop of an `async def` listener.
         limits_tasks: an `async def` listener has at most `consume_thread_count` calls at once.
             Not needed where each queue has one call anyway.
         lane: as of `CallRecords`.
@@ -257,45 +275,40 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
-        config: ConsumeConfig,
-        listener: AnyListener,
+        parts: DispatcherParts,
         results: ListenerResults,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
-        user_code: UserCode,
         *,
         limits_tasks: bool = False,
         lane: int = 0,
     ) -> None:
+        client, config, recorder = parts.client, parts.config, parts.recorder
         self._client = client
         self._clock = client.clock
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._group = parts.group
+        self._fields = MemberFields(parts.group, client.client_id)
         self._config = config
-        self._listener = listener
+        self._listener = parts.listener
         self._results = results = replace(results, is_strict=config.strict_results)
         # Without SUCCESS twice, None would be done before anybody judges it.
         self._other_success = _SUCCESS if results.is_strict else None
         self._recorder = recorder
         self._records = CallRecords(recorder, lane)
-        self._statistics = statistics
+        self._statistics = parts.statistics
         self._pool: ListenerPool[Queue] = pool_for(
-            listener,
+            parts.listener,
             config.consume_thread_count,
             self._run,
             self._run_async,
-            f"ordermq-{group}",
+            f"ordermq-{parts.group}",
             client.runtime,
-            user_code,
+            parts.user_code,
             limits_tasks=limits_tasks,
         )
         self._is_closed = False
         # Runs that may have counts to take, and calls in progress. Taken by those who read them,
         # and once a second, the counts cost a pull nothing.
         self._runs: set[core.contract.ConsumeRun] = set()
-        statistics.gather_with(self._count_runs)
+        parts.statistics.gather_with(self._count_runs)
 
     def _make_plan(
         self,

@@ -14,11 +14,10 @@ from functools import cached_property
 from typing import Any
 
 from ordermq import core
-from ordermq.client.session import ClientSession
-from ordermq.client.user_code import UserCode
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import (
     MOST_UNREPORTED,
+    DispatcherParts,
     OnIoThread,
     Outcome,
     Settling,
@@ -28,15 +27,13 @@ from ordermq.consumer.dispatch.failure_policy import FailurePolicy, NextStep
 from ordermq.consumer.dispatch.orderly import OrderedDispatcher
 from ordermq.consumer.dispatch.parked_keys import ParkedKeys, run_of
 from ordermq.consumer.dispatch.parking_log import offset_of
-from ordermq.consumer.listener import ConsumeContext, Listener
+from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
     BatchClaim,
     QueueCallbacks,
 )
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType
 from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageView
@@ -49,30 +46,9 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
     """Calls a listener for each key in order, several keys at once; fulfils `Receiver`."""
 
     def __init__(
-        self,
-        client: ClientSession,
-        group: str,
-        config: ConsumeConfig,
-        listener: Listener,
-        on_failure: FailurePolicy,
-        offsets: OffsetCommitter,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
-        user_code: UserCode,
-        guard: DeadLetterGuard,
+        self, parts: DispatcherParts, on_failure: FailurePolicy, offsets: OffsetCommitter
     ) -> None:
-        super().__init__(
-            client,
-            group,
-            config,
-            listener,
-            on_failure,
-            offsets,
-            recorder,
-            statistics,
-            user_code,
-            guard,
-        )
+        super().__init__(parts, on_failure, offsets)
         self._plan = self._make_plan(
             self._batch_size,
             is_shared=True,

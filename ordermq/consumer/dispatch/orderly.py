@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import cast
 
 from ordermq import core
-from ordermq.client.session import ClientSession
-from ordermq.client.user_code import UserCode
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     ConsumeLoop,
+    DispatcherParts,
     Outcome,
     Settling,
     Steps,
@@ -27,7 +26,6 @@ from ordermq.consumer.listener import (
     AUTO_COMMIT,
     MANUAL_COMMIT,
     ConsumeContext,
-    Listener,
     Settlement,
     Verdict,
 )
@@ -40,7 +38,6 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
     RunningCall,
 )
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import (
     DirectResult,
     FillLimits,
@@ -49,7 +46,6 @@ from ordermq.consumer.queue.receiver import (
     flow_by_fill,
     limits_by_fill,
 )
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import EventType
 from ordermq.leases.lease import Lease
@@ -82,34 +78,15 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
     _plan: core.contract.ConsumePlan  # each dispatcher makes its own
 
     def __init__(
-        self,
-        client: ClientSession,
-        group: str,
-        config: ConsumeConfig,
-        listener: Listener,
-        on_failure: FailurePolicy,
-        offsets: OffsetCommitter,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
-        user_code: UserCode,
-        guard: DeadLetterGuard,
+        self, parts: DispatcherParts, on_failure: FailurePolicy, offsets: OffsetCommitter
     ) -> None:
+        config = parts.config
         results = AUTO_COMMIT if config.auto_commit else MANUAL_COMMIT
         # Where one attempt is all, a failed batch could not say which of its messages failed.
         self._batch_size = (
             1 if on_failure.max_attempts == 1 else config.consume_message_batch_max_size
         )
-        super().__init__(
-            client,
-            group,
-            config,
-            listener,
-            results,
-            recorder,
-            statistics,
-            user_code,
-            lane=self._most_in_lanes(config),
-        )
+        super().__init__(parts, results, lane=self._most_in_lanes(config))
         self._offsets = offsets
         strict = config.strict_results
         self._results_of = {
@@ -119,7 +96,13 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         # Otherwise None and SUCCESS are done without being judged.
         self._judges_all = not config.auto_commit
         self._failure_handler = FailureHandler(
-            client, group, config, on_failure, recorder, statistics, guard
+            parts.client,
+            parts.group,
+            config,
+            on_failure,
+            parts.recorder,
+            parts.statistics,
+            parts.guard,
         )
         self._direct: set[Queue] = set()  # queues with a message consumed directly; I/O thread
         self._commits_each = config.commit_interval_ms == 0
@@ -211,39 +194,19 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
     _is_warned = False  # of COMMIT or ROLLBACK with auto commit
 
     def __init__(
-        self,
-        client: ClientSession,
-        group: str,
-        config: ConsumeConfig,
-        listener: Listener,
-        on_failure: FailurePolicy,
-        offsets: OffsetCommitter,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
-        user_code: UserCode,
-        guard: DeadLetterGuard,
+        self, parts: DispatcherParts, on_failure: FailurePolicy, offsets: OffsetCommitter
     ) -> None:
-        super().__init__(
-            client,
-            group,
-            config,
-            listener,
-            on_failure,
-            offsets,
-            recorder,
-            statistics,
-            user_code,
-            guard,
-        )
+        super().__init__(parts, on_failure, offsets)
+        auto_commit = parts.config.auto_commit
         # One batch per claim, where each is committed by itself or by the listener: there it
         # would show that messages count as done only when their claim ends.
-        is_single = self._commits_each or not config.auto_commit
+        is_single = self._commits_each or not auto_commit
         most = 1 if is_single else MAX_MESSAGES_PER_CLAIM // self._batch_size
         self._plan = self._make_plan(
             self._batch_size,
             is_shared=False,
             is_judged=self._judges_all,
-            auto_commit=config.auto_commit,
+            auto_commit=auto_commit,
             commits_each=self._commits_each,
             most_batches=max(1, most),
             quick_ms=_QUICK_MS,

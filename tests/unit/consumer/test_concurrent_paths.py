@@ -24,6 +24,7 @@ from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch import concurrent
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher, SendBack
+from ordermq.consumer.dispatch.consume_loop import DispatcherParts
 from ordermq.consumer.dispatch.failure_policy import DeadLetter
 from ordermq.consumer.dispatch.worker_pool import WorkerPool
 from ordermq.consumer.listener import ConcurrentContext
@@ -112,15 +113,19 @@ class Batches:
         settings = ConsumeConfig(send_back_retry_ms=10, **config)
         with mock.patch.object(concurrent, "MOST_UNREPORTED", per_run):
             self.service = ConcurrentDispatcher(
-                cast(Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")),
-                "G",
-                settings,
-                lambda messages, context: None,
-                EventRecorder(history, "G"),
-                self.statistics,
-                OwnThreads(),
+                DispatcherParts(
+                    client=cast(
+                        Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")
+                    ),
+                    group="G",
+                    config=settings,
+                    listener=lambda messages, context: None,
+                    recorder=EventRecorder(history, "G"),
+                    statistics=self.statistics,
+                    user_code=OwnThreads(),
+                    guard=DeadLetterGuard("G", 0, 0, self.statistics),
+                ),
                 DeadLetter(),
-                DeadLetterGuard("G", 0, 0, self.statistics),
                 None,
                 is_broadcasting=False,
             )

@@ -18,6 +18,7 @@ from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import (
+    DispatcherParts,
     ListenerCancelled,
     OnIoThread,
 )
@@ -113,16 +114,18 @@ class Lanes:
         self.statistics = ConsumerStatistics(self.clock)
         self.statistics.follow(lambda: [self.assigned])
         self.service = KeyOrderedDispatcher(
-            cast(Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")),
-            "G",
-            settings,
-            lambda messages, context: None,
+            DispatcherParts(
+                client=cast(Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")),
+                group="G",
+                config=settings,
+                listener=lambda messages, context: None,
+                recorder=EventRecorder(history, "G"),
+                statistics=self.statistics,
+                user_code=OwnThreads(),
+                guard=DeadLetterGuard("G", 0, 0, self.statistics),
+            ),
             policy_for(policy, settings, "G"),
             cast(OffsetCommitter, SimpleNamespace(commit=self._commit, is_transactional=False)),
-            EventRecorder(history, "G"),
-            self.statistics,
-            OwnThreads(),
-            DeadLetterGuard("G", 0, 0, self.statistics),
         )
         service: Any = self.service
         service._pool = SimpleNamespace(

@@ -13,7 +13,7 @@ import pytest
 from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.dispatch.consume_loop import OnIoThread
+from ordermq.consumer.dispatch.consume_loop import DispatcherParts, OnIoThread
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
 from ordermq.consumer.dispatch.orderly import MAX_MESSAGES_PER_CLAIM, OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
@@ -79,16 +79,20 @@ class Consumption:
         self.runtime = SimpleNamespace(post=lambda job: None, spawn=self.spawn)
         settings = ConsumeConfig(**config)
         self.service = OrderlyDispatcher(
-            cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime, client_id="me")),
-            "G",
-            settings,
-            lambda messages, context: None,
+            DispatcherParts(
+                client=cast(
+                    Any, SimpleNamespace(clock=self.clock, runtime=self.runtime, client_id="me")
+                ),
+                group="G",
+                config=settings,
+                listener=lambda messages, context: None,
+                recorder=EventRecorder(recorder or NoHistory(), "G"),
+                statistics=self.statistics,
+                user_code=OwnThreads(),
+                guard=DeadLetterGuard("G", 0, 0, self.statistics),
+            ),
             policy_for(on_failure, settings, "G"),
             cast(OffsetCommitter, SimpleNamespace(commit=self.commit, is_transactional=False)),
-            EventRecorder(recorder or NoHistory(), "G"),
-            self.statistics,
-            OwnThreads(),
-            DeadLetterGuard("G", 0, 0, self.statistics),
         )
         self.others_wait = False
         self.service._pool = cast(
