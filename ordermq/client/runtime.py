@@ -455,6 +455,12 @@ class Shutdown:
         self._waiters: list[NativeEvent] = []  # of the threads that wait for the end
         self._asking = threading.RLock()  # reentrant: a signal handler may close, too
         self._hurried = asyncio.Event()
+        self._end_s = math.inf  # of the time that was given, on the monotonic clock
+
+    @property
+    def is_late(self) -> bool:
+        """True once the time that was given is over, or nobody waits any more."""
+        return self.is_hurried or time.monotonic() >= self._end_s
 
     @property
     def is_hurried(self) -> bool:
@@ -527,6 +533,7 @@ class Shutdown:
 
     def _begin(self, timeout_s: float) -> None:
         if self._task is None:
+            self._end_s = time.monotonic() + timeout_s
             self._task = self._runtime.loop.create_task(self._work(timeout_s), name="close")
             self._task.add_done_callback(self._ended)
 

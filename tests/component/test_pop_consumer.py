@@ -35,7 +35,7 @@ from ordermq.broker.context import BrokerContext
 from ordermq.config import BrokerConfig
 from ordermq.consumer.pop.transport import RemotingPop
 from ordermq.errors import ConfigError, ConnectionLost, StateError
-from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import acks_from_body
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
@@ -240,15 +240,104 @@ class LostAnswers:
             self._handler(context, connection, request)
             return
         self.lost += 1
+        self._handler(context, Silent(connection), request)  # type: ignore[arg-type]
 
-        class Silent:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(connection, name)
 
-            def reply(self, *_: object, **__: object) -> None:
-                return None
+class Silent:
+    """A connection whose answers are lost."""
 
-        self._handler(context, Silent(), request)  # type: ignore[arg-type]
+    def __init__(self, connection: BrokerConnection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def reply(self, *_: object, **__: object) -> None:
+        return None
+
+
+def refuse(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    connection.reply(request, ResponseCode.SYSTEM_ERROR, remark="refused by the test")
+
+
+def lose(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    """Lose a request."""
+
+
+def lose_answer(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    """Do what is asked, and lose the answer."""
+    handler = HANDLERS[request.code]
+    handler(context, Silent(connection), request)  # type: ignore[arg-type]
+
+
+HANDLERS = dict(server.HANDLERS)
+
+
+@pytest.mark.parametrize("first", [refuse, lose, lose_answer])
+def test_what_could_not_be_given_back_at_once_is_given_back_again(
+    producer: Producer,
+    make: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    first: Callable[..., None],
+) -> None:
+    inside = threading.Event()
+    given_back: set[str] = set()
+
+    def change(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        is_first = request.ext["offset"] not in given_back
+        given_back.add(request.ext["offset"])
+        (first if is_first else HANDLERS[code])(context, connection, request)
+
+    def slow(messages: Any, context: Any) -> None:
+        inside.set()
+        eventually(context.is_revoked, "its queue is given up")
+        seen.take(messages, context)
+
+    monkeypatch.setitem(server.HANDLERS, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)
+    # Nothing is renewed during the test, and no lease ends.
+    send_all(producer, numbered(50, keys=1))
+    leaving = make(slow, pop_invisible_ms=600_000, lock_timeout_ms=100)
+    leaving.start()
+    assert inside.wait(20)
+    make(seen.take, pop_invisible_ms=600_000).start()
+    leaving.close(20)
+    seen.wait_for_count(50)
+    assert given_back
+    assert_in_order(seen, 50, keys=1)
+    assert seen.duplicates() == 0
+
+
+def test_what_a_lost_answer_brought_is_given_back_when_the_member_leaves(
+    producer: Producer, make: MakeConsumer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popped: list[str] = []
+
+    def pop(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        is_answered = not is_losing or request.ext["attemptId"] in popped
+        popped.append(request.ext["attemptId"])
+        (HANDLERS[RequestCode.POP_MESSAGE] if is_answered else lose_answer)(
+            context, connection, request
+        )
+
+    is_losing = True
+    monkeypatch.setitem(server.HANDLERS, RequestCode.POP_MESSAGE, pop)
+    leaving = make(
+        seen.take,
+        pop_invisible_ms=600_000,
+        request_timeout_ms=100,
+        pull_delay_on_error_ms=600_000,  # so that it does not ask again by itself
+    )
+    send_all(producer, numbered(50, keys=1))
+    leaving.start()
+    eventually(lambda: leaving.statistics.as_dict().get("pull_errors", 0) >= 4, "answers are lost")
+    is_losing = False
+    leaving.close(20)
+    make(seen.take, pop_invisible_ms=600_000).start()
+    seen.wait_for_count(50)
+    assert_in_order(seen, 50, keys=1)
+    assert seen.duplicates() == 0
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,7 @@ class GroupMember(ProcessBound):
             self._recorder,
             settings.statistics,
             held=lambda: self._rebalancer.assigned(),
+            is_late=lambda: self._shutdown.is_late,
             is_ordered=settings.uses_locks,
             from_first=settings.rebalance.consume_from_where is ConsumeFromWhere.FIRST_OFFSET,
         )

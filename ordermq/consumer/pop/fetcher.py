@@ -17,7 +17,8 @@ from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.pop.leases import RESTING, PopLeases
-from ordermq.consumer.pop.transport import PoppedBatch, PopTransport
+from ordermq.consumer.pop.popped_batch import PoppedBatch
+from ordermq.consumer.pop.transport import PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
@@ -136,6 +137,9 @@ class QueuePops:
         finally:
             self._waits_for_turn = False
             self._polled_ms += clock.now_ms() - began_ms
+        if assigned.state is not QueueState.ACTIVE:
+            self._transport.skip(assigned.queue)
+            return
         self._attempt_id = self._attempt_id or secrets.token_hex(8)
         self._asked_ms = clock.now_ms()
         work = self._transport.receive(assigned.queue, self._subscription, self._attempt_id)
@@ -163,6 +167,9 @@ class QueuePops:
         if not batches:
             self._statistics.add("pulls")
             return
+        if assigned.state is not QueueState.ACTIVE:
+            await self._give_back(batches)  # it was given up meanwhile
+            return
         self._leases.keep(assigned.queue, batches[1:])
         await self._begin(batches[0])
 
@@ -170,7 +177,10 @@ class QueuePops:
         if self._leases.begin(self.assigned, batch):
             self._accept(batch)
         else:
-            await self._leases.return_batch(batch)
+            await self._give_back([batch])
+
+    async def _give_back(self, batches: Sequence[PoppedBatch]) -> None:
+        await asyncio.gather(*map(self._transport.give_back, batches))
 
     def _accept(self, batch: PoppedBatch) -> None:
         assigned = self.assigned
@@ -220,15 +230,25 @@ class QueuePops:
         await wait_until_set(self._wake, self._client.clock, pause_ms)
 
     async def give_back_late(self) -> None:
-        """After the end of this loop: give back what the broker still answers."""
+        """After the end of this loop: give back what the broker still answers, or has answered."""
         poll, self.poll = self.poll, None
         if poll is None:
             return
+        queue = self.assigned.queue
         try:
             batches = await poll
+        except BrokerError:
+            return  # refused, so nothing was popped
         except OrderMQError:
-            return  # nothing came; had the broker leased something, its time ends
-        await asyncio.gather(*map(self._leases.return_batch, batches))
+            try:
+                batches = await self._transport.receive_missed(
+                    queue, self._subscription, self._attempt_id
+                )
+            except OrderMQError as error:
+                # If the broker leased something, its time ends.
+                self._client.report_failure(queue.broker_name, "pop", error)
+                return
+        await self._give_back(batches)
 
 
 class PopFetcher:

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,9 @@ from ordermq.client.proxy_messages import record_of
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
-from ordermq.consumer.pop.transport import PoppedBatch, with_origin
+from ordermq.consumer.pop.popped_batch import PoppedBatch
+from ordermq.consumer.pop.returns import Returns
+from ordermq.consumer.pop.transport import with_origin
 from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RemotingError
 from ordermq.grpc.messages import (
     AckMessageEntry,
@@ -61,8 +64,6 @@ class GrpcBatch(PoppedBatch):
     def __init__(self, *given: Any, receipts: dict[int, tuple[str, str]]) -> None:
         super().__init__(*given)
         self.receipts = receipts
-        # A renewal replaces handles, so that no acknowledgement may be under way meanwhile.
-        self.turn = asyncio.Lock()
 
 
 class GrpcPop:
@@ -74,10 +75,12 @@ class GrpcPop:
         proxy: ProxyApi,
         group: str,
         config: PopConfig,
+        returns: Returns,
         *,
         is_ordered: bool,
     ) -> None:
         self._client = client
+        self._returns = returns
         self._proxy = proxy
         self._group = group
         self._config = config
@@ -95,6 +98,15 @@ class GrpcPop:
             place = queue.topic, queue.broker_name
             await self._polls.setdefault(place, asyncio.Semaphore(_MOST_POLLS)).acquire()
 
+    def skip(self, queue: MessageQueue) -> None:
+        if not self._is_ordered:
+            self._polls[queue.topic, queue.broker_name].release()
+
+    def leave(self, queue: MessageQueue) -> None:
+        feed = self._feeds.get((queue.topic, queue.broker_name))
+        if feed is not None:
+            feed.leave(queue)
+
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
     ) -> Sequence[PoppedBatch]:
@@ -106,9 +118,14 @@ class GrpcPop:
                 self._polls[place].release()
         feed = self._feeds.get(place)
         if feed is None:
-            feed = self._feeds[place] = _Feed(self, self._client, *place)
+            feed = self._feeds[place] = _Feed(self, self._client, self._returns, *place)
         batch = await feed.next_of(queue, subscription, self._config.pop_poll_ms)
         return () if batch is None else (batch,)
+
+    async def receive_missed(
+        self, queue: MessageQueue, subscription: Subscription, attempt_id: str
+    ) -> Sequence[PoppedBatch]:
+        return ()  # a feed's receives are none of a queue: see its `close`
 
     async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
         assert isinstance(batch, GrpcBatch)
@@ -136,11 +153,17 @@ class GrpcPop:
             self._check(entry.status, failure, batch)
 
     async def extend(self, batch: PoppedBatch) -> None:
-        # Each handle runs out by itself at the proxy, so one renewal does not do for all.
-        await self._change(batch, self._config.pop_invisible_ms)
+        assert isinstance(batch, GrpcBatch)
+        async with batch.turn:
+            # Each handle runs out by itself at the proxy, so one renewal does not do for all.
+            renew = partial(self._change_one, batch, invisible_ms=self._config.pop_invisible_ms)
+            await asyncio.gather(*map(renew, batch.unacknowledged(batch.end)))
 
     async def give_back(self, batch: PoppedBatch) -> None:
-        await self._change(batch, 0)
+        assert isinstance(batch, GrpcBatch)
+        timeout_ms = self._client.config.lock_timeout_ms  # it may be repeated soon
+        end_lease = partial(self._change_one, batch, invisible_ms=0, timeout_ms=timeout_ms)
+        await self._returns.give_back(batch, end_lease)
 
     async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
         assert isinstance(batch, GrpcBatch)
@@ -265,14 +288,9 @@ class GrpcPop:
             batches.append(batch)
         return batches
 
-    async def _change(self, batch: PoppedBatch, invisible_ms: int) -> None:
-        assert isinstance(batch, GrpcBatch)
-        async with batch.turn:
-            left = batch.unacknowledged(batch.end)
-            # In their order: the broker blocks the queue until the last of them.
-            await asyncio.gather(*(self._change_one(batch, each, invisible_ms) for each in left))
-
-    async def _change_one(self, batch: GrpcBatch, offset: int, invisible_ms: int) -> None:
+    async def _change_one(
+        self, batch: GrpcBatch, offset: int, invisible_ms: int, timeout_ms: int | None = None
+    ) -> None:
         message_id, handle = batch.receipts[offset]
         request = ChangeInvisibleDurationRequest(
             group=self._proxy.resource(self._group),
@@ -282,15 +300,26 @@ class GrpcPop:
             message_id=message_id,
         )
         answer = await self._ask(
-            batch.queue, "ChangeInvisibleDuration", request, ChangeInvisibleDurationResponse
+            batch.queue,
+            "ChangeInvisibleDuration",
+            request,
+            ChangeInvisibleDurationResponse,
+            timeout_ms,
         )
         self._check(answer.status, "the proxy did not change the lease", batch)
         if answer.receipt_handle:
             batch.receipts[offset] = message_id, answer.receipt_handle
 
-    async def _ask(self, queue: MessageQueue, method: str, request: Any, answer: type[Any]) -> Any:
+    async def _ask(
+        self,
+        queue: MessageQueue,
+        method: str,
+        request: Any,
+        answer: type[Any],
+        timeout_ms: int | None = None,
+    ) -> Any:
         address = self._client.routes.master_of(queue.broker_name)
-        timeout_ms = self._client.config.offset_timeout_ms
+        timeout_ms = timeout_ms or self._client.config.offset_timeout_ms
         return await self._proxy.proxies.ask(address, method, request, answer, timeout_ms)
 
     def _check(self, status: Any, failure: str, batch: GrpcBatch) -> None:
@@ -312,14 +341,18 @@ class GrpcPop:
 class _Feed:
     """Receives for the queues of a topic at one broker that wait for messages."""
 
-    def __init__(self, pop: GrpcPop, client: ClientSession, topic: str, broker_name: str) -> None:
+    def __init__(
+        self, pop: GrpcPop, client: ClientSession, returns: Returns, topic: str, broker_name: str
+    ) -> None:
         self._pop = pop
         self._client = client
+        self._returns = returns
         self._topic = topic
         self._broker_name = broker_name
         self._subscription: Subscription | None = None
         self._waiting: dict[MessageQueue, asyncio.Future[GrpcBatch]] = {}
         self._unclaimed: dict[MessageQueue, GrpcBatch] = {}
+        self._left: set[MessageQueue] = set()  # queues that this member gives up
         self._polls: set[asyncio.Task[None]] = set()
         self._returning: set[asyncio.Task[None]] = set()
         self._unanswered: deque[str] = deque()  # attempt ids, to be sent again
@@ -335,6 +368,7 @@ class _Feed:
         batch = self._unclaimed.pop(queue, None)
         if batch is not None:
             return batch
+        self._left.discard(queue)
         self._subscription = subscription
         waiting: asyncio.Future[GrpcBatch] = asyncio.get_running_loop().create_future()
         self._waiting[queue] = waiting
@@ -352,15 +386,31 @@ class _Feed:
                 waiting.cancel()
         return None if waiting.cancelled() else waiting.result()
 
+    def leave(self, queue: MessageQueue) -> None:
+        """Give back at once what comes for a queue, until it is asked for again."""
+        self._left.add(queue)
+        waiting = self._waiting.pop(queue, None)  # else it would have a further poll begun
+        if waiting is not None and not waiting.done():
+            waiting.cancel()
+        batch = self._unclaimed.pop(queue, None)
+        if batch is not None:
+            self._return(self._pop.give_back(batch))
+
     async def close(self) -> None:
         """Return once every poll has run out; what they bring is given back.
 
         A poll that is cancelled would take messages all the same: the broker holds it on.
         """
         self._is_closed = True
-        await asyncio.gather(*self._polls, return_exceptions=True)
         self._give_back(self._unclaimed)
-        await asyncio.gather(*self._returning, return_exceptions=True)
+        await asyncio.gather(*self._polls, return_exceptions=True)
+        if not self._returns.is_late():
+            # What those brought whose answers were lost: the proxy gives it again.
+            for _ in range(len(self._unanswered)):
+                self._begin_poll()
+        await asyncio.gather(*self._polls, return_exceptions=True)
+        while self._returning:
+            await asyncio.gather(*self._returning, return_exceptions=True)
 
     def _begin_poll(self) -> None:
         poll = self._client.runtime.spawn(self._poll(), f"pop {self._topic}@{self._broker_name}")
@@ -387,7 +437,7 @@ class _Feed:
             waiting_for = self._waiting.pop(batch.queue, None)
             if waiting_for is not None and not waiting_for.done():
                 waiting_for.set_result(batch)
-            elif self._is_closed:
+            elif self._is_closed or batch.queue in self._left:
                 late[batch.queue] = batch
             else:
                 self._unclaimed[batch.queue] = batch
@@ -400,24 +450,17 @@ class _Feed:
         await self._client.clock.sleep_ms(_CLAIM_MS)
         if self._unclaimed.get(batch.queue) is batch:
             del self._unclaimed[batch.queue]
-            await self._give_back_one(batch)
+            await self._pop.give_back(batch)
 
     def _give_back(self, batches: dict[MessageQueue, GrpcBatch]) -> None:
         for batch in batches.values():
-            self._return(self._give_back_one(batch))
+            self._return(self._pop.give_back(batch))
         batches.clear()
 
     def _return(self, work: Any) -> None:
         task = self._client.runtime.spawn(work, f"give back {self._topic}@{self._broker_name}")
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
-
-    async def _give_back_one(self, batch: GrpcBatch) -> None:
-        try:
-            await self._pop.give_back(batch)
-        except OrderMQError as error:
-            # Not tried again: its time ends.
-            self._client.report_failure(batch.queue.broker_name, "give a batch back", error)
 
 
 def _kind_of(handle: str) -> str:

@@ -12,7 +12,8 @@ from typing import Protocol
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import LeaseConfig, PopConfig
-from ordermq.consumer.pop.transport import PoppedBatch, PopTransport
+from ordermq.consumer.pop.popped_batch import PoppedBatch
+from ordermq.consumer.pop.transport import PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
@@ -89,17 +90,18 @@ class PopLeases:
         return True
 
     async def prepare_release(self, assigned: AssignedQueue) -> None:
-        return None
+        # What came for it from here on, nobody would work.
+        self._transport.leave(assigned.queue)
 
     async def release(self, assigned: AssignedQueue) -> None:
         """Give what is not acknowledged of a queue to the other members."""
         batch, lease = self._batches.pop(assigned.queue, None), assigned.lease
         assigned.discard()
-        await asyncio.gather(*map(self.return_batch, self._waiting.pop(assigned.queue, ())))
+        await asyncio.gather(*map(self._transport.give_back, self._waiting.pop(assigned.queue, ())))
         if batch is None or lease is None or not lease.is_lock or batch.is_acknowledged:
             return
         self._recorder.record(EventType.UNLOCK, assigned.queue, lease.epoch)
-        await self.return_batch(batch)
+        await self._transport.give_back(batch)
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         """Nothing is leased yet of a queue that is not taken."""
@@ -222,16 +224,6 @@ class PopLeases:
         """Let a queue rest whose batch is acknowledged."""
         if assigned.rest(RESTING, batch.epoch):
             self._batches.pop(assigned.queue, None)
-
-    async def return_batch(self, batch: PoppedBatch) -> None:
-        """Let other members have what is not acknowledged; a failure is logged."""
-        try:
-            await self._transport.give_back(batch)
-        except Fenced:
-            pass  # they have it already
-        except (RemotingError, RouteError) as error:
-            # Not tried again: its time ends.
-            self._client.report_failure(batch.queue.broker_name, "give a batch back", error)
 
     async def _renew_waiting(self, queue: MessageQueue, batch: PoppedBatch) -> None:
         sent_ms = self._client.clock.now_ms()

@@ -10,6 +10,7 @@ from ordermq.config import LeaseConfig, PopConfig, PullConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
 from ordermq.consumer.pop.fetcher import PopFetcher
 from ordermq.consumer.pop.leases import PopLeases, PopOffsets, ServerStarts
+from ordermq.consumer.pop.returns import Returns
 from ordermq.consumer.pop.transport import PopTransport, RemotingPop
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Receiver
@@ -24,6 +25,7 @@ class PopParts:
         is_ordered: the group consumes in order.
         from_first: a queue of which nothing is stored starts at its first message.
         held: returns the queues held at this moment.
+        is_late: as of `Returns`.
     """
 
     def __init__(
@@ -36,14 +38,16 @@ class PopParts:
         statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         *,
+        is_late: Callable[[], bool],
         is_ordered: bool,
         from_first: bool,
     ) -> None:
         self._client = client
         self._statistics = statistics
         self._recorder = recorder
+        returns = Returns(client, config, is_late)
         self._transport = self._choose_transport(
-            group, config, is_ordered=is_ordered, from_first=from_first
+            group, config, returns, is_ordered=is_ordered, from_first=from_first
         )
         self.leases = PopLeases(
             client,
@@ -57,15 +61,17 @@ class PopParts:
         )
 
     def _choose_transport(
-        self, group: str, config: PopConfig, *, is_ordered: bool, from_first: bool
+        self, group: str, config: PopConfig, returns: Returns, *, is_ordered: bool, from_first: bool
     ) -> PopTransport:
         if self._client.proxy is None:
             return RemotingPop(
-                self._client, group, config, is_ordered=is_ordered, from_first=from_first
+                self._client, group, config, returns, is_ordered=is_ordered, from_first=from_first
             )
         from ordermq.consumer.pop.grpc_pop import GrpcPop  # of an extra
 
-        return GrpcPop(self._client, self._client.proxy, group, config, is_ordered=is_ordered)
+        return GrpcPop(
+            self._client, self._client.proxy, group, config, returns, is_ordered=is_ordered
+        )
 
     def offsets(self, at_broker: BrokerOffsets) -> PopOffsets:
         """Make the storage of the member's offsets."""

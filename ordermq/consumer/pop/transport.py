@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
 from ordermq.consumer.fetch.life_watch import QUIET_MS
+from ordermq.consumer.pop.popped_batch import PoppedBatch
+from ordermq.consumer.pop.returns import Returns
 from ordermq.errors import BrokerError, Fenced, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
@@ -38,65 +41,6 @@ from ordermq.remoting.pop import (
 )
 
 _NEEDS_5 = "; consume_mode='pop' needs brokers of RocketMQ 5, use 'pull' with others"
-
-
-class PoppedBatch:
-    """The messages of one queue that a broker has leased to this member; on the I/O thread.
-
-    Args:
-        topic: that was popped; the queue of a batch of messages to repeat is of another one.
-        epoch: the broker's time of the pop; grows with each batch of the queue.
-        start: the group's offset at the pop.
-        offsets: of the messages, ascending; at least one.
-        body: their records.
-        is_fenced: the broker refuses what comes late.
-        asked_ms: when the pop was sent, on the monotonic clock. A broker that held it counts the
-            lease from a later time.
-    Attributes:
-        acknowledged: everything before this offset is.
-        returned: offsets of messages that come again, to whoever pops them.
-        is_releasing: the last acknowledgement is on its way, and with it the queue to others.
-    """
-
-    def __init__(
-        self,
-        queue: MessageQueue,
-        topic: str,
-        epoch: int,
-        start: int,
-        offsets: Sequence[int],
-        body: bytes,
-        is_fenced: bool,
-        asked_ms: int,
-    ) -> None:
-        self.queue = queue
-        self.topic = topic
-        self.epoch = epoch
-        self.start = start
-        self.offsets = offsets
-        self.body = body
-        self.is_fenced = is_fenced
-        self.asked_ms = asked_ms
-        self.acknowledged = start
-        self.returned: set[int] = set()
-        self.is_releasing = False
-
-    @property
-    def end(self) -> int:
-        """The offset behind the last message."""
-        return self.offsets[-1] + 1
-
-    @property
-    def is_acknowledged(self) -> bool:
-        return self.acknowledged >= self.end
-
-    def unacknowledged(self, end: int) -> list[int]:
-        """Return the offsets before `end` that are not acknowledged yet."""
-        return [
-            offset
-            for offset in self.offsets
-            if self.acknowledged <= offset < end and offset not in self.returned
-        ]
 
 
 def _split(body: bytes, parts: Sequence[PoppedOffsets]) -> list[bytes]:
@@ -140,12 +84,15 @@ def _offset_of(record: bytes) -> int:
 class PopTransport(Protocol):
     """Requests about popped batches; on the I/O thread.
 
-    All but `receive` raise: Fenced: the batch is another member's. RemotingError, RouteError: it
-    is not known whether the broker did it.
+    `acknowledge`, `extend` and `return_later` raise: Fenced: the batch is another member's.
+    RemotingError, RouteError: it is not known whether the broker did it.
     """
 
     async def turn(self, queue: MessageQueue) -> None:
-        """Wait until a queue may be asked for; the `receive` that must follow ends its turn."""
+        """Wait until a queue may be asked for; a `receive` or `skip` must follow, and ends that."""
+
+    def skip(self, queue: MessageQueue) -> None:
+        """End the turn of a queue without a `receive`."""
 
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
@@ -160,6 +107,17 @@ class PopTransport(Protocol):
         Raises: RemotingError, RouteError. ProtocolError: a malformed answer.
         """
 
+    async def receive_missed(
+        self, queue: MessageQueue, subscription: Subscription, attempt_id: str
+    ) -> Sequence[PoppedBatch]:
+        """Return what the broker answered to a receive whose answer was lost; raises as `receive`.
+
+        Without waiting, for a queue that is being given up; nothing once that is late.
+        """
+
+    def leave(self, queue: MessageQueue) -> None:
+        """Receive no more for a queue that is being given up, until it is asked for again."""
+
     async def acknowledge(self, batch: PoppedBatch, end: int) -> None:
         """Acknowledge all messages before the offset `end`."""
 
@@ -167,7 +125,7 @@ class PopTransport(Protocol):
         """Lease what is not acknowledged for the whole time again, from the receipt on."""
 
     async def give_back(self, batch: PoppedBatch) -> None:
-        """End the lease of what is not acknowledged, for other members to take."""
+        """End the lease of what is not acknowledged, for other members to take; see `Returns`."""
 
     async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
         """Have one message of a batch without order delivered again after a while."""
@@ -189,8 +147,6 @@ class RemotingBatch(PoppedBatch):
         self.looked_ms = looked_ms
         self.handle = handle
         self.renewed: dict[int, PopHandle] = {}
-        # A renewal replaces handles, so that no acknowledgement may be under way meanwhile.
-        self.turn = asyncio.Lock()
 
     def handle_of(self, offset: int) -> PopHandle:
         return self.renewed.get(offset, self.handle)
@@ -204,11 +160,13 @@ class RemotingPop:
         client: ClientSession,
         group: str,
         config: PopConfig,
+        returns: Returns,
         *,
         is_ordered: bool,
         from_first: bool,
     ) -> None:
         self._client = client
+        self._returns = returns
         self._group = group
         self._config = config
         self._is_ordered = is_ordered
@@ -222,8 +180,26 @@ class RemotingPop:
     async def turn(self, queue: MessageQueue) -> None:
         """Nothing: each queue is asked for by itself."""
 
+    def skip(self, queue: MessageQueue) -> None:
+        """Nothing: there are no turns."""
+
+    def leave(self, queue: MessageQueue) -> None:
+        """Nothing: the fetcher asks no more, and takes what a broker still sends."""
+
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
+    ) -> Sequence[PoppedBatch]:
+        return await self._receive(queue, subscription, attempt_id, self._config.pop_poll_ms)
+
+    async def receive_missed(
+        self, queue: MessageQueue, subscription: Subscription, attempt_id: str
+    ) -> Sequence[PoppedBatch]:
+        if not self._is_ordered or self._returns.is_late():
+            return ()  # brokers know attempts of ordered pops only
+        return await self._receive(queue, subscription, attempt_id, 0)
+
+    async def _receive(
+        self, queue: MessageQueue, subscription: Subscription, attempt_id: str, poll_ms: int
     ) -> Sequence[PoppedBatch]:
         config, clock = self._config, self._client.clock
         header = PopHeader(
@@ -232,7 +208,7 @@ class RemotingPop:
             queue.queue_id,
             config.pop_batch_size,
             config.pop_invisible_ms,
-            config.pop_poll_ms,
+            poll_ms,
             clock.wall_ms(),
             self._init_mode,
             subscription.expression_type,
@@ -243,13 +219,13 @@ class RemotingPop:
             fenced=True if self._is_ordered else None,
         )
         asked_ms = clock.now_ms()
-        timeout_ms = config.pop_poll_ms + self._client.config.request_timeout_ms
+        timeout_ms = poll_ms + self._client.config.request_timeout_ms
         command = Command.request(RequestCode.POP_MESSAGE, header.to_ext())
         answer = await self._request(queue, command, timeout_ms)
         if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
             return ()
         if answer.code == ResponseCode.POLLING_FULL:
-            await clock.sleep_ms(config.pop_poll_ms)
+            await clock.sleep_ms(poll_ms)
             return ()
         self._check(answer, "broker refused the pop", queue)
         reply = PopReplyHeader.from_ext(answer.ext)
@@ -362,8 +338,10 @@ class RemotingPop:
         await self._change_all(batch, left, self._config.pop_invisible_ms)
 
     async def give_back(self, batch: PoppedBatch) -> None:
-        # Each has a time of its own; in order the queue is blocked until the last of them.
-        await self._change_all(batch, batch.unacknowledged(batch.end), 0)
+        assert isinstance(batch, RemotingBatch)
+        timeout_ms = self._client.config.lock_timeout_ms  # it may be repeated soon
+        end_lease = partial(self._change, batch, invisible_ms=0, timeout_ms=timeout_ms)
+        await self._returns.give_back(batch, end_lease)
 
     async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
         await self._change_all(batch, [offset], delay_ms)
@@ -378,7 +356,9 @@ class RemotingPop:
         async with batch.turn:
             await asyncio.gather(*(self._change(batch, each, invisible_ms) for each in offsets))
 
-    async def _change(self, batch: RemotingBatch, offset: int, invisible_ms: int) -> None:
+    async def _change(
+        self, batch: RemotingBatch, offset: int, invisible_ms: int, timeout_ms: int | None = None
+    ) -> None:
         queue, handle = batch.queue, batch.handle_of(offset)
         topic = queue.topic
         if handle.topic_kind != NORMAL:
@@ -395,7 +375,7 @@ class RemotingPop:
             fenced=True if self._is_ordered else None,
         )
         command = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
-        answer = await self._request(queue, command)
+        answer = await self._request(queue, command, timeout_ms)
         self._check(answer, "broker did not change the lease", queue, batch)
         if not self._is_ordered:
             # The broker has ended this lease and begun another one, of this message alone.
