@@ -4,8 +4,10 @@ Starts RocketMQ with a proxy in cluster mode (Java 17 and Maven). *Rates*: a con
 one without, a producer with message groups and one without, each client in turn; the clock starts
 when a third is done. *Faults*: two members of each client, and two of ordermq that pop from the
 brokers, consume one topic, and one of each is killed, frozen, or leaves, at the same time. How long
-keys wait is told by the time from a message's send to its first delivery. Writes
-bench/results/grpc_rocketmq.json; a run with --only or --fate leaves its other figures as they are.
+keys wait is told by the time from a message's send to its first delivery. *Leaves*: members of
+ordermq leave one after the other, to tell the distribution of that wait. Writes
+bench/results/grpc_rocketmq.json; a run with --only or --fate leaves its other figures as they are,
+and each part of it names the command that made it.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ FLOW_PER_S = 96  # what a busy machine bears for six members
 FLOW_BEFORE_S = 4.0
 CAUGHT_UP_S = 20.0
 WAITS_MS = 1_000  # of a key that counts as one that waited
+AFTER_LEAVE_S = 3.0  # so long what is sent belongs to a leave
 FATES = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "leave": None}
 MODULE = "bench.peers.grpc_programs"
 
@@ -328,6 +331,71 @@ def figures(sent: Sequence[float], members: Sequence[Member], met: float) -> dic
     }
 
 
+# Leaves.
+
+
+def measure_leaves(servers: Servers, times: int, home: str) -> dict[str, Any]:
+    """Have members of ordermq leave one after the other; return the longest wait at each leave."""
+    topic = servers.topic("leaves", "FIFO")
+    ways = (OURS, BY_POP)
+    groups = {way: servers.group(f"leaves-{way}".replace(" ", "-"), fifo=True) for way in ways}
+    members: dict[str, list[Member]] = {way: [] for way in ways}
+    flow, left = Flow([]), []
+
+    def join() -> None:
+        joined = [Member(servers, way, groups[way], topic, home) for way in ways]
+        for way, member in zip(ways, joined, strict=True):
+            member.wait_until_ready()
+            members[way].append(member)
+
+    try:
+        join()
+        join()
+        with flow.running(servers, topic):
+            for number in range(times):
+                join()  # before, so that a start of Python is no part of the wait
+                time.sleep(AFTER_LEAVE_S)
+                left.append(time.monotonic())
+                for way in ways:
+                    members[way][number].meet("leave")
+                time.sleep(AFTER_LEAVE_S)
+            time.sleep(CAUGHT_UP_S)
+    finally:
+        for each in (member for both in members.values() for member in both):
+            each.end()
+    found = {way: waits_of(flow.sent, members[way], left) for way in ways}
+    print("leaves", json.dumps(found), f"load {os.getloadavg()[0]:.1f}", flush=True)
+    return found | {"load": round(os.getloadavg()[0], 1)}
+
+
+def waits_of(
+    sent: Sequence[float], members: Sequence[Member], left: Sequence[float]
+) -> dict[str, Any]:
+    """Return the longest wait of a message around each leave, and in the time before it, in ms."""
+    first: dict[int, float] = {}
+    arrivals = sorted((at, number) for member in members for number, at in member.arrivals)
+    for at, number in arrivals:
+        first.setdefault(number, at)
+
+    def worst(begin: float, end: float) -> int:
+        waits = [first[n] - sent[n] for n in first if begin <= sent[n] < end]
+        return round(max(waits, default=0.0) * 1_000)
+
+    return {
+        "messages": len(sent),
+        "lost": len(sent) - len(first),
+        "repeats": len(arrivals) - len(first),
+        "worst_wait_ms": [worst(at - 0.1, at + AFTER_LEAVE_S) for at in left],
+        "worst_wait_before_ms": [worst(at - AFTER_LEAVE_S, at - 0.1) for at in left],
+    }
+
+
+def parts_of(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of a result, each of one run."""
+    parts = [result.get("workload"), *result.get("faults", {}).values(), result.get("leaves")]
+    return [part for part in parts if part is not None]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", default="5.3.3")
@@ -335,10 +403,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=16_000, help="of the quicker client")
     parser.add_argument("--watch-s", type=float, default=70.0, help="how long after a fault")
-    parser.add_argument("--only", choices=["rates", "faults"])
+    parser.add_argument("--only", choices=["rates", "faults", "leaves"])
+    parser.add_argument("--times", type=int, default=12, help="leaves")
     parser.add_argument("--fate", choices=list(FATES), action="append", help="these faults only")
     asked = parser.parse_args()
     fates = asked.fate or list(FATES)
+    command = command_line("bench.end_to_end.bench_grpc")
     path = RESULTS / f"{RESULT}.json"
     result = json.loads(path.read_text()) if path.exists() else {}
     with contextlib.ExitStack() as stack:
@@ -348,18 +418,23 @@ def main() -> None:
         else:
             parts = stack.enter_context(rocketmq_processes(asked.version, "--proxy=cluster"))
         servers = Servers(parts)
-        if asked.only != "faults" and not asked.fate:
+        if asked.only in (None, "rates") and not asked.fate:
             result["rates"] = measure_rates(servers, asked.rounds, asked.messages, home)
             result["workload"] = {
                 "rocketmq": asked.version, "messages": asked.messages, "queues": QUEUES,
                 "keys": KEYS, "package": PACKAGE, "load": round(os.getloadavg()[0], 1),
+                "command": command,
             }  # fmt: skip
-        if asked.only != "rates":
+        if asked.only in (None, "faults"):
             faults = result.setdefault("faults", {})
             for fate in fates:
                 faults[fate] = measure_fate(servers, fate, asked.watch_s, home)
+                faults[fate]["command"] = command
+        if asked.only in (None, "leaves") and not asked.fate:
+            result["leaves"] = measure_leaves(servers, asked.times, home) | {"command": command}
         servers.admin.close()
-    result["command"] = command_line("bench.end_to_end.bench_grpc")
+    # Of each part: they may come from several runs.
+    result["command"] = "; ".join(dict.fromkeys(part["command"] for part in parts_of(result)))
     print(save(RESULT, result))
 
 
