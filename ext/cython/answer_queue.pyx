@@ -5,6 +5,19 @@ cdef enum:
     KEPT_BYTES = 8 << 20  # written to
 
 
+cdef omq.omq_text *texts_of(tuple texts) except NULL:
+    """Return them as the core takes texts: memory to free, which does not hold what it points to."""
+    cdef omq.omq_text *found = <omq.omq_text *>allocate(len(texts) + 1, sizeof(omq.omq_text))
+    cdef Py_ssize_t i
+    try:
+        for i in range(len(texts)):
+            found[i] = text_of(<bytes?>texts[i])
+    except BaseException:
+        PyMem_Free(found)
+        raise
+    return found
+
+
 @cython.final
 @cython.no_gc
 cdef class AnswerQueue:
@@ -26,18 +39,14 @@ cdef class AnswerQueue:
 
     def put(self, bytes body not None, tuple tags, bint check_crc, queue_id, first, next):
         cdef omq.omq_pulled pulled
-        cdef omq.omq_text *texts = <omq.omq_text *>allocate(len(tags) + 1, sizeof(omq.omq_text))
+        cdef omq.omq_text *texts = texts_of(tags)
         cdef omq_answer *answer
         cdef omq.omq_status status
         cdef omq_room_waiter nobody = [NULL, NULL]
-        cdef Py_ssize_t i
-        pulled.queue_id = queue_id
-        pulled.first = first
-        pulled.end = next
         try:
-            for i in range(len(tags)):
-                texts[i].bytes = <const uint8_t *>PyBytes_AS_STRING(tags[i])
-                texts[i].size = PyBytes_GET_SIZE(tags[i])
+            pulled.queue_id = queue_id
+            pulled.first = first
+            pulled.end = next
             status = omq_answer_new(
                 <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), texts, len(tags),
                 check_crc, &pulled, &answer,
@@ -180,19 +189,24 @@ cdef class AnswerBlock:
         self._room = room
         return 0
 
-    def columns(self, uint32_t wanted):
+    def columns(self, uint32_t wanted, tuple left_out not None, bytes prefix not None):
         cdef size_t most = omq_answer_columns_most(self._parts, self._count, wanted)
         if most == 0:
             raise _errors.StateError(f"{self._rows} messages have more than 2 GiB: take fewer")
         cdef _ColumnMemory memory = _ColumnMemory(most)
         cdef omq_answer_columns found
+        cdef omq_left_out names
         cdef size_t part
         cdef size_t row
         cdef bint is_text
+        names.count = len(left_out)
+        names.prefix = text_of(prefix)
+        names.names = texts_of(left_out)
         with nogil:
             is_text = omq_answer_columns_write(
-                self._parts, self._count, wanted, memory._memory, &found, &part, &row
+                self._parts, self._count, wanted, &names, memory._memory, &found, &part, &row
             )
+        PyMem_Free(<void *>names.names)
         if not is_text:
             self._malformed = part, row
             return None

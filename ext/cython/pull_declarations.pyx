@@ -69,6 +69,10 @@ cdef extern from "answer_columns.h" nogil:
     ctypedef struct omq_buffer_span:
         size_t at
         size_t size
+    ctypedef struct omq_left_out:
+        const omq.omq_text *names
+        size_t count
+        omq.omq_text prefix
     ctypedef struct omq_answer_columns:
         size_t rows
         size_t entries
@@ -77,8 +81,9 @@ cdef extern from "answer_columns.h" nogil:
         omq_buffer_span spans[OMQ_BUFFER_END]
     size_t omq_answer_columns_most(const omq_answer_rows *parts, size_t count, uint32_t wanted)
     omq.bool omq_answer_columns_write(
-        const omq_answer_rows *parts, size_t count, uint32_t wanted, uint8_t *memory,
-        omq_answer_columns *columns, size_t *part, size_t *row
+        const omq_answer_rows *parts, size_t count, uint32_t wanted,
+        const omq_left_out *left_out, uint8_t *memory, omq_answer_columns *columns, size_t *part,
+        size_t *row
     )
 
 

@@ -37,8 +37,17 @@ typedef struct {
     size_t nulls;
 } omq_text_column;
 
+enum { LONGEST_NAME = 64 }; /* bytes, of those that are left out */
+
+/* The names that are left out, found by their size. */
+typedef struct {
+    const omq_left_out *all;
+    uint16_t firsts[LONGEST_NAME + 2]; /* number of the names that are shorter */
+} omq_name_index;
+
 typedef struct {
     omq_wanted_columns wanted;
+    omq_name_index left_out;
     uint8_t *memory;
     omq_answer_columns *columns;
     omq_text_column texts[KNOWN_COUNT];
@@ -188,6 +197,47 @@ static bool is_same(omq_text one, omq_text other) {
     return one.size == other.size && memcmp(one.bytes, other.bytes, one.size) == 0;
 }
 
+static omq_name_index index_of(const omq_left_out *left_out) {
+    omq_name_index index = {.all = left_out};
+    size_t number = 0;
+    for (size_t size = 0; size < LONGEST_NAME + 2; size++) {
+        while (number < left_out->count && left_out->names[number].size < size) {
+            number++;
+        }
+        index.firsts[size] = (uint16_t)number;
+    }
+    return index;
+}
+
+/* Return whether the map goes without this name. */
+static bool is_left_out(const omq_name_index *index, omq_text name) {
+    omq_text prefix = index->all->prefix;
+    if (prefix.size > 0 && name.size >= prefix.size &&
+        memcmp(name.bytes, prefix.bytes, prefix.size) == 0) {
+        return true;
+    }
+    if (name.size > LONGEST_NAME) {
+        return false;
+    }
+    for (size_t i = index->firsts[name.size]; i < index->firsts[name.size + 1]; i++) {
+        if (memcmp(index->all->names[i].bytes, name.bytes, name.size) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Read the next property that the map has; false: there is none. */
+static bool next_kept(const omq_name_index *left_out, const uint8_t *text, size_t size, size_t *at,
+                      omq_property *property) {
+    while (omq_property_next(text, size, at, property)) {
+        if (!is_left_out(left_out, property->name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Return whether a name comes again from `at` on: the last one of a name counts. */
 static bool comes_again(const uint8_t *text, size_t size, size_t at, omq_text name) {
     omq_property later;
@@ -206,7 +256,7 @@ static void add_properties(omq_column_writer *writer, const uint8_t *text, size_
     omq_property found[SEEN];
     size_t count = 0;
     size_t at = 0;
-    while (count < SEEN && omq_property_next(text, size, &at, &found[count])) {
+    while (count < SEEN && next_kept(&writer->left_out, text, size, &at, &found[count])) {
         count++;
     }
     bool has_more = count == SEEN && at < size;
@@ -221,7 +271,7 @@ static void add_properties(omq_column_writer *writer, const uint8_t *text, size_
         }
     }
     omq_property property;
-    while (has_more && omq_property_next(text, size, &at, &property)) {
+    while (has_more && next_kept(&writer->left_out, text, size, &at, &property)) {
         if (!comes_again(text, size, at, property.name)) {
             add_bytes(&writer->names, property.name.bytes, property.name.size);
             add_bytes(&writer->values, property.value.bytes, property.value.size);
@@ -229,15 +279,15 @@ static void add_properties(omq_column_writer *writer, const uint8_t *text, size_
     }
 }
 
-/* Return whether all texts of the properties are UTF-8. What has no name or no value is no property,
- * and nobody reads it. */
-static bool are_texts(const uint8_t *text, size_t size) {
+/* Return whether all texts of the map are UTF-8. What has no name or no value is no property, and
+ * nobody reads it. */
+static bool are_texts(const omq_name_index *left_out, const uint8_t *text, size_t size) {
     omq_property property;
     size_t at = 0;
     if (omq_is_utf8(text, size)) {
         return true;
     }
-    while (omq_property_next(text, size, &at, &property)) {
+    while (next_kept(left_out, text, size, &at, &property)) {
         if (!omq_is_utf8(property.name.bytes, property.name.size) ||
             !omq_is_utf8(property.value.bytes, property.value.size)) {
             return false;
@@ -270,7 +320,7 @@ static bool write_texts(omq_column_writer *writer, const uint8_t *body,
         }
     }
     if (is_wanted(writer->wanted, OMQ_BUFFER_PROPERTIES)) {
-        if (!are_texts(text, parts->property_size)) {
+        if (!are_texts(&writer->left_out, text, parts->property_size)) {
             return false;
         }
         add_properties(writer, text, parts->property_size);
@@ -355,12 +405,17 @@ static void end(omq_column_writer *writer) {
 }
 
 bool omq_answer_columns_write(const omq_answer_rows *parts, size_t count,
-                              omq_wanted_columns wanted, uint8_t *memory,
-                              omq_answer_columns *columns, size_t *part, size_t *row) {
+                              omq_wanted_columns wanted, const omq_left_out *left_out,
+                              uint8_t *memory, omq_answer_columns *columns, size_t *part, size_t *row) {
     omq_row_totals totals = totals_of(parts, count);
     *columns = (omq_answer_columns){.rows = totals.rows};
     (void)lay_out(&totals, wanted, columns->spans);
-    omq_column_writer writer = {.wanted = wanted, .memory = memory, .columns = columns};
+    omq_column_writer writer = {
+        .wanted = wanted,
+        .left_out = index_of(left_out),
+        .memory = memory,
+        .columns = columns,
+    };
     begin(&writer);
     size_t written = 0;
     for (size_t i = 0; i < count; i++) {

@@ -25,6 +25,13 @@ typedef enum {
 /* One bit per first buffer of a column: 1 << OMQ_BUFFER_... */
 typedef uint32_t omq_wanted_columns;
 
+/* Properties that the map goes without. */
+typedef struct {
+    const omq_text *names; /* ascending by size */
+    size_t count;
+    omq_text prefix; /* of further names; of size 0: there are none */
+} omq_left_out;
+
 typedef struct {
     size_t at; /* from the start of the memory; a multiple of 64 */
     size_t size;
@@ -45,7 +52,7 @@ size_t omq_answer_columns_most(const omq_answer_rows *parts, size_t count,
 /* Write the columns into memory of that size. False: a text that is wanted is not UTF-8; then
  * *part and *row say of which message. O(bytes). */
 bool omq_answer_columns_write(const omq_answer_rows *parts, size_t count,
-                              omq_wanted_columns wanted, uint8_t *memory,
-                              omq_answer_columns *columns, size_t *part, size_t *row);
+                              omq_wanted_columns wanted, const omq_left_out *left_out,
+                              uint8_t *memory, omq_answer_columns *columns, size_t *part, size_t *row);
 
 #endif

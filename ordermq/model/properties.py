@@ -58,7 +58,7 @@ PROTOCOL_NAMES = frozenset({
     "TRACE_CONTEXT", "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_PREPARED_QUEUE_OFFSET",
     "__BORNHOST", "__CRC32#",
 })  # fmt: skip
-_TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
+TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 
 MAX_BYTES = 32_767  # a record stores the length as a signed 16-bit number
 _NAME_END = "\x01"
@@ -104,7 +104,7 @@ def of_the_user(properties: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in properties.items()
-        if name not in PROTOCOL_NAMES and not name.startswith(_TRANSIENT_PREFIX)
+        if name not in PROTOCOL_NAMES and not name.startswith(TRANSIENT_PREFIX)
     }
 
 

@@ -151,7 +151,7 @@ _KAFKAS: Final = {
     "startingoffsetsbytimestamp": "here starting_timestamp, one for all queues or JSON by queue",
     "endingoffsetsbytimestamp": "here ending_timestamp, one for all queues or JSON by queue",
     "startingoffsetsbytimestampstrategy": "a queue without messages since then begins at its end",
-    "includeheaders": "here the column properties, which is always there",
+    "includeheaders": "here the column properties, which is always there; columns leaves it out",
     "groupidprefix": "here group",
     "kafka.group.id": "here group",
     "group.id": "here group",
@@ -611,6 +611,14 @@ SOURCE: Final = (
         "columns to read, in this order; Spark prunes none itself",
     ),
     Setting(
+        "all_properties",
+        read_bool,
+        "true or false",
+        False,
+        "the column properties has those of RocketMQ, too, like TAGS, UNIQ_KEY, CLUSTER or "
+        "DLQ_ORIGIN_TOPIC",
+    ),
+    Setting(
         "starting_offsets",
         _read_start,
         f"earliest, latest, group, or {_PER_QUEUE} (other queues: earliest)",
@@ -770,6 +778,7 @@ class SourceOptions:
     tags: str
     sql: str | None
     columns: tuple[str, ...]
+    all_properties: bool
     start: Boundary | None
     end: Boundary
     max_rows: int | None

@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F
 
+from ordermq import Message
 from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.versions import PUSHDOWN
@@ -36,8 +37,7 @@ def test_a_batch_reads_every_message_once_in_queue_order(read, producer):
     one = next(row for row in rows if bytes(row.body) == b"17")
     assert (one.topic, one.broker, one.sharding_key) == ("orders", "b", "k7")
     assert (one.tags, one["keys"], one.reconsume_times) == ("a", "n17", 0)
-    assert one.properties["__SHARDINGKEY"] == "k7"
-    assert one.message_id == one.properties["UNIQ_KEY"]
+    assert one.properties == {}
     assert abs(one.born_timestamp.timestamp() - time.time()) < 3_600
 
 
@@ -49,6 +49,14 @@ def test_two_actions_on_one_dataframe_read_the_same_snapshot(read, producer):
     assert frame.count() == 100
     assert numbers(frame.where("tags = 'a'").collect()) == list(range(1, 100, 2))
     assert read().count() == 150
+
+
+def test_option_all_properties_adds_those_of_rocketmq(read, producer):
+    producer.send(Message("orders", b"0", tags="a", properties={"country": "AT"}), sharding_key="k")
+    assert read(columns="properties").collect()[0].properties == {"country": "AT"}
+    [one] = read(all_properties="true").collect()
+    assert one.properties.items() >= {"country": "AT", "TAGS": "a", "__SHARDINGKEY": "k"}.items()
+    assert one.message_id == one.properties["UNIQ_KEY"]
 
 
 def test_option_columns_selects_columns_and_schema(read, producer):

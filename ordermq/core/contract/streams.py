@@ -364,12 +364,14 @@ class AnswerBlock(Protocol):
         """
 
     def columns(
-        self, wanted: int
+        self, wanted: int, left_out: tuple[bytes, ...], prefix: bytes
     ) -> tuple[ReadableBuffer, list[tuple[int, int]], int, bool] | None:
         """Write columns, laid out as Arrow does, into one block of memory.
 
         Args:
             wanted: bits of `ColumnBuffer`: of the first buffer of each column.
+            left_out: names, ascending by length, of properties that their map goes without.
+            prefix: of further such names; empty: there are none.
         Returns: the memory; start and size in it by `ColumnBuffer`; number of properties; whether
             a body is compressed. None: a text is not UTF-8, and `malformed` says where.
         Raises: StateError: more than Arrow's 31 bits can address. O(bytes).

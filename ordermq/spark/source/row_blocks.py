@@ -11,10 +11,18 @@ import pyarrow as pa
 from ordermq.core import compression, contract, status
 from ordermq.core.streams import ColumnBuffer
 from ordermq.errors import ProtocolError
+from ordermq.model import properties as props
 from ordermq.model.arrow import FIELDS, property_map
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.schema import LEASE_COLUMN, source_schema
+
+# The names of properties that the map goes without, ascending by length, and the prefix of more.
+_NOTHING: Final[tuple[tuple[bytes, ...], bytes]] = ((), b"")
+_PROTOCOLS: Final = (
+    tuple(sorted((name.encode() for name in props.PROTOCOL_NAMES), key=len)),
+    props.TRANSIENT_PREFIX.encode(),
+)
 
 
 class RowBlocks:
@@ -27,6 +35,7 @@ class RowBlocks:
         self._queue = queue
         self._schema = source_schema(options.columns, is_ordered=options.is_ordered)
         self._most_bytes = options.remoting.max_decompressed_bytes
+        self._left_out = _NOTHING if options.all_properties else _PROTOCOLS
         # The offsets are always made: an error names one.
         self._wanted = 1 << ColumnBuffer.OFFSETS
         for name in options.columns:
@@ -47,7 +56,7 @@ class RowBlocks:
 
         Raises: ProtocolError: a text is not UTF-8, or a body cannot be decompressed.
         """
-        made = block.columns(self._wanted)
+        made = block.columns(self._wanted, *self._left_out)
         if made is None:
             offset, properties = block.malformed()
             raise self._malformed(offset, _text_error(properties))

@@ -14,6 +14,7 @@ from ordermq.errors import ProtocolError, StateError
 from ordermq.model.arrow import COLUMNS, record_batch
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.properties import PROTOCOL_NAMES, of_the_user
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.row_blocks import RowBlocks
 from tests.unit.core.stored_records import INNER_BATCH, record
@@ -21,8 +22,12 @@ from tests.unit.core.stored_records import INNER_BATCH, record
 QUEUE = MessageQueue("orders", "b", 3)
 COMPRESSED = 0x301  # with zlib
 IPV6 = 0x30
+EVERY = {"all_properties": "true"}
 
-names = st.sampled_from(["TAGS", "KEYS", "__SHARDINGKEY", "UNIQ_KEY", "A", "AB", "färbung", ""])
+names = st.sampled_from([
+    "TAGS", "KEYS", "__SHARDINGKEY", "UNIQ_KEY", "CLUSTER", "A", "AB", "färbung", "W" * 70, "",
+    "__RMQ.TRANSIENT.", "__RMQ.TRANSIENT.A", "__RMQ.TRANSIENT", "TAGS2", "tags",
+])  # fmt: skip
 values = st.sampled_from(["", "a", "bé b", "k" * 40, "\U0001f600"])
 texts = st.lists(st.tuples(names, values), max_size=20).map(
     lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
@@ -80,12 +85,41 @@ def test_columns_of_answers_equal_those_of_the_codec(drawn, step, chosen):
     made = records(drawn)
     block = block_of([made[at : at + step] for at in range(0, len(made), step)])
     batch = MessageBatch(QUEUE, b"".join(made))
-    found = RowBlocks(options(columns), QUEUE, None).record_batch(block)
+    found = RowBlocks(options(columns, **EVERY), QUEUE, None).record_batch(block)
     found.validate(full=True)
     wanted = record_batch(batch, columns)
     assert found.schema == wanted.schema
     assert found.equals(wanted)
     assert len(block) == len(made)
+
+
+@settings(max_examples=150, deadline=None)
+@given(messages)
+def test_the_map_has_the_properties_of_the_user(drawn):
+    made = records(drawn)
+    found = RowBlocks(options(("properties",)), QUEUE, None).record_batch(block_of([made]))
+    found.validate(full=True)
+    batch = MessageBatch(QUEUE, b"".join(made))
+    assert list(map(dict, found.column("properties").to_pylist())) == [
+        of_the_user(view.properties) for view in batch
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOL_NAMES))
+def test_no_name_of_rocketmq_is_in_the_map(name):
+    text = f"{name}\x01a\x02{name}s\x01b\x02{name[:-1]}\x01c\x02{name}\x01d".encode()
+    made = [record(offset=0, properties=text, queue_id=3)]
+    found = RowBlocks(options(("properties",)), QUEUE, None).record_batch(block_of([made]))
+    [kept] = map(dict, found.column("properties").to_pylist())
+    assert kept == of_the_user({f"{name}s": "b", name[:-1]: "c"})
+
+
+def test_what_the_map_goes_without_need_not_be_text():
+    made = [record(offset=0, properties=b"CLUSTER\x01\xff\x02a\x01b", queue_id=3)]
+    found = RowBlocks(options(("properties",)), QUEUE, None).record_batch(block_of([made]))
+    assert found.to_pylist() == [{"properties": [("a", "b")]}]
+    with pytest.raises(ProtocolError, match="not UTF-8"):
+        RowBlocks(options(("properties",), **EVERY), QUEUE, None).record_batch(block_of([made]))
 
 
 @settings(max_examples=50, deadline=None)
@@ -109,7 +143,7 @@ def test_messages_of_an_inner_batch_are_rows_of_their_own():
     inner = core.encode_batch([b"a", b"bb"], ["TAGS\x01x", "UNIQ_KEY\x01u"], [0, 0])
     block = block_of([[record(offset=0, body=inner, sys_flag=INNER_BATCH, queue_id=3), b""]])
     columns = ("offset", "body", "tags", "properties")
-    table = RowBlocks(options(columns), QUEUE, None).record_batch(block)
+    table = RowBlocks(options(columns, **EVERY), QUEUE, None).record_batch(block)
     assert table.to_pydict() == {
         "offset": [0, 1],
         "body": [b"a", b"bb"],
@@ -136,7 +170,7 @@ def test_a_text_that_is_not_utf_8_is_refused_with_its_queue_and_offset(column):
         record(offset=1, properties=b"TAGS\x01\xff\x02UNIQ_KEY\x01\xfe", queue_id=3),
     ]
     with pytest.raises(ProtocolError, match="message properties are not UTF-8") as caught:
-        RowBlocks(options((column,)), QUEUE, None).record_batch(block_of([made]))
+        RowBlocks(options((column,), **EVERY), QUEUE, None).record_batch(block_of([made]))
     assert (caught.value.topic, caught.value.queue_id, caught.value.offset) == ("orders", 3, 1)
     found = RowBlocks(options(("offset", "body", "keys")), QUEUE, None)
     assert found.record_batch(block_of([made])).num_rows == 2
