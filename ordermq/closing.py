@@ -53,7 +53,7 @@ def not_running(kind: str, group: str, *, was_closed: bool) -> StateError:
     remedy = (
         "it was closed; create a new one"
         if was_closed
-        else "call start(), or use it in a `with` or `async with` block"
+        else "call start() (asyncio: await start()), or use it in a `with` or `async with` block"
     )
     return StateError(f"the {kind} is not running: {remedy}", group=group)
 

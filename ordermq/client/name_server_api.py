@@ -119,6 +119,14 @@ class NameServerApi:
             # Not an error: consumers may start before their topic exists.
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise BrokerError(
+                    "the server knows no routes, so it is no name server: a broker's port (10911) "
+                    "was given for a name server's (9876)",
+                    response_code=answer.code,
+                    topic=topic,
+                    address=address,
+                )
             self._check(address, answer, topic)
             return self._reachable(TopicRoute.from_body(answer.body))
 

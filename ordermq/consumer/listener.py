@@ -244,13 +244,27 @@ def require_listener(listener: Any, group: str) -> None:
             f"listener {listener!r}: expected a function of (messages, context)", group=group
         )
     try:
-        inspect.signature(listener).bind(None, None)
-    except TypeError as error:
-        raise ConfigError(
-            f"listener {listener!r} must accept (messages, context): {error}", group=group
-        ) from None
-    except ValueError:
+        signature = inspect.signature(listener)
+    except (TypeError, ValueError):
         return  # a builtin without a signature: only its first call can show it
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise ConfigError(
+            f"listener {_named(listener, signature)}: it is called with two arguments, so it must "
+            "accept (messages, context)",
+            group=group,
+        ) from None
+
+
+def _named(listener: Any, signature: inspect.Signature) -> str:
+    """Return a listener as its author knows it: its name, its parameters, and where it is."""
+    name = getattr(listener, "__qualname__", None) or repr(listener)
+    parameters = signature.parameters.values()
+    names = ", ".join(str(each.replace(annotation=each.empty)) for each in parameters)
+    code = getattr(inspect.unwrap(listener), "__code__", None)
+    where = f", {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+    return f"{name}({names}){where}"
 
 
 # The result of a call.

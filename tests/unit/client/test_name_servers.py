@@ -48,6 +48,10 @@ def knows_all_but_retries(line: Line, command: Command) -> None:
     (knows_nothing if command.ext["topic"].startswith("%RETRY%") else knows)(line, command)
 
 
+def is_a_broker(line: Line, command: Command) -> None:
+    line.send(command.reply(3, remark=" request type 105 not supported"))
+
+
 def is_silent(line: Line, command: Command) -> None:
     """Accepts, reads, and never answers."""
 
@@ -109,6 +113,16 @@ def test_the_name_server_that_answered_last_is_asked_first() -> None:
                 for _ in range(5):
                     assert await asked.route() == (ROUTE, 0)
                 assert len(two.requests) == 5
+
+    run(work())
+
+
+def test_a_brokers_address_among_those_of_name_servers_is_told() -> None:
+    async def work() -> None:
+        async with servers(is_a_broker) as (broker,), asking(broker.address) as asked:
+            with pytest.raises(BrokerError, match=r"it is no name server.*9876") as told:
+                await asked.route()
+            assert broker.address in str(told.value)
 
     run(work())
 

@@ -11,6 +11,7 @@ from ordermq.consumer.listener import (
     Settlement,
     Verdict,
     judge,
+    require_listener,
 )
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, QueueCallbacks
 from ordermq.errors import ConfigError
@@ -22,6 +23,35 @@ from .claims import begin_batch
 
 DONE, HOLD = Settlement.DONE, Settlement.HOLD
 RETRY, ROLLBACK = Settlement.RETRY, Settlement.ROLLBACK
+
+
+def forgets_the_context(messages: object) -> None:
+    """Take too little."""
+
+
+class Biller:
+    """Takes too much, and too little."""
+
+    def bill(self, messages: object, context: object, more: object) -> None:
+        """Take too much."""
+
+    def __call__(self) -> None:
+        """Take nothing."""
+
+
+@pytest.mark.parametrize(
+    ("listener", "told"),
+    [
+        (forgets_the_context, r"forgets_the_context\(messages\), \S*test_listener.py:\d+"),
+        (Biller().bill, r"Biller.bill\(messages, context, more\), \S*listener.py:\d+"),
+        (Biller(), r"Biller object at .*\(\)"),
+    ],
+)
+def test_a_listener_that_cannot_be_called_is_told_with_its_place(
+    listener: object, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{told}: .* accept \\(messages, context\\)"):
+        require_listener(listener, "g")
 
 
 @pytest.mark.parametrize(
