@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ordermq.core import compression
-from ordermq.errors import ConfigError, ProtocolError
+from ordermq.errors import ConfigError, ProtocolError, StateError
 from ordermq.model import properties as props
 from ordermq.model.message import MessageBatch, MessageView
 
@@ -148,13 +148,13 @@ def _message_ids(rows: _Rows) -> pa.Array:
     if sizes.all():
         return _gathered(rows, pa.string(), positions, sizes, has_nulls=False)
     # Slow, but rare: every current producer sets it. The broker's id takes host and position.
-    return pa.array([view.message_id for view in rows.views()], pa.string())
+    return pieces([view.message_id.encode() for view in rows.views()], pa.string())
 
 
 def _bodies(rows: _Rows) -> pa.Array:
     positions, sizes, flags = rows.numbers("body_positions", "body_sizes", "sys_flags")
     if (flags & compression.COMPRESSED).any():
-        return pa.array([bytes(view.body) for view in rows.views()], pa.binary())
+        return pieces([bytes(view.body) for view in rows.views()], pa.binary())
     return _gathered(rows, pa.binary(), positions, sizes, has_nulls=False)
 
 
@@ -201,14 +201,36 @@ def _numbers(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _same(value: object, kind: pa.DataType, rows: _Rows) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), len(rows))
+# PyArrow imports pandas, which costs a process a third of a second, to make a scalar or an array of
+# Python's values. So the two that follow make them of buffers.
+
+
+def repeated(value: str | int | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """Return a column with one value: a text, an integer, or null."""
+    if value is None:
+        return pa.nulls(rows, kind)
+    if isinstance(value, str):
+        return pieces([value.encode()] * rows, kind)
+    return _numbers(np.full(rows, value, f"i{kind.byte_width}"), kind)
+
+
+def pieces(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+    """Return a column of these byte strings, or of these texts in UTF-8.
+
+    Raises: StateError: more than Arrow's 31 bits can address.
+    """
+    starts = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=starts[1:])
+    if starts[-1] > np.iinfo(np.int32).max:
+        raise StateError(f"{len(values)} messages have more than 2 GiB: take fewer")
+    buffers = [None, pa.py_buffer(starts.astype(np.int32)), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(kind, len(values), buffers, null_count=0)
 
 
 _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
-    "topic": lambda rows: _same(rows.batch.queue.topic, pa.string(), rows),
-    "broker": lambda rows: _same(rows.batch.queue.broker_name, pa.string(), rows),
-    "queue_id": lambda rows: _same(rows.batch.queue.queue_id, pa.int32(), rows),
+    "topic": lambda rows: repeated(rows.batch.queue.topic, pa.string(), len(rows)),
+    "broker": lambda rows: repeated(rows.batch.queue.broker_name, pa.string(), len(rows)),
+    "queue_id": lambda rows: repeated(rows.batch.queue.queue_id, pa.int32(), len(rows)),
     "offset": _integers("offsets", pa.int64()),
     "sharding_key": _property(props.SHARDING_KEY),
     "keys": _property(props.KEYS),

@@ -12,7 +12,7 @@ from ordermq.core import compression, contract, status
 from ordermq.core.streams import ColumnBuffer
 from ordermq.errors import ProtocolError
 from ordermq.model import properties as props
-from ordermq.model.arrow import FIELDS, property_map
+from ordermq.model.arrow import FIELDS, pieces, property_map, repeated
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.schema import LEASE_COLUMN, source_schema
@@ -42,7 +42,7 @@ class RowBlocks:
             if name in _BUFFERS:
                 self._wanted |= 1 << _BUFFERS[name]
         # Columns with one value: made as long as the longest batch so far, and cut.
-        same = {
+        same: dict[str, str | int | None] = {
             "topic": queue.topic,
             "broker": queue.broker_name,
             "queue_id": queue.queue_id,
@@ -72,12 +72,12 @@ class RowBlocks:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _repeat(self, name: str, rows: int) -> pa.Array:
-        repeated = self._repeated.get(name)
-        if repeated is None or len(repeated) < rows:
+        made = self._repeated.get(name)
+        if made is None or len(made) < rows:
             kind = self._schema.field(name).type
-            repeated = pa.repeat(pa.scalar(self._same[name], kind), rows)
-            self._repeated[name] = repeated
-        return repeated.slice(0, rows)
+            made = repeated(self._same[name], kind, rows)
+            self._repeated[name] = made
+        return made.slice(0, rows)
 
     def _decompressed(self, columns: _Columns) -> pa.Array:
         starts = columns.numbers(ColumnBuffer.BODY, np.int32)
@@ -93,7 +93,7 @@ class RowBlocks:
                     offsets = columns.numbers(ColumnBuffer.OFFSETS, np.int64)
                     raise self._malformed(int(offsets[row]), error) from None
             bodies.append(body)
-        return pa.array(bodies, pa.binary())
+        return pieces(bodies, pa.binary())
 
     def _malformed(self, offset: int, error: ProtocolError) -> ProtocolError:
         return ProtocolError(

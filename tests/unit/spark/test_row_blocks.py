@@ -1,6 +1,9 @@
 """Columns made natively from pull answers, compared with those of the message codec."""
 
+import os
 import random
+import subprocess
+import sys
 import threading
 import zlib
 
@@ -221,6 +224,30 @@ def test_a_reader_waits_for_messages_and_sees_the_end():
     reader.join(30)
     assert found == [True]
     assert len(block) == 4
+
+
+def columns_of_every_kind():
+    drawn = [(b"a\x01b", b"x", True, False, 0), (b"UNIQ_KEY\x01u", b"y", False, True, 0)]
+    made = records(drawn)
+    rows = RowBlocks(options(ordered="true", group="g"), QUEUE, 7)
+    return rows.record_batch(block_of([made])), record_batch(MessageBatch(QUEUE, b"".join(made)))
+
+
+def test_columns_are_made_without_pandas_which_costs_a_worker_a_third_of_a_second():
+    program = (
+        "import sys\nfrom tests.unit.spark.test_row_blocks import columns_of_every_kind\n"
+        "columns_of_every_kind()\nassert 'pandas' not in sys.modules"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", program], check=True, env=env)
+    found, by_codec = (batch.to_pydict() for batch in columns_of_every_kind())
+    assert found["topic"] == ["orders"] * 2
+    assert found["broker"] == ["b"] * 2
+    assert found["queue_id"] == [3, 3]
+    assert found["body"] == [b"x", b"y"]
+    assert found["lease"] == [7, 7]
+    assert found["message_id"] == by_codec["message_id"]
+    assert found["message_id"][1] == "u"
 
 
 def test_columns_keep_their_memory_when_the_block_is_used_again():
