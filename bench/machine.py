@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import json
 import os
@@ -40,6 +41,15 @@ def describe() -> dict[str, Any]:
         "core": IMPLEMENTATION,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def compile_package() -> None:
+    """Compile ordermq's modules, as pip does when it installs them.
+
+    Else each process of a checkout compiles what it imports, if PYTHONDONTWRITEBYTECODE is set.
+    """
+    for package in ("ordermq", "pyspark_ordermq"):
+        compileall.compile_dir(ROOT / package, quiet=1)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.machine import ROOT, command_line, save
+from bench.machine import ROOT, command_line, compile_package, save
 from bench.peers.kafka import Kafka, connector_jars, send_stamps
 from bench.spark.kafka import EMBEDDED, KAFKA, QUEUES, REAL, VERSIONS, brokers
 from bench.spark.processes import below, tree_cpu_seconds
@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
     passes: dict[str, list[dict[str, float]]] = {}
+    compile_package()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as text, sides(Path(text)) as all_sides:
         for number in range(rounds):

@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from bench.machine import ROOT
+from bench.machine import ROOT, compile_package
 
 
 def session(memory: str = "2g", jars: str = "") -> SparkSession:
@@ -17,6 +17,7 @@ def session(memory: str = "2g", jars: str = "") -> SparkSession:
         memory: of the JVM.
         jars: files to add to the JVM's class path, joined by commas.
     """
+    compile_package()  # Spark starts processes of Python for each stream and for many a read
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     made: SparkSession = (
