@@ -107,6 +107,7 @@ class Connections(ProcessBound):
         self._dialer = Dialer(clock)
         self._tls: ssl.SSLContext | None = None
         self._open: dict[str, Connection] = {}
+        self._heard: set[str] = set()  # addresses that sent something over connections that ended
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._not_before_ms: dict[str, tuple[int, int]] = {}  # address -> (when, pause)
         self._closed = False
@@ -285,7 +286,7 @@ class Connections(ProcessBound):
 
     async def _open_one(self, address: str) -> Connection:
         """Connect once; for subclasses that speak another protocol."""
-        return await Connection.open(
+        connection = await Connection.open(
             address,
             self._clock,
             self._config,
@@ -294,6 +295,8 @@ class Connections(ProcessBound):
             self._dialer,
             self._reading_of,
         )
+        connection.is_known = address in self._heard
+        return connection
 
     # ConnectionEvents
 
@@ -333,7 +336,9 @@ class Connections(ProcessBound):
         # A newer connection to the same address may have replaced this one already.
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
-        if connection.peer is not None and not connection.has_heard:
+        if connection.has_heard:
+            self._heard.add(connection.address)
+        elif connection.peer is not None:
             # One of the host's addresses may be a server that hangs, and another one works.
             self._dialer.failed(*split_address(connection.address), connection.peer)
         if not self._closed:

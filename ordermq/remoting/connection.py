@@ -119,6 +119,8 @@ class Connection(asyncio.Protocol):
         self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
         self._writable.set()
+        # Set by who has heard this server on an earlier connection: then the port is right.
+        self.is_known = False
         self._heard_bytes = 0  # these two on the loop's thread; `_heard` has all
         self._heard_commands = 0
         # The commands received when a check first found the frame that is incomplete now, and the
@@ -478,7 +480,8 @@ class Connection(asyncio.Protocol):
         for waiting in self._pending.due(now_ms):
             if waiting.is_over:  # its caller was cancelled: no error, and no sign of a dead peer
                 continue
-            silent = "" if self._heard_bytes else f"; the server never sent a byte: {WRONG_PORT}"
+            is_known = self._heard_bytes or self.is_known
+            silent = "" if is_known else f"; the server never sent a byte: {WRONG_PORT}"
             error = RequestTimeout(
                 f"request {waiting.code}: no response in time, its outcome is unknown{silent}",
                 address=self.address,

@@ -117,6 +117,27 @@ def test_the_name_server_that_answered_last_is_asked_first() -> None:
     run(work())
 
 
+def test_a_server_that_falls_silent_is_not_taken_for_another_one() -> None:
+    """One that answered before, and now is busy or frozen: the port is right."""
+
+    handles = [knows]
+
+    def answers_once(line: Line, command: Command) -> None:
+        (handles.pop() if handles else is_silent)(line, command)
+
+    async def work() -> None:
+        async with servers(answers_once) as (server,), asking(server.address) as asked:
+            assert await asked.route() == (ROUTE, 0)
+            connection = await asked.connections.get(server.address)
+            connection.abort(ConnectionError("cut"))
+            await until(lambda: not asked.connections.is_open(server.address))
+            with pytest.raises(RouteError, match="no response in time") as told:
+                await asked.route()
+            assert "never sent a byte" not in str(told.value)
+
+    run(work())
+
+
 def test_a_brokers_address_among_those_of_name_servers_is_told() -> None:
     async def work() -> None:
         async with servers(is_a_broker) as (broker,), asking(broker.address) as asked:
