@@ -384,6 +384,8 @@ def waits_of(
     return {
         "messages": len(sent),
         "lost": len(sent) - len(first),
+        # In the order of sends: the first of all were sent before the group's first receive.
+        "lost_numbers": sorted(set(range(len(sent))) - set(first))[:20],
         "repeats": len(arrivals) - len(first),
         "worst_wait_ms": [worst(at - 0.1, at + AFTER_LEAVE_S) for at in left],
         "worst_wait_before_ms": [worst(at - AFTER_LEAVE_S, at - 0.1) for at in left],
@@ -433,8 +435,9 @@ def main() -> None:
         if asked.only in (None, "leaves") and not asked.fate:
             result["leaves"] = measure_leaves(servers, asked.times, home) | {"command": command}
         servers.admin.close()
-    # Of each part: they may come from several runs.
-    result["command"] = "; ".join(dict.fromkeys(part["command"] for part in parts_of(result)))
+    # Of each part: they may come from several runs. A part of an older record has none of its own.
+    commands = (part.get("command", result.get("command", "")) for part in parts_of(result))
+    result["command"] = "; ".join(dict.fromkeys(filter(None, commands)))
     print(save(RESULT, result))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from bench.markdown import source_line, table
@@ -491,6 +492,14 @@ def grpc_section(result: dict[str, Any]) -> str:
                     f"{row['median_wait_ms'] / 1_000:.1f}", f"{row['worst_wait_ms'] / 1_000:.1f}",
                     str(row["lost"]), str(row["repeats"]), str(row["order_breaks"]),
                 ])  # fmt: skip
+    leaves = []
+    for client, row in result.get("leaves", {}).items():
+        if isinstance(row, dict):
+            waits, before = sorted(row["worst_wait_ms"]), sorted(row["worst_wait_before_ms"])
+            leaves.append([
+                client, str(len(waits)), f"{statistics.median(waits):.0f}", f"{waits[-1]:,}",
+                f"{statistics.median(before):.0f}", f"{before[-1]:,}",
+            ])  # fmt: skip
     return (
         "## Over gRPC, compared with the official Python client\n\n"
         f"`{work.get('package', 'rocketmq-python-client')}` and ordermq at one proxy of RocketMQ "
@@ -514,6 +523,17 @@ def grpc_section(result: dict[str, Any]) -> str:
             ["one of two members", "client", "keys that waited", "median", "worst", "lost",
              "repeats", "order breaks"],
             faults,
+        )
+        + (
+            "\nMembers of ordermq leave one after the other, two stay; another has joined before "
+            "each. The longest wait of any message sent from 0.1 s before a leave to 3 s after it, "
+            "and in the 3 s before that, in ms:\n\n"
+            + table(
+                ["client", "leaves", "median", "longest", "median before", "longest before"],
+                leaves,
+            )
+            if leaves
+            else ""
         )
         + source_line(result)
     )  # fmt: skip

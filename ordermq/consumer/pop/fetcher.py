@@ -161,14 +161,15 @@ class QueuePops:
         except (RemotingError, RouteError) as error:
             await self._pause_after(error)
             return
+        if assigned.state is not QueueState.ACTIVE:
+            # Given up meanwhile: `give_back_late` takes the answer. This loop is about to be
+            # cancelled, and what it gave back itself with it.
+            return
         self.poll = None
         self._attempt_id = ""
         self._polled_ms, self._refusal = clock.now_ms(), ""
         if not batches:
             self._statistics.add("pulls")
-            return
-        if assigned.state is not QueueState.ACTIVE:
-            await self._give_back(batches)  # it was given up meanwhile
             return
         self._leases.keep(assigned.queue, batches[1:])
         await self._begin(batches[0])

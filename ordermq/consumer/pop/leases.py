@@ -249,6 +249,7 @@ class PopLeases:
             self._statistics.add("lock_errors")
             self._client.report_failure(assigned.queue.broker_name, "renew a lease", error)
             return
+        batch.asked_ms = sent_ms
         renewed = lease._replace(deadline_ms=self._times.deadline_ms(sent_ms))
         if assigned.renew(generation, renewed) and not batch.is_releasing:
             self._record_grant(assigned.queue, batch.epoch, sent_ms)

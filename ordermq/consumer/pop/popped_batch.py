@@ -18,8 +18,8 @@ class PoppedBatch:
         offsets: of the messages, ascending; at least one.
         body: their records.
         is_fenced: the broker refuses what comes late.
-        asked_ms: when the pop was sent, on the monotonic clock. A broker that held it counts the
-            lease from a later time.
+        asked_ms: when the pop was sent, or the last renewal that was answered, on the monotonic
+            clock. A broker that held the pop counts the lease from a later time.
     Attributes:
         acknowledged: everything before this offset is.
         returned: offsets of messages that come again, to whoever pops them.
