@@ -21,6 +21,7 @@ from ordermq.model.log_fields import log_fields
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.consumer")
+HOLD_S = 0.001  # so long consuming may keep an event loop from its other tasks
 
 
 class TaskLoop(Protocol):

@@ -8,8 +8,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
+from collections.abc import Collection, Coroutine, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack, cast
 
 from ordermq.client.runtime import in_thread, shielded
 from ordermq.client.user_code import CallersLoop, running_task
@@ -21,7 +21,7 @@ from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
 from ordermq.consumer.listener import ConcurrentListener, Listener
-from ordermq.consumer.lite_pull_consumer import Batches, LitePullConsumer
+from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.offsets.offset_store import AnyOffsetStore, is_async_store
 from ordermq.consumer.push_consumer import SIGNALS_LEFT_ALONE, PushConsumer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
@@ -55,15 +55,9 @@ _OF_LISTENERS = {
 class AsyncBatch(PolledBatch):
     """Messages of one queue, ascending in offset, as `async for` of a consumer gives them."""
 
-    __slots__ = ("_commit",)
+    __slots__ = ("_consumer",)
 
-    def __init__(
-        self, polled: PolledBatch, commit: Callable[[PolledBatch], Awaitable[None]]
-    ) -> None:
-        super().__init__(
-            polled.segments, polled.next_offset, polled.assigned, polled.claim, polled.settle
-        )
-        self._commit = commit
+    _consumer: LitePullConsumer  # that it was polled from
 
     async def commit(self) -> None:
         """Commit the batch now; returns when the broker has acknowledged it.
@@ -73,15 +67,15 @@ class AsyncBatch(PolledBatch):
         Raises: StateError: it is done already, or its lease was lost: it is redelivered.
             RemotingError, RouteError: the broker did not take it; commit again.
         """
-        await self._commit(self)
+        await self._consumer.acommit_batch(self)
 
 
 class AsyncBatches:
     """The iterator of `AsyncConsumer.batches`."""
 
-    def __init__(self, consumer: LitePullConsumer, polled: Batches) -> None:
+    def __init__(self, consumer: LitePullConsumer, timeout_ms: Span | None) -> None:
         self._consumer = consumer
-        self._polled = polled
+        self._polled = consumer.batches_of(AsyncBatch, timeout_ms)
 
     def __aiter__(self) -> Self:
         # A loop that was left has not finished its last batch: entering another one must not
@@ -91,10 +85,12 @@ class AsyncBatches:
 
     def __anext__(self) -> Coroutine[Any, Any, AsyncBatch]:
         # No `async def`: the poller is the task that calls it, as in `LitePullConsumer.apoll`.
-        return self._next(self._polled.__anext__())
+        return self._next(self._consumer.poller())
 
-    async def _next(self, polled: Coroutine[Any, Any, PolledBatch]) -> AsyncBatch:
-        return AsyncBatch(await polled, self._consumer.acommit_batch)
+    async def _next(self, poller: Hashable) -> AsyncBatch:
+        batch = cast(AsyncBatch, await self._polled.next_of(poller))
+        batch._consumer = self._consumer
+        return batch
 
 
 class _Use(Protocol):
@@ -462,7 +458,7 @@ class AsyncConsumer(AsyncStarting):
         if unknown:
             refuse_unknown(AsyncConsumer.batches, unknown)
         consumer = self._use.iterated()
-        return AsyncBatches(consumer, consumer.batches(timeout_ms))
+        return AsyncBatches(consumer, timeout_ms)
 
     # While it runs.
 

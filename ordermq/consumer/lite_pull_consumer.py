@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, cast
 from ordermq.client.name_server_api import parse_name_servers, refuse_proxies
 from ordermq.client.session import new_client_id
 from ordermq.client.store_times import offset_at_time
-from ordermq.client.user_code import OwnThreads, UserCode, running_task
+from ordermq.client.user_code import HOLD_S, OwnThreads, UserCode, running_task
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeConfig, LitePullConsumerConfig, MessageModel
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ordermq.wall_time import Moment, Span
 
 _T = TypeVar("_T")
+_Waits = Generator[tuple[PollWaiter, float | None], None, PolledBatch]
 _CLOSE_TIMEOUT_S = 60.0
 
 
@@ -125,6 +126,8 @@ class LitePullConsumer(GroupConsumer):
         refuse_proxies(self.name_servers, self.group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         self._is_ordered = self.config.lite.ordered
+        self._batch_size = self.config.lite.poll_batch_size
+        self._timeout_ms = self.config.lite.poll_timeout_ms
         if offset_store is not None and not self._is_ordered:
             raise ConfigError(
                 "offset_store needs ordered=True: without queue locks nothing could tell a late "
@@ -159,6 +162,7 @@ class LitePullConsumer(GroupConsumer):
             self.config.lite.pull_threshold_for_all,
             is_ordered=self._is_ordered,
         )
+        self._buffer.count_for(self.statistics)
         lite = self.config.lite
         self._guard = DeadLetterGuard(
             self.group, lite.pause_after_dead_letters, lite.dead_letter_window, self.statistics
@@ -282,8 +286,7 @@ class LitePullConsumer(GroupConsumer):
                 self._guard,
             )
             self._buffer.fail_with(
-                PolledFailures(parts.client, handler, self._buffer, parts.statistics),
-                parts.statistics,
+                PolledFailures(parts.client, handler, self._buffer, parts.statistics)
             )
         return self._buffer
 
@@ -418,12 +421,12 @@ class LitePullConsumer(GroupConsumer):
         """
         if unknown:
             refuse_unknown(LitePullConsumer.poll, unknown)
-        poller = self._poller()
+        poller = self.poller()
         if self._ends(poller):
             raise not_running("consumer", self.group, was_closed=True)
         if self._live().client.runtime.is_io_thread:
             raise StateError("a blocking call on the I/O thread: use apoll there")
-        return self._poll(poller, self._deadline(timeout_ms))
+        return self._poll(poller, self._wait_ms(timeout_ms))
 
     def apoll(
         self, timeout_ms: Span | None = None, **unknown: Never
@@ -436,10 +439,10 @@ class LitePullConsumer(GroupConsumer):
             refuse_unknown(LitePullConsumer.apoll, unknown)
         # No `async def`: the poller is the task that calls it, not one that a wrapper such as
         # asyncio.wait_for makes of it.
-        poller = self._poller()
+        poller = self.poller()
         if self._ends(poller):
             raise not_running("consumer", self.group, was_closed=True)
-        return self._apoll(poller, self._deadline(timeout_ms))
+        return self._apoll(poller, self._wait_ms(timeout_ms))
 
     def batches(self, timeout_ms: Span | None = None, **unknown: Never) -> Batches:
         """Poll again and again: `for batch in consumer.batches()`, or `async for`.
@@ -449,61 +452,75 @@ class LitePullConsumer(GroupConsumer):
         """
         if unknown:
             refuse_unknown(LitePullConsumer.batches, unknown)
-        if timeout_ms is not None:
-            self._deadline(timeout_ms)
-        return Batches(self, timeout_ms)
+        return self.batches_of(PolledBatch, timeout_ms)
 
-    def _deadline(self, timeout_ms: Span | None) -> float:
-        wait_ms = self.config.lite.poll_timeout_ms
-        if timeout_ms is not None:
-            wait_ms = span_ms("timeout_ms", timeout_ms)
-        return time.monotonic() + wait_ms / 1000
+    def batches_of(self, kind: type[PolledBatch], timeout_ms: Span | None) -> Batches:
+        """`batches` of another class; those of an `AsyncConsumer` have more to them."""
+        return Batches(self, None if timeout_ms is None else self._wait_ms(timeout_ms), kind)
 
-    def _poll(self, poller: Hashable, deadline: float | None) -> PolledBatch:
+    def _wait_ms(self, timeout_ms: Span | None) -> int:
+        return self._timeout_ms if timeout_ms is None else span_ms("timeout_ms", timeout_ms)
+
+    def _poll(self, poller: Hashable, wait_ms: int | None) -> PolledBatch:
+        """Take the next batch; None: wait for as long as there is none."""
         before = self._buffer.out_of(poller)
         try:
-            with contextlib.closing(self._polling(poller, deadline)) as polling:
-                while True:
-                    try:
-                        waiter, left_s = next(polling)
-                    except StopIteration as end:
-                        return cast(PolledBatch, end.value)
-                    waiter.wait(left_s)
+            batch = self._buffer.take(poller, self._batch_size)
+            if batch is None:
+                with contextlib.closing(self._waits(poller, PolledBatch, wait_ms)) as waits:
+                    batch = self._waited(waits)
+            if self._codec is not None:
+                batch.decode_with(self._codec)
+            return batch
         except BaseException:  # of a signal handler: the caller never gets what was taken
             self._buffer.undo(poller, before)
             raise
 
-    async def _apoll(self, poller: Hashable, deadline: float | None) -> PolledBatch:
+    @staticmethod
+    def _waited(waits: _Waits) -> PolledBatch:
+        while True:
+            try:
+                waiter, left_s = next(waits)
+            except StopIteration as end:
+                return cast(PolledBatch, end.value)
+            waiter.wait(left_s)
+
+    async def _apoll(
+        self, poller: Hashable, wait_ms: int | None, kind: type[PolledBatch] = PolledBatch
+    ) -> PolledBatch:
         before = self._buffer.out_of(poller)
         try:
-            with contextlib.closing(self._polling(poller, deadline)) as polling:
-                while True:
-                    try:
-                        waiter, left_s = next(polling)
-                    except StopIteration as end:
-                        return cast(PolledBatch, end.value)
-                    await asyncio.wait((waiter.future(),), timeout=left_s)
+            batch = self._buffer.take(poller, self._batch_size, kind)
+            if batch is None:
+                with contextlib.closing(self._waits(poller, kind, wait_ms)) as waits:
+                    batch = await self._awaited(waits)
+            if self._codec is not None:
+                batch.decode_with(self._codec)
+            return batch
         except BaseException:
             self._buffer.undo(poller, before)
             raise
 
-    def _polling(
-        self, poller: Hashable, deadline: float | None
-    ) -> Generator[tuple[PollWaiter, float | None], None, PolledBatch]:
-        """Take the next batch; yields what to wait for, and for how many seconds at most.
+    @staticmethod
+    async def _awaited(waits: _Waits) -> PolledBatch:
+        while True:
+            try:
+                waiter, left_s = next(waits)
+            except StopIteration as end:
+                return cast(PolledBatch, end.value)
+            await asyncio.wait((waiter.future(),), timeout=left_s)
 
-        Returns: the batch; an empty one after the deadline, which is looked at behind a last
-            take: a message may have come in this very moment.
+    def _waits(self, poller: Hashable, kind: type[PolledBatch], wait_ms: int | None) -> _Waits:
+        """Wait for a batch and take it; yields what to wait for, and for how many seconds at most.
+
+        Returns: the batch; an empty one after the time, which is looked at behind a last take: a
+            message may have come in this very moment.
         """
         # A generator, so that threads and tasks take the same steps and differ in waiting only.
         buffer = self._buffer
-        while True:
-            batch = buffer.take(poller, self.config.lite.poll_batch_size)
-            if batch is not None:
-                self.statistics.add("polled", len(batch))
-                if self._codec is not None:
-                    batch.decode_with(self._codec)
-                return batch
+        deadline = None if wait_ms is None else time.monotonic() + wait_ms / 1000
+        batch = None
+        while batch is None:
             left_s = None if deadline is None else deadline - time.monotonic()
             if buffer.is_stopped or (left_s is not None and left_s <= 0):
                 return NOTHING
@@ -514,8 +531,10 @@ class LitePullConsumer(GroupConsumer):
                     yield waiter, left_s
                 finally:
                     buffer.give_up(waiter)
+            batch = buffer.take(poller, self._batch_size, kind)
+        return batch
 
-    def _poller(self) -> Hashable:
+    def poller(self) -> Hashable:
         task = running_task() if self._is_ordered else None
         return task if task is not None else threading.current_thread()
 
@@ -524,7 +543,7 @@ class LitePullConsumer(GroupConsumer):
 
         Raises: StateError: without `ordered=True`, where they may be in several hands.
         """
-        self.give_back_of(self._poller())
+        self.give_back_of(self.poller())
 
     def give_back_of(self, poller: Hashable) -> None:
         """`give_back` for the caller's own poller, a task or a thread."""
@@ -539,7 +558,7 @@ class LitePullConsumer(GroupConsumer):
         """
         if not self._is_ordered:
             raise StateError("fail needs ordered=True", group=self.group)
-        self._buffer.fail(self._poller(), error)
+        self._buffer.fail(self.poller(), error)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Hand out nothing of these queues, and pull no more; what is buffered stays.
@@ -571,13 +590,13 @@ class LitePullConsumer(GroupConsumer):
                 others are committed.
             RemotingError, RouteError: a broker did not take it; commit again.
         """
-        self._run(self._commit(offsets, self._poller()))
+        self._run(self._commit(offsets, self.poller()))
 
     def acommit(
         self, offsets: Mapping[MessageQueue, int] | None = None
     ) -> Coroutine[Any, Any, None]:
         """`commit` for asyncio code, on any loop."""
-        return self._arun(partial(self._commit, offsets, self._poller()))  # as in `apoll`
+        return self._arun(partial(self._commit, offsets, self.poller()))  # as in `apoll`
 
     async def acommit_batch(self, batch: PolledBatch) -> None:
         """Commit everything up to the end of a batch that its poller still has.
@@ -663,21 +682,21 @@ class LitePullConsumer(GroupConsumer):
             offset.
         """
         require_offset(offset, f"seek of {queue}")
-        self._run(self._seek(queue, self._poller(), lambda lowest, highest: offset))
+        self._run(self._seek(queue, self.poller(), lambda lowest, highest: offset))
 
     def aseek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]:
         """`seek` for asyncio code, on any loop."""
         require_offset(offset, f"seek of {queue}")
-        poller = self._poller()  # as in `apoll`
+        poller = self.poller()  # as in `apoll`
         return self._arun(partial(self._seek, queue, poller, lambda lowest, highest: offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue from the oldest message the broker has; as `seek`."""
-        self._run(self._seek(queue, self._poller(), lambda lowest, highest: lowest))
+        self._run(self._seek(queue, self.poller(), lambda lowest, highest: lowest))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue with the next message to be stored; as `seek`."""
-        self._run(self._seek(queue, self._poller(), lambda lowest, highest: highest))
+        self._run(self._seek(queue, self.poller(), lambda lowest, highest: highest))
 
     async def _seek(
         self, queue: MessageQueue, poller: Hashable, choose: Callable[[int, int], int]
@@ -770,20 +789,27 @@ class LitePullConsumer(GroupConsumer):
 class Batches:
     """The iterator of `LitePullConsumer.batches`; for `for` or for `async for`."""
 
-    def __init__(self, consumer: LitePullConsumer, timeout_ms: Span | None) -> None:
+    def __init__(
+        self,
+        consumer: LitePullConsumer,
+        wait_ms: int | None,
+        kind: type[PolledBatch] = PolledBatch,
+    ) -> None:
         self._consumer = consumer
-        self._timeout_ms = timeout_ms
-        self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._wait_ms = wait_ms  # None: for as long as it takes
+        self._kind = kind
+        self._watched: weakref.ref[Hashable] | None = None  # the task whose end is told
+        self._turn_s = 0.0  # when the loop's other tasks last had their turn, as far as is known
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> PolledBatch:
         consumer = self._consumer
-        poller = consumer._poller()
+        poller = consumer.poller()
         if consumer._ends(poller):
             raise StopIteration
-        batch = consumer._poll(poller, self._deadline())
+        batch = consumer._poll(poller, self._wait_ms)
         if not batch:
             raise StopIteration
         return batch
@@ -792,30 +818,38 @@ class Batches:
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, PolledBatch]:
-        return self._next(self._consumer._poller())  # as in `apoll`
+        return self.next_of(self._consumer.poller())  # as in `apoll`
 
-    async def _next(self, poller: Hashable) -> PolledBatch:
+    async def next_of(self, poller: Hashable) -> PolledBatch:
         """Return the next batch of a poller; its batch before is done, as soon as this begins."""
-        consumer, buffer = self._consumer, self._consumer._buffer
-        if isinstance(poller, asyncio.Task) and poller not in self._watched:
-            poller.add_done_callback(buffer.poller_ended)
-            self._watched.add(poller)
-        # Ended before the first await, and none follows the take: a cancelled caller has either
-        # not asked, or has no batch that it does not know of.
-        buffer.finish(poller)
-        # Else a loop whose body never waits would starve all other tasks while messages come.
-        await asyncio.sleep(0)
+        consumer, watched = self._consumer, self._watched
+        if watched is None or watched() is not poller:
+            self._watch(poller)
+        # A batch that waits is taken in the very step in which the one before it ends, without a
+        # turn of the loop. But a body that never waits would starve all other tasks while messages
+        # come.
+        if time.monotonic() - self._turn_s > HOLD_S:
+            # Ended before the first await, and none follows the take: a cancelled caller has either
+            # not asked, or has no batch that it does not know of.
+            consumer._buffer.finish(poller)
+            await asyncio.sleep(0)
+            self._turn_s = time.monotonic()
         if consumer._ends(poller):
             if isinstance(poller, asyncio.Task):
-                poller.remove_done_callback(buffer.poller_ended)
+                poller.remove_done_callback(consumer._buffer.poller_ended)
             raise StopAsyncIteration
-        batch = await consumer._apoll(poller, self._deadline())
+        batch = await consumer._apoll(poller, self._wait_ms, self._kind)
         if not batch:
             raise StopAsyncIteration
         return batch
 
-    def _deadline(self) -> float | None:
-        return None if self._timeout_ms is None else self._consumer._deadline(self._timeout_ms)
+    def _watch(self, poller: Hashable) -> None:
+        """Have the end of a task told; another one may have iterated before."""
+        if isinstance(poller, asyncio.Task):
+            ended = self._consumer._buffer.poller_ended
+            poller.remove_done_callback(ended)  # it is added once
+            poller.add_done_callback(ended)
+        self._watched = weakref.ref(poller)
 
 
 def _several(queues: Iterable[MessageQueue]) -> list[MessageQueue]:

@@ -15,7 +15,7 @@ This module chooses one of three implementations of the same contract when it is
 | include.py | tells a C compiler where ordermq.h is |
 
 The implementations have the same files: offset_map, process_queue, assigned_queue, lane_map,
-lock_table, message_codec, id_window, message_writer, frame_codec, event_lines.
+lock_table, message_codec, id_window, message_writer, frame_codec, event_lines, poll_line.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -55,6 +55,8 @@ __all__ = [
     "OffsetMap",
     "PendingFields",
     "PlainSends",
+    "PollLine",
+    "PolledRun",
     "ProcessQueue",
     "PullConnection",
     "PullEngine",
@@ -129,6 +131,7 @@ TraceRecords: type[contract.TraceRecords] = _core.TraceRecords
 TracedListener: type[contract.TracedListener] = _core.TracedListener
 UniqueIds: type[contract.UniqueIds] = _core.UniqueIds
 PlainSends: type[contract.PlainSends] = _core.PlainSends
+PollLine: type[contract.PollLine] = _core.PollLine
 take_batch: contract.TakeBatch = _core.take_batch
 gathered: contract.Gathered = _core.gathered
 receipts_of: contract.ReceiptsOf = _core.receipts_of
@@ -164,6 +167,7 @@ if TYPE_CHECKING:  # one implementation's types, for these are subclassed
         MessageRun,
         MessageView,
         PendingFields,
+        PolledRun,
     )
 else:
     MessageIndex = _core.MessageIndex
@@ -172,6 +176,7 @@ else:
     CallContext = _core.CallContext
     Claim = _core.Claim
     PendingFields = _core.PendingFields
+    PolledRun = _core.PolledRun
     AssignedQueue = _core.AssignedQueue
 
     def __getattr__(name: str) -> Any:

@@ -47,6 +47,8 @@ CLASSES = [
     "OffsetMap",
     "PendingFields",
     "PlainSends",
+    "PollLine",
+    "PolledRun",
     "ProcessQueue",
     "RecordBlock",
     "RecordWriter",
@@ -100,6 +102,8 @@ TRACE_RECORDS: list[type[contract.TraceRecords]] = [reference.TraceRecords]
 TRACED: list[type[contract.TracedListener]] = [reference.TracedListener]
 CLAIMS: list[type[contract.Claim]] = [reference.Claim]
 PENDING_FIELDS: list[type[contract.PendingFields]] = [reference.PendingFields]
+POLL_LINES: list[type[contract.PollLine]] = [reference.PollLine]
+POLLED_RUNS: list[type[contract.PolledRun]] = [reference.PolledRun]
 PLAIN_SENDS: list[type[contract.PlainSends]] = [reference.PlainSends]
 UNIQUE_IDS: list[type[contract.UniqueIds]] = [reference.UniqueIds]
 GATHERERS: list[contract.Gathered] = [reference.gathered]

@@ -24,6 +24,7 @@ from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.user_code import CallersLoop
 from ordermq.config import LitePullConsumerConfig
+from ordermq.consumer import lite_pull_consumer
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError, UsedAfterFork
 from tests.component.conftest import DEADLINE_S, Seen, assert_in_order, eventually, numbered
@@ -383,6 +384,46 @@ def test_batches_are_of_one_queue_ascending_and_done_with_the_next_one(
     assert_in_order(seen, 400, keys=16)
     assert seen.duplicates() == 0
     assert committed(broker) == 400
+
+
+@pytest.mark.parametrize(("hold_s", "turns"), [(-1.0, 20), (float("inf"), 1)])
+def test_batches_that_wait_are_handed_out_without_a_turn_of_the_loop_until_it_is_due(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    hold_s: float,
+    turns: int,
+) -> None:
+    monkeypatch.setattr(lite_pull_consumer, "HOLD_S", hold_s)
+    send_all(producer, numbered(20, keys=1))
+    turns_at_batches: list[int] = []
+
+    async def main() -> None:
+        consumer, counted = made(broker, poll_batch_size=1), 0
+
+        async def turn() -> None:
+            nonlocal counted
+            while len(turns_at_batches) < 20:
+                await asyncio.sleep(0)
+                counted += 1
+
+        async with consumer:
+            held = consumer._use.iterated()._buffer._queues
+            await until(
+                lambda: any(each.process_queue.pending_count == 20 for each in held),
+                "all messages are fetched",
+            )
+            turning = asyncio.create_task(turn())
+            await asyncio.sleep(0)
+            async for _ in consumer:  # awaits nothing
+                turns_at_batches.append(counted)
+                if len(turns_at_batches) == 20:
+                    consumer.stop()
+            await turning
+
+    run(main())
+    assert len(set(turns_at_batches)) == turns
 
 
 def test_a_commit_is_stored_at_once_and_only_while_the_batch_is_out(

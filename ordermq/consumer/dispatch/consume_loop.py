@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, cast
 from ordermq import core
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.client.session import ClientSession
-from ordermq.client.user_code import UserCode
+from ordermq.client.user_code import HOLD_S, UserCode
 from ordermq.clock import Clock, system_clock_id
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.call_records import CallRecords
@@ -63,7 +63,6 @@ _DIRECT_RESULTS = {ConsumeResult.COMMIT: "CR_COMMIT", ConsumeResult.ROLLBACK: "C
 _CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-out late
 _FIRST_RESTART_MS = 1_000
 _MAX_RESTART_MS = 60_000
-HOLD_S = 0.001  # so long a run may keep an event loop from its other tasks
 # Calls within a millisecond: a run that has made so many looks whether other queues wait.
 MOST_UNREPORTED = 256
 

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
+from ordermq import core
 from ordermq.client.outcome_future import SIGNAL_CHECK_S
 from ordermq.clock import Clock
 from ordermq.config import PullConfig
@@ -65,27 +66,11 @@ class PolledQueue(AssignedQueue):
         self._is_ordered = is_ordered
         self._on_change = on_change
 
-    def claim_turn(self, limit: int, now_ms: int) -> tuple[BatchClaim | None, bool]:
-        """Claim the next messages for a poller; None: there is nothing to claim now.
-
-        Returns: the claim, and whether the queue has another turn at once, beside it.
-        """
-        kind = status.CLAIM_ALONE if self._is_ordered else status.CLAIM_SHARED
-        claim, flags = self.claim(limit, now_ms, kind=kind)
-        has_turn = bool(flags & status.DISPATCH)
-        if flags & ~status.DISPATCH:
-            self.follow(flags & ~status.DISPATCH)
-        return (claim if isinstance(claim, BatchClaim) else None), has_turn
-
     def has_more(self) -> bool:
         """Return True if the queue has another turn at once; False clears the dispatch flag."""
         flags = self.end_run()
         self.follow(flags)
         return bool(flags & status.DISPATCH)
-
-    def finish_claim(self, claim: BatchClaim) -> None:
-        """End one of several claims, with everything in it done."""
-        self.follow(self.finish_offsets(claim, claim.messages.offsets(), leaves=False))
 
     def repair(self, held: Sequence[BatchClaim]) -> bool:
         """Make pending again what was taken and no poller has, after an exception in a poll.
@@ -121,31 +106,19 @@ class PolledQueue(AssignedQueue):
         self._on_change(self)
 
 
-class PolledBatch(MessageRun):
+class PolledBatch(MessageRun, core.PolledRun):
     """Messages of one queue, ascending in offset; a sequence of `MessageView`, empty if none came.
 
-    Args:
-        assigned: the queue they come from, and the claim on it; None for an empty batch.
-        settle: ends the batch, with an error or None; None: it is not ordered.
+    Attributes:
         next_offset: what to commit once all of them are done. Not always the last offset plus
             one: what a tag expression leaves out behind it is covered too.
     """
 
-    __slots__ = ("assigned", "claim", "next_offset", "settle")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        segments: Sequence[tuple[MessageBatch, int, int]],
-        next_offset: int,
-        assigned: AssignedQueue | None = None,
-        claim: BatchClaim | None = None,
-        settle: SettleBatch | None = None,
-    ) -> None:
-        super().__init__(segments)
-        self.assigned = assigned
-        self.claim = claim
-        self.next_offset = next_offset
-        self.settle = settle
+    assigned: PolledQueue  # it and the claim: None in an empty batch
+    claim: BatchClaim
+    settle: SettleBatch | None  # ends the batch, with an error or None; None: it is not ordered
 
     def __enter__(self) -> Self:
         """Begin to handle the batch: `with batch:` says at its end whether it is done.
@@ -157,7 +130,7 @@ class PolledBatch(MessageRun):
 
         Raises: StateError: the consumer is not ordered: batches may be in several hands there.
         """
-        if self.assigned is not None and self.settle is None:
+        if self and self.settle is None:
             raise StateError(
                 "`with batch:` needs ordered=True: without it a batch that failed cannot be "
                 "redelivered before later ones",
@@ -172,7 +145,7 @@ class PolledBatch(MessageRun):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if self.settle is not None and self.claim is not None:
+        if self.settle is not None:
             self.settle(self.claim, error)
         return isinstance(error, Exception)
 
@@ -205,8 +178,14 @@ class PolledBatch(MessageRun):
         assigned, claim = self._held()
         return assigned.is_revoked() or assigned.generation != claim.generation
 
-    def _held(self) -> tuple[AssignedQueue, BatchClaim]:
-        if self.assigned is None or self.claim is None:
+    @property
+    def counts(self) -> bool:
+        """True while its queue was neither lost nor moved by a seek since it was polled."""
+        assigned, claim = self._held()
+        return assigned.generation == claim.generation
+
+    def _held(self) -> tuple[PolledQueue, BatchClaim]:
+        if not self:
             raise StateError("an empty batch is of no queue: nothing came before the time-out")
         return self.assigned, self.claim
 
@@ -242,12 +221,10 @@ class PolledBatch(MessageRun):
             raise _missing("pandas", error) from error
 
     def __repr__(self) -> str:
-        if self.assigned is None:
-            return "<PolledBatch, empty>"
-        last = self.next_offset - 1
-        return (
-            f"<PolledBatch {self.message_queue} {len(self)} messages, {self.first_offset}..{last}>"
-        )
+        if not self:
+            return f"<{type(self).__name__}, empty>"
+        offsets = f"{self.first_offset}..{self.next_offset - 1}"
+        return f"<{type(self).__name__} {self.message_queue} {len(self)} messages, {offsets}>"
 
 
 def _missing(what: str, error: ModuleNotFoundError) -> ConfigError:
@@ -266,20 +243,6 @@ class PollFailures(Protocol):
 
         Args: error: of the poller; None: nobody knows, it left the batch.
         """
-
-
-class BatchOut(NamedTuple):
-    """A batch in a poller's hands."""
-
-    assigned: PolledQueue
-    claim: BatchClaim
-    next_offset: int
-    thread: int  # that polled it
-
-    @property
-    def counts(self) -> bool:
-        """True while its queue was neither lost nor moved by a seek since it was polled."""
-        return self.claim.generation == self.assigned.generation
 
 
 class PollWaiter:
@@ -339,19 +302,33 @@ class PollBuffer:
         self._lock = threading.Lock()
         self._queues: set[PolledQueue] = set()
         self._ready: deque[PolledQueue] = deque()  # queues with messages, in turn
-        self._out: dict[Hashable, BatchOut] = {}
+        self._out: dict[Hashable, PolledBatch] = {}
+        self._line = core.PollLine(
+            self._ready,
+            self._out,
+            is_ordered=is_ordered,
+            settle=self.settle if is_ordered else None,
+        )
         self._waiting: set[PollWaiter] = set()
         self._without_room: dict[PolledQueue, PullConfig] = {}
         self._reported: set[Hashable] = set()  # pollers that ended with a batch
         self._failures: PollFailures | None = None
-        self._statistics: ConsumerStatistics | None = None
-        self._failing: list[BatchOut] = []  # failed batches that are not settled yet
+        self._failing: list[PolledBatch] = []  # failed batches that are not settled yet
         self.is_stopped = False
 
-    def fail_with(self, failures: PollFailures, statistics: ConsumerStatistics) -> None:
-        """Have failed batches treated so, and count those that are done; before the start."""
+    def fail_with(self, failures: PollFailures) -> None:
+        """Have failed batches treated so; before the start."""
         self._failures = failures
-        self._statistics = statistics
+
+    def count_for(self, statistics: ConsumerStatistics) -> None:
+        """Count there what is handed out, and in order what is done; before the start."""
+        statistics.gather_with(partial(self._add_counts, statistics))
+
+    def _add_counts(self, statistics: ConsumerStatistics) -> None:
+        polled, finished = self._line.take_counts()
+        statistics.add("polled", polled)
+        for assigned, batches, messages in finished:
+            statistics.consumed(assigned.queue, messages, 0, batches, 0)
 
     # Receiver
 
@@ -418,30 +395,31 @@ class PollBuffer:
 
     # Polling
 
-    def take(self, poller: Hashable, limit: int) -> PolledBatch | None:
+    def take(
+        self, poller: Hashable, limit: int, kind: type[PolledBatch] = PolledBatch
+    ) -> PolledBatch | None:
         """Hand out the next batch, of the queue whose turn it is; the poller's last one is done.
 
+        Args: kind: class of the batch.
         Returns: None if nothing is buffered.
         """
         with self._lock:
             try:
-                now_ms = self._clock.now_ms()
-                # First: in order, this may be what makes the poller's own queue ready again.
-                self._end(poller, now_ms)
-                batch = None
-                while batch is None and self._ready and not self.is_stopped:
-                    batch = self._claim(self._ready.popleft(), poller, limit, now_ms)
-                self._notify_room()
+                if self.is_stopped:
+                    self._end(poller)
+                    return None
+                batch = self._line.take(kind, poller, limit, self._clock.now_ms())
+                self._follow()
             except BaseException:
                 self._repair()
                 raise
-            return batch
+            return cast(PolledBatch | None, batch)
 
-    def out_of(self, poller: Hashable) -> BatchOut | None:
+    def out_of(self, poller: Hashable) -> PolledBatch | None:
         """Return the batch that a poller has."""
         return self._out.get(poller)
 
-    def undo(self, poller: Hashable, before: BatchOut | None) -> None:
+    def undo(self, poller: Hashable, before: PolledBatch | None) -> None:
         """Take back a batch that an exception kept from its poller, which had `before`.
 
         Messages of `before`, if that is ended by now, stay done.
@@ -455,8 +433,7 @@ class PollBuffer:
         """End the poller's batch as done."""
         with self._lock:
             try:
-                self._end(poller, self._clock.now_ms())
-                self._notify_room()
+                self._end(poller)
             except BaseException:
                 self._repair()
                 raise
@@ -506,8 +483,7 @@ class PollBuffer:
             found = [poller for poller, out in self._out.items() if out.claim is claim]
             if found and error is None:
                 try:
-                    self._end(found[0], self._clock.now_ms())
-                    self._notify_room()
+                    self._end(found[0])
                 except BaseException:
                     self._repair()
                     raise
@@ -598,11 +574,9 @@ class PollBuffer:
     def finish_up_to(self, offsets: Mapping[PolledQueue, int]) -> None:
         """End the batches that committed offsets cover as done."""
         with self._lock:
-            now_ms = self._clock.now_ms()
             for poller, out in list(self._out.items()):
                 if out.next_offset <= offsets.get(out.assigned, -1):
-                    self._end(poller, now_ms)
-            self._notify_room()
+                    self._end(poller)
 
     # Under the lock.
 
@@ -614,6 +588,7 @@ class PollBuffer:
             if assigned.repair(held) and assigned not in self._ready:
                 self._ready.append(assigned)
             assigned.notify_room()
+        self._follow()
         self._wake()
 
     def _committable(self) -> list[PolledQueue]:
@@ -624,36 +599,21 @@ class PollBuffer:
             if queue.lease is not None and (self.is_ordered or not queue.is_revoked())
         ]
 
-    def _claim(
-        self, assigned: PolledQueue, poller: Hashable, limit: int, now_ms: int
-    ) -> PolledBatch | None:
-        claim, has_turn = assigned.claim_turn(limit, now_ms)
-        # A queue in the line may have been paused, moved or lost since; it has left the line now.
-        if claim is None:
-            return None
-        next_offset = assigned.position
-        if assigned.generation != claim.generation:  # a seek came between
-            next_offset = claim.messages.last_offset + 1
-        self._out[poller] = BatchOut(assigned, claim, next_offset, threading.get_ident())
-        # In order, the queue has its next turn when this batch has ended.
-        if has_turn:
-            self._ready.append(assigned)
-        settle = self.settle if self.is_ordered else None
-        return PolledBatch(claim.messages.segments, next_offset, assigned, claim, settle)
-
-    def _end(self, poller: Hashable, now_ms: int) -> None:
-        out = self._out.pop(poller, None)
-        if out is None:
-            return
+    def _end(self, poller: Hashable) -> None:
         self._reported.discard(poller)
-        assigned, claim = out.assigned, out.claim
-        if not self.is_ordered:
-            assigned.finish_claim(claim)
-        elif assigned.end_batch(claim, len(claim.messages), now_ms):
-            if self._statistics is not None:
-                self._statistics.consumed(assigned.queue, len(claim.messages), 0, 1, 0)
-            if assigned.has_more():
-                self._make_ready(assigned)
+        self._line.end(poller, self._clock.now_ms())
+        self._follow()
+
+    def _follow(self) -> None:
+        """Do what follows from steps of the line."""
+        follows = self._line.follows
+        while follows:
+            assigned, flags = follows.pop(0)
+            assigned.follow(flags)
+        if self._waiting and self._ready:
+            self._wake()
+        if self._without_room:
+            self._notify_room()
 
     def _give_back(self, poller: Hashable) -> None:
         out = self._out.pop(poller)
@@ -725,6 +685,7 @@ class PollBuffer:
     async def _watch(self) -> None:
         """Find pollers that ended with a batch; a task's end is told at once, where it can be."""
         with self._lock:
+            self._follow()  # what an exception has kept a poller from
             ended = [poller for poller in list(self._out) if self._check_end(poller)]
         for poller in ended:
             self._fail_ended(poller)
@@ -745,7 +706,7 @@ class PollBuffer:
             self._report(name, out, "no offset behind it is committed before commit() or seek()")
         return False
 
-    def _report(self, name: str, out: BatchOut, consequence: str) -> None:
+    def _report(self, name: str, out: PolledBatch, consequence: str) -> None:
         _log.warning(
             "%s: %s ended without polling again; nobody knows whether its last batch, offsets "
             "%d-%d, is done: %s",

@@ -68,6 +68,10 @@ from ordermq.core.contract.pending_messages import (
     TakeBatch,
     UniqueIds,
 )
+from ordermq.core.contract.poll_line import (
+    PolledRun,
+    PollLine,
+)
 from ordermq.core.contract.process_queue import (
     Batch,
     ProcessQueue,
@@ -127,6 +131,8 @@ __all__ = [
     "Outbox",
     "PendingFields",
     "PlainSends",
+    "PollLine",
+    "PolledRun",
     "ProcessQueue",
     "PullConnection",
     "PullEngine",

@@ -29,6 +29,7 @@ from ordermq.core.reference.pending_message import (
     receipts_of,
     take_batch,
 )
+from ordermq.core.reference.poll_line import PolledRun, PollLine
 from ordermq.core.reference.process_queue import ProcessQueue
 from ordermq.core.reference.request_template import RequestTemplate
 from ordermq.core.reference.trace_records import TracedListener, TraceRecords
@@ -51,6 +52,8 @@ __all__ = [
     "OffsetMap",
     "PendingFields",
     "PlainSends",
+    "PollLine",
+    "PolledRun",
     "ProcessQueue",
     "RecordBlock",
     "RecordWriter",

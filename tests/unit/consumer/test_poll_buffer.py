@@ -18,7 +18,6 @@ from ordermq.consumer.queue.assigned_queue import (
 )
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
 from ordermq.consumer.queue.receiver import Flow
-from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import StateError
 from ordermq.leases.lease import UNLOCKED, Lease
 from tests.unit.consumer.batches import batch
@@ -473,7 +472,7 @@ def test_in_order_a_batch_of_a_thread_that_ended_is_redelivered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     held = Held(is_ordered=True)
-    held.buffer.fail_with(RedeliversAtOnce(held.buffer), ConsumerStatistics(ManualClock()))
+    held.buffer.fail_with(RedeliversAtOnce(held.buffer))
     queue = held.hold(A, 0)
     held.put(queue, range(4), 4)
     thread = threading.Thread(
