@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -411,6 +412,8 @@ def main() -> None:
     asked = parser.parse_args()
     fates = asked.fate or list(FATES)
     command = command_line("bench.end_to_end.bench_grpc")
+    if asked.at is not None:  # of this machine
+        command = command.replace(shlex.quote(str(asked.at)), "FOLDER")
     path = RESULTS / f"{RESULT}.json"
     result = json.loads(path.read_text()) if path.exists() else {}
     with contextlib.ExitStack() as stack:
