@@ -30,14 +30,14 @@ from cpython.pystate cimport PyGILState_Ensure, PyGILState_Release, PyGILState_S
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from cpython.type cimport PyType_Check
+from cpython.type cimport PyType_Check, PyType_IsSubtype
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t,
-    uint32_t, uint64_t,
+    uint16_t, uint32_t, uint64_t,
 )
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset, strchr, strlen
+from libc.string cimport memchr, memcmp, memcpy, memset, strchr, strlen
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport clockid_t
 
@@ -59,6 +59,7 @@ from ordermq.core import status as _status
 include "arguments.pyx"
 include "offset_map.pyx"
 include "pull_declarations.pyx"
+include "property_layout.pyx"
 include "message_codec.pyx"
 include "id_window.pyx"
 include "durations.pyx"

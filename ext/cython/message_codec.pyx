@@ -166,10 +166,13 @@ cdef class MessageIndex:
             PyBuffer_Release(&views[0])
 
     def views(self, type kind not None, first, count):
-        if not issubclass(kind, MessageView):
-            raise TypeError(f"views: expected a class of MessageViews, got {kind.__name__}")
         if first < 0 or count < 0 or first + count > self._rows.count:
             raise IndexError(f"messages {first}..{first + count - 1} of {self._rows.count}")
+        return self._views(kind, first, count)
+
+    cdef object _views(self, type kind, uint32_t first, uint32_t count):
+        if not PyType_IsSubtype(kind, MessageView):
+            raise TypeError(f"views: expected a class of MessageViews, got {kind.__name__}")
         cdef _Views views = _Views.__new__(_Views)
         views._index = self
         views._kind = kind
@@ -220,6 +223,7 @@ cdef object _gathered(
 
 @cython.final
 @cython.no_gc
+@cython.freelist(16)
 cdef class _Views:
     # An iterator of views.
     cdef MessageIndex _index
@@ -256,38 +260,6 @@ cdef bint has_blanks(str text) except -1:
     return found
 
 
-cdef enum:
-    NAME_SLOTS = 256
-    LONGEST_KEPT_NAME = 64
-
-
-# Names of properties that were read lately: they are the same in message after message, and one that
-# is made anew costs its memory and its hash. The GIL guards it.
-cdef list _names = [None] * NAME_SLOTS
-
-
-cdef object property_name(const omq.omq_text *name):
-    """Return the name of a property as a str."""
-    cdef const uint8_t *bytes_ = name.bytes
-    cdef size_t size = name.size
-    cdef const char *text = <const char *>bytes_
-    if IS_FREE_THREADED or size > LONGEST_KEPT_NAME:
-        return PyUnicode_DecodeUTF8(text, size, NULL)
-    cdef size_t slot = (
-        size + 31 * bytes_[0] + 7 * bytes_[size // 2] + 13 * bytes_[size - 1]
-    ) % NAME_SLOTS
-    cdef object known = _names[slot]
-    cdef Py_ssize_t known_size
-    cdef const char *known_text
-    if known is not None:
-        known_text = PyUnicode_AsUTF8AndSize(known, &known_size)
-        if <size_t>known_size == size and memcmp(known_text, text, size) == 0:
-            return known
-    known = PyUnicode_DecodeUTF8(text, size, NULL)
-    _names[slot] = known
-    return known
-
-
 @cython.no_gc
 cdef class MessageView:
     """One message of an index; see core/contract/."""
@@ -297,11 +269,14 @@ cdef class MessageView:
     cdef int _is_text  # its properties are known to be UTF-8; read and set by any thread
     cdef bytes _decompressed  # the body, once it was asked for
     cdef dict _properties  # all of them, once they were asked for
+    cdef _PropertyLayout _layout  # with `_is_text`, if one is known that its properties have
+    cdef uint32_t _differing  # a bit for each value that is not the layout's
 
     def __init__(self, MessageIndex index not None, row):
         self._row = row_of(index, row)
         self._index = index
         self._is_text = 0
+        self._layout = None
         self._decompressed = None
         self._properties = None
 
@@ -315,8 +290,12 @@ cdef class MessageView:
     cdef const uint8_t *_text(self, omq.omq_message_parts *parts) except NULL:
         """Return the properties' text, checked once to be UTF-8; `parts` has its size."""
         cdef const uint8_t *text = self._locate(parts) + parts.property_at
+        cdef _PropertyLayout layout
+        cdef uint32_t differing = 0
         if not omq_flag(&self._is_text):
-            if not omq.omq_is_utf8(text, parts.property_size):
+            layout = layout_of(text, parts.property_size, &differing)
+            self._layout, self._differing = layout, differing
+            if layout is None and not omq.omq_is_utf8(text, parts.property_size):
                 try:
                     text[: parts.property_size].decode()
                 except UnicodeDecodeError as error:
@@ -329,6 +308,10 @@ cdef class MessageView:
         cdef const uint8_t *text = self._text(&parts)
         cdef omq.omq_text wanted
         cdef omq.omq_text value
+        cdef Py_ssize_t entry
+        if self._layout is not None:
+            entry = self._layout.entry_of(name, size)
+            return None if entry < 0 else self._layout.value(text, self._differing, entry)
         wanted.bytes = <const uint8_t *>name
         wanted.size = size
         if not omq.omq_property_find(text, parts.property_size, &wanted, &value):
@@ -383,6 +366,9 @@ cdef class MessageView:
         cdef dict properties
         if self._properties is None:
             text = self._text(&parts)
+            if self._layout is not None:
+                self._properties = self._layout.all_of(text, self._differing)
+                return self._properties
             properties = {}
             while omq.omq_property_next(text, parts.property_size, &at, &found):
                 properties[property_name(&found.name)] = PyUnicode_DecodeUTF8(
@@ -674,7 +660,7 @@ cdef class MessageRun:
 
     def views(self, type kind not None):
         if self._index is not None:
-            return self._index.views(kind, self._first, self._length)
+            return self._index._views(kind, self._first, self._length)
         return _chain.from_iterable(
             [index.views(kind, first, count) for index, first, count in self.segments]
         )

@@ -504,6 +504,55 @@ def test_whatever_is_read_of_a_body_is_what_the_reference_reads(
     assert found == result(reference, bytes(damaged), tags, check_crc)
 
 
+@st.composite
+def alike(draw):
+    """Draw property texts of one size that differ in a few bytes, as those of one producer do."""
+    text = draw(texts)
+    changes = st.lists(
+        st.tuples(
+            st.integers(0, max(len(text) - 1, 0)),
+            st.sampled_from([0, 1, 2, *b"AXTagz7", 0x80, 0xC3, 0xF0, 0xFF]),
+        ),
+        max_size=3,
+    )
+    found = [text]
+    for changed in draw(st.lists(changes, min_size=1, max_size=8)):
+        other = bytearray(text)
+        for at, value in changed:
+            if other:
+                other[at] = value
+        found.append(bytes(other))
+    return found
+
+
+@given(st.lists(alike(), min_size=1, max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+def test_texts_that_are_nearly_the_same_are_each_read_as_their_own(native_core, groups, chance):
+    many = [text for group in groups for text in group]
+    chance.shuffle(many)
+    body = b"".join(record(offset=n, properties=text) for n, text in enumerate(many))
+    index, expected = native_core.MessageIndex(body), reference.MessageIndex(body)
+    for view, like in zip(
+        index.views(native_core.MessageView, 0, len(many)),
+        expected.views(reference.MessageView, 0, len(many)),
+        strict=True,
+    ):
+        assert said_by(view) == said_by(like)
+
+
+def test_a_dict_of_properties_is_the_readers_to_change(native_core):
+    text = b"TAGS\x01A\x02KEYS\x01key-%d\x02__SHARDINGKEY\x01s\x02"
+    index = native_core.MessageIndex(b"".join(record(properties=text % n) for n in range(9)))
+    for number, view in enumerate(index.views(native_core.MessageView, 0, 9)):
+        expected = {"TAGS": "A", "KEYS": f"key-{number}", "__SHARDINGKEY": "s"}
+        assert view.properties == expected
+        view.properties["TAGS"] = view.properties["mine"] = "changed"
+        del view.properties["KEYS"]
+        found = view.tags, view.keys, view.sharding_key, view.get_property("mine")
+        assert found == ("A", [f"key-{number}"], "s", None)
+        assert view.properties == {"TAGS": "changed", "__SHARDINGKEY": "s", "mine": "changed"}
+
+
 @given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 def test_text_is_what_python_decodes(native_core, text):
