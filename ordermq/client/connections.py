@@ -21,7 +21,7 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.connecting import connect_failed
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.dialer import Dialer
-from ordermq.remoting.reading import ReadingOf, TransportReading
+from ordermq.remoting.reading import ReadingOf, transport_reading
 from ordermq.remoting.tls import TlsSession, client_context
 
 _log = logging.getLogger("ordermq.client")
@@ -93,7 +93,7 @@ class Connections(ProcessBound):
         config: RemotingConfig,
         on_request: Callable[[str, Command], Answer],
         on_lost: Callable[[str], None],
-        reading_of: ReadingOf = TransportReading,
+        reading_of: ReadingOf = transport_reading,
     ) -> None:
         self.outages = Outages(clock)
         self.answered_ms: dict[str, int] = {}  # last answers to `request`; pulls and sends pass by

@@ -82,7 +82,7 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 from ordermq.remoting.rare_headers import EndTransactionHeader, RecallHeader
-from ordermq.remoting.reading import TransportReading
+from ordermq.remoting.reading import transport_reading
 from ordermq.remoting.response_futures import ResponseFuture
 from ordermq.version import VERSION
 
@@ -145,7 +145,7 @@ class ProxyConnections(Connections):
         on_request: Callable[[str, Command], Answer],
         on_lost: Callable[[str], None],
     ) -> None:
-        super().__init__(clock, config, on_request, on_lost, TransportReading)
+        super().__init__(clock, config, on_request, on_lost, transport_reading)
         self._client_id = client_id
 
     async def _open_one(self, address: str) -> Connection:

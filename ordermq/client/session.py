@@ -31,7 +31,7 @@ from ordermq.model.names import check_instance, wrapped
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.dialer import look_up
-from ordermq.remoting.reading import TransportReading, shared_reading
+from ordermq.remoting.reading import shared_reading, transport_reading
 from ordermq.supervisor import Supervisor, every
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class ClientSession(ProcessBound):
                 config,
                 on_request,
                 self._connection_lost,
-                shared_reading if are_reads_shared else TransportReading,
+                shared_reading if are_reads_shared else transport_reading,
             )
             self.api = BrokerApi(self.connections, config, own_id)
             self.name_servers = NameServerApi(self.connections, addresses, config, self.clock)

@@ -139,7 +139,7 @@ class Producer(Starting):
         self._traces: TraceDispatcher | None = None
         self._trace_sends: TraceSends | None = None
         self._oneway_failures = 0
-        # With TLS the transport encrypts, on the I/O thread. Traces have the broker's region, which
+        # With TLS answers are deciphered on the I/O thread. Traces have the broker's region, which
         # is read there.
         is_io_thread_needed = self.config.remoting.tls or self.config.trace.enable_msg_trace
         self._are_reads_shared = can_share_reads() and not is_io_thread_needed

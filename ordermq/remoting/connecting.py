@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import join_address, split_address
 from ordermq.errors import ConnectFailed
 from ordermq.remoting.dialer import Dialer, SocketAddress
-from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, describe_tls_error
+from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, TlsSession, describe_tls_error
 
 _P = TypeVar("_P", bound=asyncio.Protocol)
 
@@ -30,19 +30,62 @@ async def connect(
     Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or the TLS
         handshake failed.
     """
-    host, port = split_address(address)
+
+    async def finish(sock: socket.socket) -> _P:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            make,
+            sock=sock,
+            ssl=tls,
+            server_hostname=None if tls is None else split_address(address)[0],
+            ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
+        )
+        return connection
+
+    return await _connected(finish, address, config, dialer, is_tls=tls is not None)
+
+
+async def connect_plainly(
+    make: Callable[[TlsSession | None], _P],
+    address: str,
+    config: RemotingConfig,
+    tls: ssl.SSLContext | None,
+    dialer: Dialer,
+) -> tuple[_P, SocketAddress]:
+    """`connect` of a protocol that enciphers and deciphers itself, by the session that it is made
+    with; its transport is one without TLS.
+    """
+    session = None if tls is None else TlsSession(tls, split_address(address)[0])
+
+    async def finish(sock: socket.socket) -> _P:
+        if session is not None:
+            await session.shake_hands(sock)
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: make(session), sock=sock
+        )
+        return connection
+
+    return await _connected(finish, address, config, dialer, is_tls=tls is not None)
+
+
+async def _connected(
+    finish: Callable[[socket.socket], Awaitable[_P]],
+    address: str,
+    config: RemotingConfig,
+    dialer: Dialer,
+    *,
+    is_tls: bool,
+) -> tuple[_P, SocketAddress]:
+    sock = None
     try:
         async with asyncio.timeout(config.connect_timeout_ms / 1000):
-            sock = await dialer.open(host, port)
-            _, connection = await asyncio.get_running_loop().create_connection(
-                make,
-                sock=sock,
-                ssl=tls,
-                server_hostname=None if tls is None else host,
-                ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
-            )
-    except (OSError, TimeoutError) as error:
-        raise connect_failed(error, address, dialer, is_tls=tls is not None) from error
+            sock = await dialer.open(*split_address(address))
+            connection = await finish(sock)
+    except BaseException as error:
+        if sock is not None:
+            sock.close()
+        if isinstance(error, OSError | TimeoutError):
+            raise connect_failed(error, address, dialer, is_tls=is_tls) from error
+        raise
     return connection, SocketAddress(sock.family, sock.getpeername())
 
 

@@ -31,12 +31,12 @@ from ordermq.remoting.command import (
     decode_frame,
     encode,
 )
-from ordermq.remoting.connecting import connect, own_address
+from ordermq.remoting.connecting import connect_plainly, own_address
 from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.framing import Framing
-from ordermq.remoting.reading import WRONG_PORT, Reading, ReadingOf, TransportReading
+from ordermq.remoting.reading import WRONG_PORT, Reading, ReadingOf, transport_reading
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
-from ordermq.remoting.tls import describe_tls_error, hint_for_silence
+from ordermq.remoting.tls import TlsSession, describe_tls_error, hint_for_silence
 from ordermq.remoting.writing import SharedSocket
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class Connection(asyncio.Protocol):
 
     Make one with `Connection.open`. Other threads may call `ask` only.
 
-    Args: reading_of: chooses who reads it.
+    Args:
+        reading_of: chooses who reads it.
+        tls: after its handshake; None without TLS.
     """
 
     def __init__(
@@ -92,7 +94,8 @@ class Connection(asyncio.Protocol):
         clock: Clock,
         config: RemotingConfig,
         events: ConnectionEvents,
-        reading_of: ReadingOf = TransportReading,
+        reading_of: ReadingOf = transport_reading,
+        tls: TlsSession | None = None,
     ) -> None:
         self.address = address
         self.peer: SocketAddress | None = None  # of the host's addresses, the one connected to
@@ -107,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._config = config
         self.max_frame_bytes = config.max_frame_bytes
         self._reading_of = reading_of
+        self.tls = tls
         self._reading: Reading | None = None  # while it is open
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -140,7 +144,7 @@ class Connection(asyncio.Protocol):
         events: ConnectionEvents,
         tls: ssl.SSLContext | None = None,
         dialer: Dialer | None = None,
-        reading_of: ReadingOf = TransportReading,
+        reading_of: ReadingOf = transport_reading,
     ) -> Connection:
         """Connect.
 
@@ -152,7 +156,9 @@ class Connection(asyncio.Protocol):
             TLS handshake failed.
         """
         make = partial(cls, address, clock, config, events, reading_of)
-        connection, peer = await connect(make, address, config, tls, dialer or Dialer(clock))
+        connection, peer = await connect_plainly(
+            make, address, config, tls, dialer or Dialer(clock)
+        )
         connection.peer = peer
         return connection
 
@@ -318,6 +324,7 @@ class Connection(asyncio.Protocol):
             self._flush()
             if self._socket is not None:
                 self._socket.flush()
+                self._socket.end_tls()
             self._transport.close()
             await self._ended.wait()
 
@@ -333,7 +340,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
         reading = self._reading = self._reading_of(self, self._transport)
-        self._socket = SharedSocket(self._transport, self._lock, reading.new_outbox, self.abort)
+        self._socket = SharedSocket(
+            self._transport, self._lock, reading.new_outbox, self.abort, self.tls
+        )
 
     def data_received(self, data: bytes) -> None:
         if self._reading is not None:
@@ -362,7 +371,7 @@ class Connection(asyncio.Protocol):
 
     def peer_ended(self, error: OSError | None) -> None:
         if error is not None:
-            self.abort(error)
+            self.abort(self._explained(error) or error)
         elif self._transport is not None:
             self._transport.close()
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 import select
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -19,8 +20,8 @@ from ordermq.core.streams import AnswerWait
 from ordermq.errors import ProtocolError
 from ordermq.remoting.command import Command, Framer, decode_frame
 from ordermq.remoting.thread_event import ThreadEvent
-from ordermq.remoting.tls import is_tls_record
-from ordermq.remoting.writing import DirectOutbox, Outbox
+from ordermq.remoting.tls import TlsSession, is_tls_record
+from ordermq.remoting.writing import LOCK_S, DirectOutbox, Outbox
 
 if TYPE_CHECKING:
     from ordermq.remoting.response_futures import ResponseFuture
@@ -69,6 +70,7 @@ class ReadConnection(Protocol):
     """A connection, as its reading sees it; on the loop's thread, except where it says so."""
 
     max_frame_bytes: int
+    tls: TlsSession | None
 
     def heard(self, count: int) -> bool:
         """Count received bytes; True if they are the first."""
@@ -159,6 +161,52 @@ class TransportReading:
     def end(self) -> None: ...
 
 
+class TlsReading(TransportReading):
+    """Reads of the transport, deciphered on the loop's thread."""
+
+    def __init__(
+        self, connection: ReadConnection, transport: asyncio.Transport, tls: TlsSession
+    ) -> None:
+        super().__init__(connection, transport)
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._sealed: list[bytes] = []  # what came while another thread was enciphering
+        self._is_over = False
+
+    def received(self, data: bytes) -> None:
+        self._sealed.append(data)
+        if len(self._sealed) == 1:  # else it is tried again
+            self._decipher()
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def _decipher(self) -> None:
+        if self._is_over:
+            return
+        try:
+            found = self._tls.decipher(b"".join(self._sealed), LOCK_S)
+        except ssl.SSLError as error:
+            self._connection.peer_ended(error)
+            return
+        if found is None:
+            self._loop.call_later(LOCK_S, self._decipher)
+            return
+        self._sealed.clear()
+        data, is_ended = found
+        if data:
+            super().received(data)
+        if is_ended:
+            self._connection.peer_ended(None)
+
+
+def transport_reading(connection: ReadConnection, transport: asyncio.Transport) -> Reading:
+    """Return a reading by the transport, on the loop's thread."""
+    if connection.tls is None:
+        return TransportReading(connection, transport)
+    return TlsReading(connection, transport, connection.tls)
+
+
 def can_share_reads() -> bool:
     """Return True if this machine and this core can read on the threads of callers."""
     return core.HAS_ENGINE and hasattr(select, "epoll")
@@ -166,10 +214,9 @@ def can_share_reads() -> bool:
 
 def shared_reading(connection: ReadConnection, transport: asyncio.Transport) -> Reading:
     """Return a reading by the threads that wait, where the connection allows it."""
-    # TLS: the transport decrypts. No socket: the transports of tests.
-    is_plain = transport.get_extra_info("ssl_object") is None
-    if not is_plain or transport.get_extra_info("socket") is None:
-        return TransportReading(connection, transport)
+    # No socket: the transports of tests.
+    if connection.tls is not None or transport.get_extra_info("socket") is None:
+        return transport_reading(connection, transport)
     return SharedReading(connection, transport)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import threading
 from typing import TYPE_CHECKING
 
 from ordermq.config import RemotingConfig, TlsVerify
@@ -23,6 +24,7 @@ _RECORD_HEADS = (b"\x15\x03", b"\x16\x03")  # alert and handshake records; no fr
 # With those of TLS 1.3: change of ciphers, and enciphered handshake.
 _HANDSHAKE_HEADS = (*_RECORD_HEADS, b"\x14\x03", b"\x17\x03")
 _RECORD_HEAD_BYTES = 5  # type, version, size
+_PLAIN_BYTES = 1 << 14  # the most that one record holds, deciphered
 
 
 def client_context(config: RemotingConfig) -> ssl.SSLContext | None:
@@ -65,6 +67,9 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
 class TlsSession:
     """TLS of a client over buffers, for whoever reads and writes the socket.
 
+    The pull engine uses its parts, on one thread. `encipher` and `decipher` are for connections
+    that several threads write, and one reads.
+
     Attributes:
         incoming, outgoing: records that were received, and that are to be sent.
         wants_more: raised by a read while `incoming` holds no bytes of the peer's program.
@@ -76,6 +81,9 @@ class TlsSession:
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.ssl_object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
+        # Of `ssl_object`: OpenSSL's calls give up the interpreter lock, and one session must not be
+        # in two of them.
+        self._lock = threading.Lock()
 
     async def shake_hands(self, opened: socket.socket) -> None:
         """Agree on keys through a non-blocking socket; read no byte behind the handshake.
@@ -101,6 +109,53 @@ class TlsSession:
             # A server without TLS sends anything: OpenSSL says so by the head alone.
             size = int.from_bytes(head[3:]) if head[:2] in _HANDSHAKE_HEADS else 0
             self.incoming.write(head + await _received(opened, size))
+
+    def encipher(self, data: bytes) -> bytes:
+        """Return the records of some bytes; they must be sent, and in the order of the calls.
+
+        Raises: ssl.SSLError: the session is broken.
+        """
+        write, left = self.ssl_object.write, memoryview(data)
+        with self._lock:
+            while left:
+                left = left[write(left) :]
+            return self.outgoing.read()
+
+    def decipher(self, received: bytes, patience_s: float) -> tuple[bytes, bool] | None:
+        """Return the bytes of the peer's program that are whole with these, and whether it has
+        ended the session.
+
+        What the session answers by itself, as to a change of keys, leaves with what is enciphered
+        next.
+
+        Args: patience_s: how long to wait for a thread that enciphers: a signal handler may have
+            suspended it.
+        Returns: None: it waited in vain, and has taken nothing.
+        Raises: ssl.SSLError: the session is broken, perhaps by an alert of the peer.
+        """
+        if not self._lock.acquire(timeout=patience_s):
+            return None
+        try:
+            self.incoming.write(received)
+            return self._read_all()
+        finally:
+            self._lock.release()
+
+    def _read_all(self) -> tuple[bytes, bool]:
+        read = self.ssl_object.read
+        found: list[bytes] = []
+        # Asked for before each read: one that finds nothing costs an exception.
+        while self.incoming.pending or self.ssl_object.pending():
+            try:
+                data = read(_PLAIN_BYTES)
+            except ssl.SSLWantReadError:
+                break  # records of the session's own, or the first part of one
+            except ssl.SSLZeroReturnError:
+                data = b""
+            if not data:
+                return b"".join(found), True
+            found.append(data)
+        return found[0] if len(found) == 1 else b"".join(found), False
 
     def close_notify(self) -> bytes:
         """Return the record that tells the peer of the end; empty if the session is broken."""

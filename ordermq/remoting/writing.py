@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ordermq import forking
+from ordermq.remoting.tls import TlsSession
 
 # MSG_NOSIGNAL: a closed connection must be an error, also in a program that dies of SIGPIPE.
 _FLAGS = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
@@ -17,7 +18,7 @@ _FLAGS = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 # How long the loop's thread waits for the lock of a connection. A thread that holds it may need the
 # interpreter lock first, or be suspended by a signal handler that runs on top of it.
-_LOCK_S = 0.005
+LOCK_S = 0.005
 
 
 class Asked(Protocol):
@@ -78,7 +79,7 @@ class DirectOutbox:
 
     def flush(self) -> bool:
         if self._is_torn:
-            raise ConnectionAbortedError(errno.ECONNABORTED, "a write was interrupted")
+            raise _interrupted()
         return not self._rest
 
     def take(self) -> bytes:
@@ -89,22 +90,28 @@ class DirectOutbox:
         self._rest = b""
 
 
+def _interrupted() -> OSError:
+    return ConnectionAbortedError(errno.ECONNABORTED, "a write was interrupted")
+
+
 class SharedSocket:
     """The socket of one transport; made on its loop's thread.
 
     A thread that will wait for its response anyway writes its request itself: waking the loop's
-    thread costs more than the write. TLS connections are written by the transport only, which
-    encrypts.
+    thread costs more than the write. With TLS it enciphers it, too: with the lock held, for records
+    must leave in the order in which they were enciphered.
 
     Args:
         lock: held by whoever adds a frame, and by the loop's thread while it writes.
         outbox_of: makes the outbox of a duplicate of the socket.
         on_broken: called on the loop's thread with the error of a write on another one.
+        tls: of the connection; None without.
     """
 
     __slots__ = (
         "_is_flush_due",
         "_is_open",
+        "_is_torn",
         "_late",
         "_lock",
         "_number",
@@ -112,6 +119,7 @@ class SharedSocket:
         "_outbox",
         "_outbox_of",
         "_own",
+        "_tls",
         "_transport",
         "loop",
     )
@@ -122,8 +130,13 @@ class SharedSocket:
         lock: threading.Lock,
         outbox_of: Callable[[socket.socket], Outbox],
         on_broken: Callable[[Exception], None],
+        tls: TlsSession | None = None,
     ) -> None:
         self._lock = lock
+        self._tls = tls
+        # True from enciphering a record until it is where it is written from, and for ever if an
+        # exception came between: the peer would miss it.
+        self._is_torn = False
         self._transport = transport
         self._outbox_of = outbox_of
         self._on_broken = on_broken
@@ -136,7 +149,7 @@ class SharedSocket:
         self._number: int = -1 if described is None else described.fileno()
         if described is not None:
             forking.keep_from_children(self._number)
-        self._is_open = transport.get_extra_info("ssl_object") is None
+        self._is_open = True
         self._late: list[bytes] = []  # what the loop's thread could not write yet
         self._is_flush_due = False  # the loop will call `_flush_later`
 
@@ -154,22 +167,37 @@ class SharedSocket:
             # Each of many retries would wait for the lock, and the loop would do nothing else.
             return
         # No `with`, which has no limit; the loop's thread runs no signal handler.
-        if not self._lock.acquire(timeout=_LOCK_S):
+        if not self._lock.acquire(timeout=LOCK_S):
             self._is_flush_due = True
-            self.loop.call_later(_LOCK_S, self._flush_later)
+            self.loop.call_later(LOCK_S, self._flush_later)
             return
         try:
+            if self._is_torn:
+                raise _interrupted()
             late, self._late = self._late, []
             self._write_rest()
             for data in late:
                 if not self._transport.is_closing():
-                    self._transport.write(data)
+                    self._transport.write(self._enciphered(data))
+                    self._is_torn = False
+        except OSError as error:
+            self._on_broken(error)
         finally:
             self._lock.release()
 
     def _flush_later(self) -> None:
         self._is_flush_due = False
         self.flush()
+
+    def end_tls(self) -> None:
+        """Tell the peer, if it speaks TLS, that nothing more is written; behind `flush`."""
+        # Without waiting: the connection ends in either case.
+        if self._tls is not None and self._lock.acquire(blocking=False):
+            try:
+                if not self._is_torn and not self._transport.is_closing():
+                    self._transport.write(self._tls.close_notify())
+            finally:
+                self._lock.release()
 
     def close(self, on_closed: Callable[[], object]) -> None:
         """Refuse writes of other threads; called when the transport has ended.
@@ -183,8 +211,8 @@ class SharedSocket:
         if self._own is not None:
             forking.closes(self._own.fileno())
         # As in `flush`.
-        if not self._lock.acquire(timeout=_LOCK_S):
-            self.loop.call_later(_LOCK_S, self.close, on_closed)
+        if not self._lock.acquire(timeout=LOCK_S):
+            self.loop.call_later(LOCK_S, self.close, on_closed)
             return
         try:
             if self._outbox is not None:
@@ -200,6 +228,15 @@ class SharedSocket:
         rest = b"" if self._outbox is None else self._outbox.take()
         if rest and not self._transport.is_closing():
             self._transport.write(rest)
+
+    def _enciphered(self, data: bytes) -> bytes:
+        # With the lock held; on any thread.
+        if self._tls is None:
+            return data
+        if self._is_torn:
+            raise _interrupted()
+        self._is_torn = True
+        return self._tls.encipher(data)
 
     # On any other thread; the first and the third with the lock held.
 
@@ -230,7 +267,15 @@ class SharedSocket:
             own = self._own = socket.fromfd(shared.fileno(), shared.family, shared.type)
             forking.keep_from_children(own.fileno())
             self._outbox = self._outbox_of(own)
-        return self._outbox.append(data, request)
+        if self._tls is None:
+            return self._outbox.append(data, request)
+        try:
+            is_added = self._outbox.append(self._enciphered(data), request)
+        except BaseException:
+            self._is_torn = not request.is_asked  # a signal handler's came behind the step
+            raise
+        self._is_torn = not is_added
+        return is_added
 
     def send(self) -> None:
         """Write now what was added; the transport writes what the kernel's buffer cannot take."""

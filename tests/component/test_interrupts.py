@@ -32,9 +32,11 @@ from ordermq import (
 )
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
 from ordermq.consumer.queue import poll_buffer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.errors import BrokerError, StateError
+from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import eventually
 from tests.component.interruption import HandledCall, InterruptedCall
 
@@ -169,6 +171,30 @@ def test_an_interrupted_send_hangs_nothing(
 
     sweep = Sweep(other, make, again, lambda producer: producer.close(CLOSE_S))
     assert sweep.run(SENDS[name], error) > 10
+
+
+def test_an_interrupted_send_with_tls_hangs_nothing(
+    server_certificate: Certificate, authority: Authority
+) -> None:
+    config = BrokerConfig(
+        tls_certificate=server_certificate.certificate, tls_key=server_certificate.key
+    )
+    with EmbeddedBroker(config=config) as broker:
+        settings = {"name_servers": broker.name_servers, "tls": True}
+        settings |= {"tls_ca_file": authority.file, "retry_delay_ms": 10, "reconnect_delay_ms": 10}
+
+        def make() -> Producer:
+            producer = Producer("shop", **settings).start()
+            producer.send(message(), sharding_key="k")
+            return producer
+
+        def again(producer: Producer) -> None:
+            producer.send(message(), sharding_key="k")
+            producer.send(message())
+
+        with Producer("other", **settings) as other:
+            sweep = Sweep(other, make, again, lambda producer: producer.close(CLOSE_S))
+            assert sweep.run(SENDS["send"], KeyboardInterrupt) > 10
 
 
 @pytest.mark.parametrize("name", ["send", "send without key", "send_batch", "send_nowait"])

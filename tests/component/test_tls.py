@@ -6,7 +6,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from ordermq.client.pull_connections import engine_obstacle
 from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.errors import ConfigError, OrderMQError
+from ordermq.remoting.tls import TlsSession
 from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import Seen, assert_in_order, numbered
 from tests.component.damaging_proxy import (
@@ -68,6 +71,46 @@ def test_messages_pass_and_a_consumer_leaves_in_order(
     with consumer:
         seen.wait_for_count(501)
     assert seen.bodies_of("k") == [b"%d" % n for n in range(500)] + [large]
+
+
+def test_a_thread_that_sends_alone_enciphers_and_writes_its_request(
+    broker: EmbeddedBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encipherers: list[threading.Thread] = []
+    encipher = TlsSession.encipher
+
+    def noting(self: TlsSession, data: bytes) -> bytes:
+        encipherers.append(threading.current_thread())
+        return encipher(self, data)
+
+    monkeypatch.setattr(TlsSession, "encipher", noting)
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file}
+    with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+        for number in range(20):
+            producer.send(Message("orders", b"%d" % number), sharding_key="k")
+    assert encipherers.count(threading.current_thread()) >= 10
+
+
+def test_threads_that_encipher_beside_the_io_thread_keep_the_order_of_records(
+    broker: EmbeddedBroker, authority: Authority
+) -> None:
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file, "retry_times": 0}
+    large = b"x" * 100_000  # several records, and more than the socket takes at once
+    with (
+        Producer("p", name_servers=broker.name_servers, **tls) as producer,
+        ThreadPoolExecutor(6) as threads,
+    ):
+
+        def send(number: int) -> None:
+            for turn in range(30):
+                body = large if turn % 10 == number else b"x"
+                producer.send(Message("orders", body), sharding_key=f"k{number}")
+                producer.send_nowait(Message("orders", b"y"), sharding_key=f"k{number}")
+
+        for done in [threads.submit(send, number) for number in range(6)]:
+            done.result()
+        producer.flush()
+    assert broker.statistics.messages_stored == 360
 
 
 def test_a_server_nobody_vouches_for_is_not_talked_to(

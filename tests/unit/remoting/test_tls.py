@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from pathlib import Path
 
 import pytest
 
 from ordermq.config import BrokerConfig, RemotingConfig
-from ordermq.remoting.tls import client_context, describe_tls_error, is_tls_record, server_context
+from ordermq.remoting.tls import (
+    TlsSession,
+    client_context,
+    describe_tls_error,
+    is_tls_record,
+    server_context,
+)
 from tests.component.certificates import Authority
 
 
@@ -51,6 +58,35 @@ def test_an_alert_for_a_missing_client_certificate_is_recognized(folder: Path) -
     config = RemotingConfig(tls_certificate=foreign.certificate, tls_key=foreign.key, **trusting)
     error = failure(config, server)
     assert "an authority that the server trusts" in describe_tls_error(error, "127.0.0.1")
+
+
+def test_a_session_takes_records_in_pieces_and_tells_their_end(folder: Path) -> None:
+    made = Authority(folder, "pieces").sign("server")
+    server_tls = server_context(BrokerConfig(tls_certificate=made.certificate, tls_key=made.key))
+    client_tls = client_context(RemotingConfig(tls=True, tls_verify="none"))
+    assert server_tls is not None
+    assert client_tls is not None
+    session = TlsSession(client_tls, "127.0.0.1")
+    theirs = server_tls.wrap_bio(session.outgoing, session.incoming, server_side=True)
+    for step in (session.ssl_object.do_handshake, theirs.do_handshake) * 2:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            step()
+    # From here on each has buffers of its own.
+    session.outgoing.write(session.encipher(b"a" * 40_000))
+    got = b""
+    while len(got) < 40_000:
+        got += theirs.read(40_000)
+    assert got == b"a" * 40_000
+    theirs.write(b"b" * 10_000)
+    records = session.incoming.read()
+    found = [session.decipher(records[at : at + 999], 0) for at in range(0, len(records), 999)]
+    assert b"".join(each[0] for each in found if each) == b"b" * 10_000
+    theirs.write(b"last")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        theirs.unwrap()
+    assert session.decipher(session.incoming.read(), 0) == (b"last", True)
+    with session._lock:  # as a thread has it that enciphers
+        assert session.decipher(b"", 0) is None
 
 
 def test_tls_records_are_distinguished_from_frames() -> None:
