@@ -7,14 +7,46 @@ time waits in a bounded queue; what finds no room is dropped and counted.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
+_START_S = 0.1  # a thread that does not run after this time is started again
+
+
+def start_aside(thread: threading.Thread) -> None:
+    """Start a thread, and do not wait until it runs: an exception may come to the caller.
+
+    By a thread in between, which ends at once. CPython takes a thread that is being started for
+    its parent: an exception that is sent to that one may end it before it runs, and `Thread.start`
+    would wait for it for ever. So it may never run, but nobody hangs.
+
+    Raises: RuntimeError: the system gives no thread.
+    """
+    _thread.start_new_thread(thread.start, ())
+
+
+class _Event:
+    """Wakes one thread; native code, so that no exception leaves a lock behind."""
+
+    def __init__(self) -> None:
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        if self._tokens.empty():
+            self._tokens.put(None)
+
+    def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(Empty):
+            self._tokens.get(timeout=max(timeout_s, 0.0))
 
 
 class BackgroundWriter(Generic[_T]):
@@ -40,47 +72,69 @@ class BackgroundWriter(Generic[_T]):
         self._idle_s = idle_s
         self._is_ended = False
         self._thread: threading.Thread | None = None
+        self._size = 0
+        self._expected_s = 0.0  # on the monotonic clock: the thread runs, or another one is started
+        self._wake: _Event | None = None  # of the thread
         self._reset()
         _writers.add(self)
+
+    # Callers may be interrupted anywhere (docs/internals/semantics.md#asynchronous-exceptions).
+    # They take a plain lock by `with`, wait and wake by events that have no lock to leave locked,
+    # and what they leave half done costs no more than their own item.
 
     def put(self, item: _T, size: int = 1) -> bool:
         """Have an item written, and return at once; False if there was no room: it is dropped.
 
         Raises: RuntimeError: a thread cannot be started.
         """
-        with self._changed:
+        with self._lock:
             # An empty queue takes an item of any size.
             if self._items and self._size + size > self._limit:
                 self.dropped += 1
                 return False
-            self._items.append((item, size))
             self._size += size
-            self._count += 1
-            if self._thread is not None:
-                self._changed.notify_all()
-                return True
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._items.append((item, size))
+            if self._thread is not None and self._wake is not None:
+                self._wake.set()
+                # One whose start an exception has ended never runs; if it does after all, it finds
+                # that it is not the one.
+                if self._thread.is_alive() or time.monotonic() < self._expected_s:
+                    return True
+            self._wake = wake = _Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(wake,), name=self._name, daemon=True
+            )
+            self._expected_s = time.monotonic() + _START_S
             try:
-                thread.start()
+                start_aside(self._thread)
             except BaseException:
+                self._thread = None
                 self._items.pop()
-                self._size -= size
-                self._count -= 1
                 raise
-            self._thread = thread
             return True
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything put so far is written; return False if it took too long."""
-        with self._changed:
-            until = self._count
-            return self._changed.wait_for(lambda: self._written >= until, timeout_s)
+        end = time.monotonic() + timeout_s
+        written = _Event()
+        with self._lock:
+            if not self._items:
+                return True
+            last = self._items[-1]
+            self._flushing.append((last, written))
+        while self._is_waiting(last) and (left_s := end - time.monotonic()) > 0:
+            written.wait(left_s)
+        return not self._is_waiting(last)
+
+    def _is_waiting(self, wanted: tuple[_T, int]) -> bool:
+        with self._lock:
+            return any(item is wanted for item in self._items)
 
     def end_idling(self) -> None:
         """End the thread once nothing waits, as its owner closes; a later item starts another."""
-        with self._changed:
-            self._is_ended = True
-            self._changed.notify_all()
+        self._is_ended = True
+        if (wake := self._wake) is not None:
+            wake.set()
 
     def waiting(self) -> int:
         """Return the sum of the sizes of what is not written yet."""
@@ -92,31 +146,43 @@ class BackgroundWriter(Generic[_T]):
 
     def _reset(self) -> None:
         # Reentrant, because a finalizer that runs inside may log.
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._wake = None
         self._items: deque[tuple[_T, int]] = deque()
+        self._flushing: list[tuple[tuple[_T, int], _Event]] = []
         self._size = 0
-        self._count = 0
-        self._written = 0
+        self._expected_s = 0.0
         self._thread = None
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._items and not self._is_ended:
-                    self._changed.wait_for(lambda: self._items or self._is_ended, self._idle_s)
-                if not self._items:
-                    self._thread = None
-                    return
-                # It stays in the queue until it is written: what blocks takes room, too.
-                item, size = self._items[0]
+    def _run(self, wake: _Event) -> None:
+        while (item := self._next(wake)) is not None:
             try:
-                self._write(item)
+                self._write(item[0])
             finally:
-                with self._changed:
+                with self._lock:
                     self._items.popleft()
-                    self._size -= size
-                    self._written += 1
-                    self._changed.notify_all()
+                    # Whatever an exception in `put` has left counted is forgotten once none waits.
+                    self._size = self._size - item[1] if self._items else 0
+                    told = [each for each in self._flushing if each[0] is item]
+                    self._flushing = [each for each in self._flushing if each[0] is not item]
+                for _, written in told:
+                    written.set()
+
+    def _next(self, wake: _Event) -> tuple[_T, int] | None:
+        """Return the next item; None once the thread is to end."""
+        end = time.monotonic() + self._idle_s
+        while True:
+            with self._lock:
+                if self._thread is not threading.current_thread():
+                    return None  # another one was started
+                if self._items:
+                    # It stays in the queue until it is written: what blocks takes room, too.
+                    return self._items[0]
+                left_s = end - time.monotonic()
+                if self._is_ended or left_s <= 0:
+                    self._thread = None
+                    return None
+            wake.wait(left_s)
 
 
 _writers: weakref.WeakSet[BackgroundWriter[Any]] = weakref.WeakSet()

@@ -13,7 +13,8 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Protocol, cast
+from itertools import islice
+from typing import Any, Protocol
 
 from ordermq import core, forking
 from ordermq.client.connections import Connections
@@ -179,10 +180,16 @@ class PullConnections(ProcessBound):
         if connection is not None:
             connection.native.close()
 
-    def take_ready(self) -> StreamOwner | None:
-        """Return a stream whose queue must be submitted; None: there is none. Any thread."""
-        engine = self._engine
-        return None if engine is None else cast(StreamOwner | None, engine.take_ready())
+    def take_ready(self, taken: list[Any]) -> StreamOwner | None:
+        """Return a stream whose queue must be submitted; None: there is none. Any thread.
+
+        Args: taken: gets it before an exception can come to the thread.
+        """
+        engine, count = self._engine, len(taken)
+        if engine is not None:
+            # Native code from the taking to the end of the list: no bytecode runs in between.
+            taken.extend(islice(iter(engine.take_ready, None), 1))
+        return taken[count] if len(taken) > count else None
 
     def wait_ready(self) -> bool:
         """Wait until there may be such a stream, or for `interrupt`; any thread, one at a time.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import threading
+
+import pytest
 
 from ordermq.background_writer import BackgroundWriter
 from tests.component.forked import in_child
+from tests.waiting import eventually
 
 
 class Gate:
@@ -35,6 +40,42 @@ def test_items_are_written_in_order_and_the_thread_ends() -> None:
         if thread.name == "writer":
             thread.join(30)
     assert "writer" not in [thread.name for thread in threading.enumerate()]
+
+
+# One of the threads that start the writer's may be ended so, too, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_exceptions_that_come_to_those_who_write_leave_nothing_locked() -> None:
+    """As by PyThreadState_SetAsyncExc, for a time limit: at any moment, and again and again."""
+    written: list[int] = []
+    writer = BackgroundWriter("writer", written.append, 1_000)
+    put, is_over = [0], threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(TimeoutError):
+                writer.put(put[0])
+                put[0] += 1
+                writer.flush(0.01)
+
+    def write_until_over() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(TimeoutError):
+                write()
+
+    thread = threading.Thread(target=write_until_over, daemon=True)
+    thread.start()
+    for _ in range(300):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TimeoutError)
+        )
+        before = put[0]
+        eventually(lambda before=before: put[0] > before, "it goes on")  # type: ignore[misc]
+    is_over.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    eventually(lambda: writer.put(-1) and writer.flush(1.0), "a later item is written")
+    assert written[-1] == -1
+    assert writer.waiting() == 0
 
 
 def test_what_finds_no_room_is_dropped_and_counted() -> None:
@@ -68,7 +109,7 @@ def test_a_forked_child_writes_on_its_own_and_nothing_of_its_parent() -> None:
     holding, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with writer._changed:
+        with writer._lock:
             holding.set()
             assert release.wait(30)
 

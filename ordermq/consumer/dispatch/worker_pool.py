@@ -113,13 +113,14 @@ class _Worker:
     """A thread of the pool; guarded by the pool's lock, except where its own thread reads."""
 
     __slots__ = (
-        "ident", "is_ended", "is_quick", "is_watching", "is_woken", "shaken_by", "since_ns",
-        "taken", "wake",
+        "ident", "is_ended", "is_quick", "is_watching", "is_woken", "ready", "shaken_by",
+        "since_ns", "taken", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.ident = 0
         self.taken: object = None  # a queue that it takes, and has not begun to serve
+        self.ready: list[Any] = []  # what it has just taken of the queues that are ready
         self.shaken_by: BaseException | None = None  # came between two runs
         self.is_woken = False  # woken for a waiting queue, whichever worker is primary
         self.is_quick = True  # by its last report
@@ -399,7 +400,13 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             taken = cast(Queue | None, worker.taken)
             if taken is not None and taken not in self._work:
                 self._work.appendleft(taken)
+            for each in worker.ready:
+                assert self._ready is not None
+                ready = cast(Queue, self._ready.queue_of(each))
+                if ready not in self._work:
+                    self._work.append(ready)
             worker.taken = None
+            worker.ready.clear()
             # Whatever it was woken for, it looks for it now.
             worker.is_woken = worker.is_watching = True
             worker.shaken_by = None
@@ -444,10 +451,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 self._work.popleft()
                 self._schedule_check()
                 return assigned
-            ready = self._next_ready() if is_primary or worker.is_watching else None
+            ready = self._next_ready(worker) if is_primary or worker.is_watching else None
             worker.is_watching = False
             if ready is not None:
                 worker.taken = ready
+                worker.ready.clear()
                 self._primary = worker
                 self._steps += 1
                 self._schedule_check()
@@ -463,11 +471,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                     self._watcher = worker
             return None
 
-    def _next_ready(self) -> Queue | None:
+    def _next_ready(self, worker: _Worker) -> Queue | None:
         """Return the next ready queue, if a consume request may follow at once."""
         if self._ready is None or self._is_closing:
             return None
-        return cast(Queue | None, self._ready.take())
+        return cast(Queue | None, self._ready.take(worker.ready))
 
 
 class ListenerLoop(ProcessBound, Generic[Queue]):

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
@@ -153,12 +153,17 @@ class EnginePath:
 
     # ReadyQueues
 
-    def take(self) -> AssignedQueue | None:
-        while (loop := cast(EngineLoop | None, self._client.pulls.take_ready())) is not None:
+    def take(self, taken: list[Any]) -> AssignedQueue | None:
+        pulls = self._client.pulls
+        while (loop := cast(EngineLoop | None, pulls.take_ready(taken))) is not None:
             if not loop.assigned.internal_errors:
                 return loop.assigned
             self._receiver.submit(loop.assigned)  # after a pause
+            taken.remove(loop)
         return None
+
+    def queue_of(self, taken: Any) -> AssignedQueue:
+        return cast(EngineLoop, taken).assigned
 
     def wait(self) -> bool:
         return self._client.pulls.wait_ready()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
@@ -72,8 +72,16 @@ class ReadyQueues(Protocol):
     What no thread takes within 2 ms is submitted.
     """
 
-    def take(self) -> AssignedQueue | None:
-        """Return one to serve; None: there is none. Any thread."""
+    def take(self, taken: list[Any]) -> AssignedQueue | None:
+        """Return one to serve; None: there is none. Any thread.
+
+        Args:
+            taken: gets what `queue_of` takes in the same native step: an exception that comes to
+                the thread before this returns must not lose the queue.
+        """
+
+    def queue_of(self, taken: Any) -> AssignedQueue:
+        """Return the queue that was taken so."""
 
     def wait(self) -> bool:
         """Wait until there may be one, or for `interrupt`; one thread at a time.

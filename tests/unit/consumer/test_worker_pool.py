@@ -109,9 +109,15 @@ class Ready:
             self._changed.notify_all()
         return work
 
-    def take(self) -> Any:
+    def take(self, taken: list[Any]) -> Any:
         with self._changed:
-            return self._works.pop(0) if self._works else None
+            if not self._works:
+                return None
+            taken.append(self._works.pop(0))
+            return taken[-1]
+
+    def queue_of(self, taken: Any) -> Any:
+        return taken
 
     def wait(self) -> bool:
         with self._changed:
@@ -468,6 +474,27 @@ def test_without_an_engine_the_thread_sleeps_until_a_submit() -> None:
     ready.is_open = False
     for _ in range(3):
         assert pool.give_quick(Work(QUICK_NS)).started.wait(WAIT_S)
+    pool.end()
+
+
+def test_a_ready_queue_that_was_taken_when_an_exception_came_is_served() -> None:
+    pool, ready = pool_with_ready(1)
+    take, stopped = ready.take, threading.Event()
+
+    def interrupted(taken: list[Any]) -> Any:
+        found = take(taken)
+        if found is not None and not stopped.is_set():
+            stopped.set()
+            raise KeyboardInterrupt
+        return found
+
+    ready.take = interrupted  # type: ignore[method-assign]
+    pool.give_quick(Work())
+    wait_until(lambda: ready.is_awaited)
+    work = ready.give(Work())
+    work.end()
+    assert work.started.wait(WAIT_S)
+    assert stopped.is_set()
     pool.end()
 
 
