@@ -644,8 +644,8 @@ static bool take_frame(omq_pull_connection *connection, const omq_frame *frame) 
     return true;
 }
 
-/* Take the frames that are whole. */
-static void take_frames(omq_pull_connection *connection) {
+/* Take the frames that are whole; false: the connection has ended, and is its owner's. */
+static bool take_frames(omq_pull_connection *connection) {
     omq_buffer *in = &connection->in;
     while (in->end - in->begin >= OMQ_FRAME_HEAD) {
         const uint8_t *bytes = in->bytes + in->begin;
@@ -656,13 +656,14 @@ static void take_frames(omq_pull_connection *connection) {
         if (state == OMQ_FRAME_PART) {
             if (!make_room(in, frame.size - held)) {
                 end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
+                return false;
             }
-            return;
+            return true;
         }
         if (state == OMQ_FRAME_NONE || !take_frame(connection, &frame)) {
             size_t handed = frame.size > 0 ? frame.size : held < HANDED_BYTES ? held : HANDED_BYTES;
             end_connection(connection, OMQ_CONNECTION_GARBAGE, 0, bytes, handed);
-            return;
+            return false;
         }
         connection->whole_ms = connection->engine->now_ms;
         in->begin += frame.size;
@@ -674,6 +675,7 @@ static void take_frames(omq_pull_connection *connection) {
             *in = (omq_buffer){NULL, 0, 0, 0};
         }
     }
+    return true;
 }
 
 /* Return whether a part of a frame, or of a record of TLS, has come. */
@@ -714,8 +716,7 @@ static void open_records(omq_pull_connection *connection) {
     }
     omq_tls_state state = connection->tls.step(connection->owner, connection, &input);
     sealed->begin += input.records_size;
-    take_frames(connection); /* also what came before the end */
-    if (!connection->is_over) {
+    if (take_frames(connection)) { /* also what came before the end */
         (void)end_tls(connection, state);
     }
 }
@@ -735,7 +736,7 @@ static void receive(omq_pull_connection *connection) {
         in->end += (size_t)got;
         connection->heard_bytes += (uint64_t)got;
         if (connection->tls.step == NULL) {
-            take_frames(connection);
+            (void)take_frames(connection);
         } else {
             open_records(connection);
         }
