@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,14 @@ def has_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "asyncio":
         monkeypatch.setattr(core, "HAS_ENGINE", False)
     return core.HAS_ENGINE
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests run in the background of a shell that ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

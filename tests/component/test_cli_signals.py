@@ -13,6 +13,7 @@ import pytest
 
 from ordermq.broker import EmbeddedBroker
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")  # programs that are started inherit it
 BOTH = [signal.SIGINT, signal.SIGTERM]
 ENDS_S = 20.0  # far below any time-out that a command would wait for
 

@@ -31,16 +31,11 @@ from tests.component.interruption import InterruptedAt
 from tests.component.test_traces import traces
 
 # An interrupt may come between making a coroutine and handing it over.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited"),
+    pytest.mark.usefixtures("ctrl_c"),
+]
 LEASE_MS = 600
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c() -> Iterator[None]:
-    """Ctrl-C raises, also where the tests run in the background of a shell that ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

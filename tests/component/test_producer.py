@@ -209,7 +209,7 @@ def test_what_is_no_pair_or_no_queue_is_refused_in_words(producer: Producer) -> 
 
 def test_a_producer_that_does_not_run_says_what_to_do(broker: EmbeddedBroker) -> None:
     producer = Producer("p", name_servers=broker.name_servers)
-    with pytest.raises(StateError, match=r"call start\(\), or use it in a `with` or `async with`"):
+    with pytest.raises(StateError, match=r"call start\(\) \(asyncio: await start\(\)\), or use"):
         producer.send(orders())
     with producer:
         producer.send(orders())
