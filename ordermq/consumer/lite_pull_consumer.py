@@ -196,7 +196,9 @@ class LitePullConsumer(GroupConsumer):
         try:
             self._join(user_code)
         except BaseException:
-            self._member = None
+            member, self._member = self._member, None
+            if member is not None:
+                member.abandon_start()
             raise
 
     def _join(self, user_code: UserCode) -> None:

@@ -204,8 +204,13 @@ class PullConsumer(Starting):
             await client.routes.get(AUTO_CREATE_TOPIC)
             await client.heartbeats.register()
 
-        client.start(join)
         self._client = client
+        try:
+            client.start(join)
+        except BaseException:
+            self._client = None
+            client.close()  # an exception may have come behind its start
+            raise
         return self
 
     def close(self) -> None:

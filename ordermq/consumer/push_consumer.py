@@ -530,7 +530,9 @@ class PushConsumer(GroupConsumer):
         try:
             self._join(user_code)
         except BaseException:
-            self._member = None
+            member, self._member = self._member, None
+            if member is not None:
+                member.abandon_start()
             raise
 
     def _require_loop_of_store(self, user_code: UserCode) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from ordermq.config import BrokerConfig
 from ordermq.consumer.queue import poll_buffer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.errors import BrokerError, StateError
+from tests.component.broker.wire_client import WireClient
 from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import eventually
 from tests.component.interruption import HandledCall, InterruptedCall
@@ -289,17 +291,33 @@ def test_an_interrupted_call_of_a_pull_consumer_hangs_nothing(
     assert sweep.run(call, KeyboardInterrupt) > 10
 
 
-def test_an_interrupted_start_hangs_nothing(broker: EmbeddedBroker, other: Producer) -> None:
-    def make() -> PushConsumer:
-        consumer = PushConsumer("starting", name_servers=broker.name_servers)
+def not_started(broker: EmbeddedBroker, kind: str) -> Any:
+    """Return a client of a kind, to be started."""
+    at = broker.name_servers
+    if kind == "push":
+        consumer = PushConsumer("starting", name_servers=at)
         consumer.subscribe(TOPIC)
-        consumer.orderly(lambda *_: None)
-        return consumer
+        return consumer.orderly(lambda *_: None) and consumer
+    if kind == "lite":
+        lite = LitePullConsumer("starting", name_servers=at)
+        lite.subscribe(TOPIC)
+        return lite
+    if kind == "pull":
+        return PullConsumer("starting", name_servers=at)
+    return Producer("starting", name_servers=at)
 
-    with make():  # imports what a first start does
+
+@pytest.mark.parametrize("kind", ["push", "lite", "pull", "producer"])
+def test_an_interrupted_start_hangs_nothing_and_leaves_nothing(
+    broker: EmbeddedBroker, other: Producer, kind: str
+) -> None:
+    with not_started(broker, kind):  # imports what a first start does
         pass
-    sweep = Sweep(other, make, lambda _: None, lambda consumer: consumer.close(CLOSE_S))
-    assert sweep.run(lambda consumer: consumer.start(), KeyboardInterrupt) > 10
+    sweep = Sweep(other, partial(not_started, broker, kind), lambda _: None, lambda it: it.close())
+    assert sweep.run(lambda client: client.start(), KeyboardInterrupt) > 10
+    # None goes on without its program, which holds what `start` made and can close it.
+    with WireClient(broker.port) as direct:
+        eventually(lambda: direct.members("starting") == [], "every member has left")
 
 
 class Polls:

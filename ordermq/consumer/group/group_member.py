@@ -170,6 +170,7 @@ class GroupMember(ProcessBound):
             settings.recorder, group, partial(settings.statistics.add, "history_errors")
         )
         self._leaving = False
+        self._is_started = False
         self._has_left = False  # by `leave`: no member of the group until `rejoin`
         self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
         self._loops: list[asyncio.Task[None]] = []
@@ -381,7 +382,13 @@ class GroupMember(ProcessBound):
             self._runtime.call(self._disconnect())
             self._end(0.0)
             raise
+        self._is_started = True
         note_open(self, GroupMember._loss)
+
+    def abandon_start(self) -> None:
+        """Leave, if an exception has come behind the start: who got it cannot close this member."""
+        if self._is_started:
+            self.close(0.0)
 
     def _loss(self) -> str:
         if not self._rebalancer.held:
