@@ -86,7 +86,9 @@ def test_the_terminals_of_getting_started_share_the_rows_of_the_table(tmp_path: 
             reader.join()
         first.send_signal(signal.SIGINT)
         first.stdout.read()
-    assert [each.returncode for each in (*consumers, first)] == [0, 0, 0]
+    # One that still starts when it is asked to leave ends as by the signal.
+    assert {each.returncode for each in consumers} <= {0, -signal.SIGINT}
+    assert first.returncode == 0
     steps = {
         key: [json.loads(body)["step"] for _, _, of, body in printed if of == key]
         for key in ("o-1", "o-2")
