@@ -193,13 +193,7 @@ class LitePullConsumer(GroupConsumer):
             raise StateError(
                 "start() may be called only once; create a new LitePullConsumer", group=self.group
             )
-        try:
-            self._join(user_code)
-        except BaseException:
-            member, self._member = self._member, None
-            if member is not None:
-                member.abandon_start()
-            raise
+        self._join_or_leave(user_code)
 
     def _join(self, user_code: UserCode) -> None:
         config, lite = self.config, self.config.lite
@@ -250,12 +244,7 @@ class LitePullConsumer(GroupConsumer):
         # Before it starts: `on_assigned` may be called, and seek, before `start` returns.
         self._member = member
         member.start()
-        try:
-            member.client.call(assign())
-        except BaseException:
-            # Registered already: without a goodbye the group would wait for it to expire.
-            member.close(0.0)
-            raise
+        member.client.call(assign())
 
     def _check_policy(self, policy: FailurePolicy) -> None:
         from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey

@@ -527,13 +527,7 @@ class PushConsumer(GroupConsumer):
         self._require_loop_of_store(user_code)
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
-        try:
-            self._join(user_code)
-        except BaseException:
-            member, self._member = self._member, None
-            if member is not None:
-                member.abandon_start()
-            raise
+        self._join_or_leave(user_code)
 
     def _require_loop_of_store(self, user_code: UserCode) -> None:
         if self._offset_store is None or isinstance(user_code, CallersLoop):

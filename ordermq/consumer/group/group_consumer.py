@@ -10,6 +10,7 @@ from ordermq.consumer.queue.statistics import HeldQueue, Lag
 from ordermq.model.message_queue import MessageQueue
 
 if TYPE_CHECKING:
+    from ordermq.client.user_code import UserCode
     from ordermq.health import ConsumerHealth
 
 
@@ -22,6 +23,21 @@ class GroupConsumer(Starting):
     def stop(self) -> None:
         """Make whoever consumes come to an end; any thread."""
         raise NotImplementedError
+
+    def _join(self, user_code: UserCode) -> None:
+        """Make `_member` and start it."""
+        raise NotImplementedError
+
+    def _join_or_leave(self, user_code: UserCode) -> None:
+        """`_join`; a member that an exception finds started leaves the group."""
+        try:
+            self._join(user_code)
+        except BaseException:
+            member, self._member = self._member, None
+            if member is not None:
+                # Registered already: without a goodbye the group would wait for it to expire.
+                member.abandon_start()
+            raise
 
     def hurry_close(self) -> None:
         """End the wait of a `close` that was called, or is about to be; any thread."""
