@@ -27,6 +27,9 @@ _Kind = tuple[str, str]  # topic, and `error.type`: empty if all messages are do
 class CallRecorder(Protocol):
     """Receiver of each call's duration, on the thread of the call: it must be quick."""
 
+    def wants_each(self, *, has_hooks: bool) -> bool:
+        """Tell, when the consumer starts, whether it wants them as they happen; else it reads."""
+
     def __call__(self, topic: str, error: str, spent_ns: int) -> object:
         """Take one."""
 
@@ -44,22 +47,33 @@ class CallTimes:
     def __init__(self, on_error: Callable[[BaseException], object]) -> None:
         self.redelivered: Counter[str] = Counter()  # messages by topic, of later attempts
         self._on_error = on_error
-        self._counts: dict[_Kind, core.contract.DurationCounts] = {}
+        # By topic and error; it may be kept, and read behind the end of the consumer.
+        self.counts: dict[_Kind, core.contract.DurationCounts] = {}
         self._recorders: tuple[CallRecorder, ...] = ()
         # What native code counts into, by topic; not of retry topics, where each call is another
         # attempt.
         self._quick: dict[str, Any] = {}
 
     def record_with(self, recorder: CallRecorder) -> None:
-        """Give `recorder` each duration from now on; before the consumer starts."""
+        """Give `recorder` each duration, if it wants that; before the consumer starts."""
         self._recorders += (recorder,)
 
     def durations(self) -> dict[_Kind, core.contract.DurationCounts]:
         """Return the histogram of each topic and error."""
-        return self._counts.copy()
+        return self.counts.copy()
 
-    def around(self, listener: AnyListener, results: ListenerResults, config: ConsumeConfig) -> Any:
+    def around(
+        self,
+        listener: AnyListener,
+        results: ListenerResults,
+        config: ConsumeConfig,
+        *,
+        has_hooks: bool,
+    ) -> Any:
         """Return the listener, timed; plain or `async def` as it was."""
+        self._recorders = tuple(
+            each for each in self._recorders if each.wants_each(has_hooks=has_hooks)
+        )
         judged = replace(results, is_strict=config.strict_results)
 
         def ended(
@@ -103,10 +117,10 @@ class CallTimes:
         )
 
     def _times(self, topic: str, error: str) -> Any:
-        counts = self._counts.get((topic, error))
+        counts = self.counts.get((topic, error))
         if counts is None:
             # Of threads that come here together, one makes it.
-            counts = self._counts.setdefault((topic, error), core.DurationCounts())
+            counts = self.counts.setdefault((topic, error), core.DurationCounts())
         return _Recorded(self, counts, topic, error) if self._recorders else counts
 
     def _record(self, topic: str, error: str, spent_ns: int) -> None:

@@ -475,7 +475,9 @@ class PushConsumer(GroupConsumer):
         # Within the hooks: they are told whether the transaction was committed, too.
         around = self._in_transactions(listener)
         if self.call_times is not None:
-            around = self.call_times.around(around, results, self.config.consume)
+            around = self.call_times.around(
+                around, results, self.config.consume, has_hooks=bool(hooks)
+            )
         if self._traces is not None:
             from ordermq.consumer.trace_consumption import TraceConsumption
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, finalize, ref
 
 import ordermq
 from ordermq.consumer.call_times import CallTimes
+from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.core.contract import DurationCounts
 from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     BOUNDARIES,
@@ -21,6 +24,7 @@ from ordermq.metrics.instruments import (
     Kind,
 )
 from ordermq.metrics.readings import Durations, Readings, Values, WatchedClients, operations_of
+from ordermq.metrics.repeated_records import record_repeatedly, takes_many
 from ordermq.producer.producer import Producer
 
 with needed_from("otel"):
@@ -33,7 +37,6 @@ with needed_from("otel"):
     )
 
 _KEPT_S = 1.0
-_RECORDED_AT_ONCE = 128  # sends, about 1 ms; threads that want the interpreter lock wait for 5 ms
 _REST_S = 0.001
 _NOTHING: Durations = ((0,) * (len(BOUNDARIES) + 1), 0)
 
@@ -41,9 +44,10 @@ _NOTHING: Durations = ((0,) * (len(BOUNDARIES) + 1), 0)
 class OpenTelemetryMetrics(WatchedClients):
     """The metrics of producers and consumers of this process (docs/metrics.md).
 
-    An SDK takes single values only. So each listener call is recorded as it happens, while sends,
-    pulls and commits, which are counted natively, are recorded at each collection: with the mean of
-    their bucket. Sends are so many that a thread records those of each second, too.
+    Durations are counted natively, and recorded at each collection with the mean of their bucket.
+    An API that takes single values makes that slow where an SDK is not known
+    (`repeated_records.py`): so a thread records the sends of each second, too, and a listener call
+    may be recorded as it happens (`_CallRecorder`).
 
     Args:
         meter_provider: default the global one.
@@ -65,6 +69,8 @@ class OpenTelemetryMetrics(WatchedClients):
         self._read_s = -_KEPT_S
         # What was recorded of each consumer's pulls and commits, and of all sends.
         self._recorded: WeakKeyDictionary[object, dict[Values, Durations]] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[object, _CallRecorder] = WeakKeyDictionary()
+        self._calls_left: deque[_CallRecorder] = deque()  # of consumers that are gone
         self._recorded_sends: dict[Values, Durations] = {}
         self._recording_sends = threading.Lock()
         self._send_recorder: threading.Thread | None = None
@@ -112,48 +118,89 @@ class OpenTelemetryMetrics(WatchedClients):
             now_s = self._clock_s()
             if now_s - self._read_s >= _KEPT_S:
                 self._readings, self._read_s = self.read(), now_s
-                self._record_operations()
+                self._record_durations()
             return self._readings
 
-    def _record_operations(self) -> None:
+    def _record_durations(self) -> None:
         for consumer in self.watched_consumers():
             recorded = self._recorded.setdefault(consumer, {})
-            self._record_new(recorded, operations_of(consumer))
+            self._record_operations(recorded, operations_of(consumer))
+        with self._lock:
+            calls = [*self._calls.values()]
+        while self._calls_left:
+            calls.append(self._calls_left.popleft())
+        for each in calls:
+            each.record_new()
         self._record_sends()
 
     def _record_sends(self, rest: Callable[[], object] | None = None) -> None:
         with self._recording_sends:
-            self._record_new(self._recorded_sends, self.sends(), rest)
+            self._record_operations(self._recorded_sends, self.sends(), rest)
 
-    def _record_new(
+    def _record_operations(
         self,
         recorded: dict[Values, Durations],
         durations: Iterable[tuple[Values, Durations]],
         rest: Callable[[], object] | None = None,
     ) -> None:
-        """Record what is not in `recorded`; `rest` is called now and then."""
-        record = self._histograms[OPERATIONS].record
-        for labels, now in durations:
-            before = recorded.get(labels, _NOTHING)
-            recorded[labels] = now
-            attributes = _attributes(OPERATIONS, labels)
-            for value, count in _values_between(before, now):
-                for number in range(count):
-                    record(value, attributes)
-                    if rest is not None and not number % _RECORDED_AT_ONCE:
-                        rest()
+        _record_new(OPERATIONS, self._histograms[OPERATIONS], recorded, durations, rest)
 
-    def _time_calls(self, group: str, times: CallTimes) -> None:
-        attributes: dict[tuple[str, str], Mapping[str, str]] = {}
-        histogram = self._histograms[PROCESS]
+    def _time_calls(self, consumer: PushConsumer, times: CallTimes) -> None:
+        recorder = _CallRecorder(self._histograms[PROCESS], consumer.group, times.counts)
+        times.record_with(recorder)
+        with self._lock:
+            self._calls[consumer] = recorder
+        # Not recorded there: a collection of garbage may come while the SDK holds its locks.
+        finalize(consumer, self._calls_left.append, recorder).atexit = False
 
-        def record(topic: str, error: str, spent_ns: int) -> None:
-            found = attributes.get((topic, error))
-            if found is None:
-                found = attributes[topic, error] = _attributes(PROCESS, (topic, group, error))
-            histogram.record(spent_ns / 1e9, found)
 
-        times.record_with(record)
+class _CallRecorder:
+    """Records the listener calls of one consumer.
+
+    They are counted natively. Within hooks, which make spans, each is recorded as it happens: the
+    SDK offers exemplars the span that is current. So is each for an SDK that is slow with many.
+    """
+
+    def __init__(
+        self, histogram: Histogram, group: str, counts: Mapping[tuple[str, str], DurationCounts]
+    ) -> None:
+        self._histogram = histogram
+        self._group = group
+        self._counts = counts
+        self._recorded: dict[Values, Durations] = {}
+        self._is_told = False
+
+    def wants_each(self, *, has_hooks: bool) -> bool:
+        self._is_told = has_hooks or not takes_many(self._histogram)
+        return self._is_told
+
+    def __call__(self, topic: str, error: str, spent_ns: int) -> None:
+        self._histogram.record(spent_ns / 1e9, _attributes(PROCESS, (topic, self._group, error)))
+
+    def record_new(self) -> None:
+        """Record what was counted since."""
+        if not self._is_told:
+            counted = {
+                (topic, self._group, error): counts.read()
+                for (topic, error), counts in {**self._counts}.items()
+            }
+            _record_new(PROCESS, self._histogram, self._recorded, counted.items())
+
+
+def _record_new(
+    instrument: Instrument,
+    histogram: Histogram,
+    recorded: dict[Values, Durations],
+    durations: Iterable[tuple[Values, Durations]],
+    rest: Callable[[], object] | None = None,
+) -> None:
+    """Record what is not in `recorded`; `rest` is called now and then, if it takes long."""
+    for labels, now in durations:
+        before = recorded.get(labels, _NOTHING)
+        recorded[labels] = now
+        attributes = _attributes(instrument, labels)
+        for value, count in _values_between(before, now):
+            record_repeatedly(histogram, value, count, attributes, rest)
 
 
 def _record_sends_each_second(found: ref[OpenTelemetryMetrics]) -> None:

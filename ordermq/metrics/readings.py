@@ -50,7 +50,7 @@ class WatchedClients:
 
         Raises: StateError: it was started.
         """
-        self._time_calls(consumer.group, consumer.time_calls())
+        self._time_calls(consumer, consumer.time_calls())
         self._watch(consumer)
 
     def watch_poller(self, consumer: LitePullConsumer) -> None:
@@ -71,7 +71,7 @@ class WatchedClients:
         with self._lock:
             self._queries.add(listener)
 
-    def _time_calls(self, group: str, times: CallTimes) -> None:
+    def _time_calls(self, consumer: PushConsumer, times: CallTimes) -> None:
         """Prepare for the times of a consumer; by default they are read with the others."""
 
     def _watch(self, consumer: _Consumer) -> None:

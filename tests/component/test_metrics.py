@@ -6,10 +6,12 @@ import gc
 import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,6 +22,7 @@ from ordermq.errors import BrokerError, StateError
 from ordermq.metrics.instruments import READ, TIMED
 from ordermq.metrics.opentelemetry import OpenTelemetryMetrics
 from ordermq.metrics.prometheus import PrometheusMetrics
+from ordermq.metrics.tracing import Tracing
 from tests.component.conftest import Seen, eventually
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -315,6 +318,63 @@ def test_opentelemetry_gets_the_same_instruments(
         assert names - found.keys() == {"ordermq.consumer.redelivered.messages"}
         assert found.keys() <= names
     provider.shutdown()
+
+
+def process_points(reader: InMemoryMetricReader) -> list[Any]:
+    """Return the histograms of listener calls."""
+    data = reader.get_metrics_data()
+    return [
+        point
+        for resource in ([] if data is None else data.resource_metrics)
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "messaging.process.duration"
+        for point in metric.data.data_points
+    ]
+
+
+def test_opentelemetry_gets_calls_of_a_consumer_that_is_gone(
+    broker: EmbeddedBroker, seen: Seen
+) -> None:
+    reader = InMemoryMetricReader()
+    metrics = OpenTelemetryMetrics(MeterProvider([reader]))
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe("orders")
+    consumer.orderly(seen.take)
+    metrics.watch_consumer(consumer)
+    gone = ref(consumer)
+    with Producer("p", name_servers=broker.name_servers) as producer, consumer:
+        for number in range(20):
+            producer.send(Message("orders", b"%d" % number))
+        seen.wait_for_count(20)
+    del consumer
+    eventually(lambda: gc.collect() >= 0 and gone() is None, "the consumer is gone")
+    (calls,) = process_points(reader)
+    assert calls.count == 20
+    (calls,) = process_points(reader)
+    assert calls.count == 20, "each call is recorded once"
+
+
+def test_calls_within_spans_are_exemplars_of_their_histogram(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    reader = InMemoryMetricReader()
+    metrics = OpenTelemetryMetrics(MeterProvider([reader]))
+    consumer = make_consumer(seen.take)
+    metrics.watch_consumer(consumer)
+    Tracing(TracerProvider()).trace_consumer(consumer)
+    found: list[list[Any]] = []
+    with Producer("p", name_servers=broker.name_servers) as producer, consumer:
+        producer.send(Message("orders", b"x"))
+        # A collection takes the exemplars with it.
+        eventually(lambda: found.append(process_points(reader)) or found[-1], "it is recorded")
+    found = [points for points in found if points]
+    (calls,) = found[0]
+    assert calls.count == 1
+    (exemplar,) = calls.exemplars
+    assert exemplar.trace_id
 
 
 def test_a_producer_without_metrics_has_no_hook() -> None:
