@@ -34,6 +34,7 @@ def draw(timeline: Timeline, path: Path) -> None:
         lag.set_xlabel("seconds")
         for axes in (rows, lag):
             axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_formatter("{x:,.0f}")
             for at, _ in timeline.marks:
                 axes.axvline(at, color=_GREY, linewidth=0.7, linestyle=":")
         for at, text in timeline.marks:

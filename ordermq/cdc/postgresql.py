@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -118,7 +118,9 @@ class PostgreSqlReader:
         self._open: list[tuple[str, Future[Any]]] = []  # of the transaction that has not ended
         self._waiting = 0
         self._previous: dict[int, Place] = {}
+        # Kept over restarts: the end of the last transaction that is stored, and in which log.
         self._confirmed = 0
+        self._log = ("", "")
 
     def stop(self) -> None:
         """Have `run` return, once what it has sent is stored and confirmed."""
@@ -192,15 +194,15 @@ class PostgreSqlReader:
     # The log.
 
     def _follow(self, stream: psycopg.Connection[Any], decoder: Decoder) -> None:
+        begin = self._begin(stream)
         connection = stream.pgconn
         started = connection.exec_(
-            f"START_REPLICATION SLOT {self._slots.name} LOGICAL 0/0 "
+            f"START_REPLICATION SLOT {self._slots.name} LOGICAL {_lsn(begin)} "
             f"(proto_version '1', publication_names '{self._slots.name}')".encode()
         )
         if started.status != ExecStatus.COPY_BOTH:
             # Held by a reader whose end the server has not noticed: it will.
             raise psycopg.OperationalError(started.error_message.decode(errors="replace"))
-        self._confirmed = 0
         told_s = time.monotonic()
         while not self._stopping.is_set() or decoder.is_inside:
             size, data = connection.get_copy_data(1)
@@ -219,6 +221,19 @@ class PostgreSqlReader:
                 told_s = time.monotonic()
         self._settle(most=0)
         self._tell(connection)
+
+    def _begin(self, stream: psycopg.Connection[Any]) -> int:
+        """Return what this reader itself has confirmed of the server's log; 0: only the slot knows.
+
+        A server that starts again has forgotten what it was told since its last checkpoint.
+        """
+        told = stream.execute(b"IDENTIFY_SYSTEM").fetchone()
+        assert told is not None
+        system, timeline, end = map(str, told[:3])
+        # A server that went back to a backup counts from there again, on a line of its own.
+        if (system, timeline) != self._log or self._confirmed > _of_lsn(end):
+            self._log, self._confirmed = (system, timeline), 0
+        return self._confirmed
 
     def _take(self, data: bytes, decoder: Decoder) -> None:
         if data[:1] == b"k":
@@ -283,8 +298,12 @@ class PostgreSqlReader:
     def _settle_failed(self) -> None:
         """Wait for every message on its way, and let keys that failed go on.
 
+        What is stored before the first that failed counts as confirmed.
+
         Raises: OrderMQError: what failed will fail again.
         """
+        with suppress(_SendFailed):
+            self._settle(most=0)
         ended = chain.from_iterable(each.receipts for each in self._in_flight)
         for key, receipt in chain(ended, self._open):
             error = receipt.exception()
@@ -403,8 +422,7 @@ class _Slots:
         point, snapshot = exporting.execute(
             f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
         ).fetchone()[1:3]  # type: ignore[index]
-        high, low = point.split("/")
-        return (int(high, 16) << 32) + int(low, 16), snapshot
+        return _of_lsn(point), snapshot
 
     def begin(self, connection: psycopg.Connection[Any]) -> None:
         """Begin the log where the rows were read; drop what is not needed any more."""
@@ -426,7 +444,7 @@ class _Slots:
         cursor = connection.execute(
             "SELECT data FROM pg_logical_slot_peek_binary_changes(%s::name, %s::pg_lsn, NULL, "
             "'proto_version', '1', 'publication_names', %s)",
-            (self._attempt, f"{point >> 32:X}/{point & 0xFFFFFFFF:X}", self.name),
+            (self._attempt, _lsn(point), self.name),
         )
         for (data,) in cursor:
             for change in decoder.decode(data):
@@ -506,6 +524,16 @@ def _copied(
     )
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         yield from copy.rows()
+
+
+def _lsn(place: int) -> str:
+    """A place in the log as PostgreSQL writes it, for example `16/B374D848`."""
+    return f"{place >> 32:X}/{place & 0xFFFFFFFF:X}"
+
+
+def _of_lsn(text: str) -> int:
+    high, low = text.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
 
 
 def _reason(connection: psycopg.pq.abc.PGconn) -> str:

@@ -297,6 +297,37 @@ def test_failed_sends_and_a_killed_server_leave_an_equal_copy_and_each_change_on
     eventually(lambda: copy.changes() == changes, f"each change once: {changes}")
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_restart_of_the_database_repeats_nothing_that_is_stored(
+    server: PostgreSql,
+    shop: psycopg.Connection[Any],
+    connect: Callable[[], psycopg.Connection[Any]],
+    readers: Running,
+    make_consumer: MakeConsumer,
+    tmp_path: Any,
+    crash: bool,
+) -> None:
+    shop.execute("CREATE TABLE goods (id int PRIMARY KEY, name text)")
+    copy = Copy(tmp_path, "debezium", small())
+    make_consumer(copy.apply, offset_store=copy.store).start()
+    reader = readers.start()
+    eventually(lambda: count(shop, "pg_replication_slots WHERE active") == 1, "the log is read")
+    # While a transaction is open, the server saves of a slot what was before it.
+    with_open = connect()
+    with_open.execute("BEGIN")
+    with_open.execute("INSERT INTO goods VALUES (-1, 'x')")
+    for number in range(40):
+        shop.execute("INSERT INTO goods VALUES (%s, 'x')", (number,))
+    eventually(lambda: len(copy.rows()) == 40, "a copy of all rows")
+    server.stop(crash=crash)
+    with_open.close()
+    server.start()
+    connect().execute("INSERT INTO goods VALUES (40, 'x')")
+    eventually(lambda: len(copy.rows()) == 41, "a copy of the row after the restart")
+    # Rows that the snapshot has are not in the log.
+    assert reader.sent == 41
+
+
 def test_a_snapshot_that_was_killed_is_made_again_without_rows_that_are_gone(
     shop: psycopg.Connection[Any],
     readers: Running,
