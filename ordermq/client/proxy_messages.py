@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ordermq import core
 from ordermq.config import RemotingConfig
-from ordermq.core.compression import COMPRESSED
+from ordermq.core.compression import COMPRESSED, ZLIB
 from ordermq.core.contract import RecordWriter
 from ordermq.errors import BrokerError, ConnectFailed, ProtocolError, RequestTimeout
 from ordermq.grpc.messages import (
@@ -34,7 +34,6 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.rare_headers import CheckTransactionHeader
 
-_ZLIB = COMPRESSED | 0x300
 _COMPRESSOR_BITS = COMPRESSED | 0x700
 _TRACE_CONTEXT = "TRACE_CONTEXT"
 _NO_HOST = bytes(8)
@@ -76,7 +75,7 @@ def _system_properties(
 ) -> SystemProperties:
     if header.sys_flag & COMPRESSED and header.sys_flag & _COMPRESSOR_BITS not in (
         COMPRESSED,
-        _ZLIB,
+        ZLIB,
     ):
         raise _cannot("other compressors than zlib: give compress_type='zlib'", header)
     key = properties.get(props.SHARDING_KEY)
@@ -169,49 +168,6 @@ def _writer_of(topic: str, queue_id: int) -> RecordWriter:
     return core.RecordWriter(topic, queue_id, _NO_HOST, _NO_HOST)
 
 
-def record_of(message: Message, topic: str) -> bytes:
-    """Return the stored record of a received message.
-
-    Args: topic: its name, as this client uses it.
-    Raises: ProtocolError: it has no offset, or its properties are malformed.
-    """
-    system = message.system_properties
-    if system is None or system.queue_offset is None:
-        raise ProtocolError("a message of the proxy has no offset", topic=topic)
-    properties = dict(message.user_properties)
-    _set(properties, props.TAGS, system.tag)
-    _set(properties, props.KEYS, " ".join(system.keys))
-    _set(properties, props.UNIQ_KEY, system.message_id)
-    _set(properties, props.SHARDING_KEY, system.message_group)
-    _set(properties, _TRACE_CONTEXT, system.trace_context)
-    if system.delivery_timestamp is not None:
-        properties[props.TIMER_DELIVER_MS] = str(system.delivery_timestamp.ms)
-    text = "".join(
-        props.encode_plain(name, value) for name, value in properties.items() if name and value
-    )
-    born, stored = system.born_timestamp, system.store_timestamp
-    try:
-        block = _writer_of(topic, system.queue_id).write(
-            message.body,
-            text.encode(),
-            flag=0,
-            sys_flag=_ZLIB if system.body_encoding == BodyEncoding.GZIP else 0,
-            born_ms=0 if born is None else born.ms,
-            stored_ms=0 if stored is None else stored.ms,
-            reconsume_times=max((system.delivery_attempt or 1) - 1, 0),
-        )
-        return bytes(block.rows(system.queue_offset, 0)[0][2])
-    except (OverflowError, ValueError) as error:
-        raise ProtocolError(
-            f"a message of the proxy cannot be stored: {error}", topic=topic
-        ) from error
-
-
-def _set(properties: dict[str, str], name: str, value: str | None) -> None:
-    if value:
-        properties[name] = value
-
-
 def half_message_request(recovery: RecoverOrphanedTransaction) -> tuple[Command, str]:
     """Return a broker's question about a half message, and the id of that message.
 
@@ -230,6 +186,6 @@ def half_message_request(recovery: RecoverOrphanedTransaction) -> tuple[Command,
         transaction_id=recovery.transaction_id,
         topic=topic,
     )
-    body = record_of(message, topic)
+    *_, body = core.read_proxy_message(message.to_bytes(), topic)
     request = Command.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body)
     return request, system.message_id

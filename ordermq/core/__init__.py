@@ -77,6 +77,7 @@ __all__ = [
     "java_hash",
     "ordered_rows",
     "read_header",
+    "read_proxy_message",
     "receipts_of",
     "take_batch",
 ]
@@ -136,6 +137,7 @@ take_batch: contract.TakeBatch = _core.take_batch
 gathered: contract.Gathered = _core.gathered
 receipts_of: contract.ReceiptsOf = _core.receipts_of
 read_header: contract.ReadHeader = _core.read_header
+read_proxy_message: contract.ReadProxyMessage = _core.read_proxy_message
 FrameTemplate: type[contract.FrameTemplate] = _core.FrameTemplate
 RequestTemplate: type[contract.RequestTemplate] = _core.RequestTemplate
 java_hash: contract.JavaHash = _core.java_hash

@@ -19,8 +19,9 @@ COMPRESSED = 0x1
 _TYPE = 0x700
 _LZ4 = 0x100
 _ZSTD = 0x200
+ZLIB = COMPRESSED | 0x300
 _ZLIB = (0x000, 0x300)  # clients before RocketMQ 5 set no type, and know zlib only
-_SYS_FLAGS = {"zlib": COMPRESSED | 0x300, "lz4": COMPRESSED | _LZ4, "zstd": COMPRESSED | _ZSTD}
+_SYS_FLAGS = {"zlib": ZLIB, "lz4": COMPRESSED | _LZ4, "zstd": COMPRESSED | _ZSTD}
 _LIBRARIES = {"zlib": "zlib", "lz4": "lz4.frame", "zstd": "zstandard"}
 
 

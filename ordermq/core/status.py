@@ -226,6 +226,11 @@ def malformed_header(fault: int, header: bytes, position: int) -> ProtocolError:
     return ProtocolError(f"binary header, byte {position}: {text}")
 
 
+def malformed_proxy_message(why: str) -> ProtocolError:
+    """Return the error for a message of RocketMQ's proxy."""
+    return ProtocolError(f"a message of the proxy cannot be read: {why}")
+
+
 def unknown_column(name: str) -> ValueError:
     """Return the error for a column that a message index does not have."""
     return ValueError(f"no column {name!r}: expected some of {', '.join(COLUMNS)}")

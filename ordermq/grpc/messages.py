@@ -273,10 +273,13 @@ class ReceiveMessageRequest(ProtoMessage):
 
 
 class ReceiveMessageResponse(ProtoMessage):
-    """One part of the answer: a status, a message, or the time of the delivery."""
+    """One part of the answer: a status, a message, or the time of the delivery.
+
+    A `Message` stays in bytes, which `core.read_proxy_message` reads.
+    """
 
     status: Status | None = numbered(1, default=None)
-    message: Message | None = numbered(2, default=None)
+    message: bytes | None = numbered(2, default=None)
     delivery_timestamp: Timestamp | None = numbered(3, default=None)
 
 

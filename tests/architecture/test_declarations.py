@@ -76,6 +76,7 @@ FUNCTIONS = {  # function -> the protocol that it fulfils
     "java_hash": "JavaHash",
     "ordered_rows": "OrderedRows",
     "read_header": "ReadHeader",
+    "read_proxy_message": "ReadProxyMessage",
     "receipts_of": "ReceiptsOf",
     "take_batch": "TakeBatch",
 }
@@ -129,6 +130,7 @@ REQUEST_TEMPLATES: list[type[contract.RequestTemplate]] = [
     reference.RequestTemplate,
 ]
 RECEIPTS: list[contract.ReceiptsOf] = [reference.receipts_of]
+PROXY_READERS: list[contract.ReadProxyMessage] = [reference.read_proxy_message]
 READERS: list[contract.ReadHeader] = [cffi_binding.read_header, reference.read_header]
 
 Declarations = dict[str, dict[str, Any]]

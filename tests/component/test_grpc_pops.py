@@ -90,7 +90,8 @@ class Proxy:
         parts = []
         if self._leased_to in ("", request.attempt_id):
             self._leased_to = request.attempt_id
-            parts = [ReceiveMessageResponse(message=message_at(at)) for at in self.offsets]
+            messages = [message_at(at).to_bytes() for at in self.offsets]
+            parts = [ReceiveMessageResponse(message=message) for message in messages]
         status = OK if parts else Status(code=Code.MESSAGE_NOT_FOUND)
         parts.append(ReceiveMessageResponse(status=status))
         if self.is_losing:

@@ -23,10 +23,10 @@ except ImportError:  # the corpus is replayed without it
     atheris = None
 
 with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext():
+    from ordermq import core
     from ordermq.client.admin_api import AdminApi
     from ordermq.client.broker_api import BrokerApi
     from ordermq.client.name_server_api import NameServerApi
-    from ordermq.client.proxy_messages import record_of
     from ordermq.client.routes import publish_queues, subscribe_queues
     from ordermq.clock import ManualClock
     from ordermq.config import RemotingConfig, SerializeType
@@ -450,7 +450,7 @@ def proto(data: bytes) -> None:
         read = kind.from_bytes(data[1:])
         assert kind.from_bytes(read.to_bytes()) == read
         if isinstance(read, messages.Message):
-            record = record_of(read, "TopicTest")
+            *_, record = core.read_proxy_message(data[1:], "TopicTest")
     if record is not None:
         assert len(MessageBatch(QUEUE, record)) == 1
 

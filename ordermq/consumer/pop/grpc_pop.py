@@ -16,14 +16,15 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
+from ordermq import core
 from ordermq.client.proxy import ProxyApi, check, problem_of
-from ordermq.client.proxy_messages import record_of
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
 from ordermq.consumer.pop.transport import with_origin
+from ordermq.core.contract import ProxyMessage
 from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RemotingError
 from ordermq.grpc.messages import (
     AckMessageEntry,
@@ -37,7 +38,6 @@ from ordermq.grpc.messages import (
     FilterExpression,
     FilterType,
     ForwardToDeadLettersRequest,
-    Message,
     Queue,
     ReceiveMessageRequest,
     ReceiveMessageResponse,
@@ -235,7 +235,7 @@ class GrpcPop:
         asked_ms = clock.now_ms()
         address = self._client.routes.master_of(broker_name)
         call = await self._proxy.proxies.begin(address, "ReceiveMessage", timeout_ms)
-        messages: list[Message] = []
+        messages: list[bytes] = []
         try:
             call.send(request.to_bytes(), is_last=True)
             async with asyncio.timeout(timeout_ms / 1_000 + 1.0):
@@ -250,29 +250,28 @@ class GrpcPop:
         return self._batches_of(topic, broker_name, messages, asked_ms)
 
     def _batches_of(
-        self, topic: str, broker_name: str, messages: Sequence[Message], asked_ms: int
+        self, topic: str, broker_name: str, messages: Sequence[bytes], asked_ms: int
     ) -> list[GrpcBatch]:
-        by_queue: dict[tuple[str, int], dict[int, Message]] = {}
-        for message in messages:
-            system = message.system_properties
-            if system is None or system.queue_offset is None or system.receipt_handle is None:
-                raise ProtocolError("the proxy sent a message without its place", topic=topic)
-            kind = NORMAL if self._is_ordered else _kind_of(system.receipt_handle)
-            place = real_topic(topic, self._group, kind), system.queue_id
-            by_queue.setdefault(place, {})[system.queue_offset] = message
+        by_queue: dict[tuple[str, int], dict[int, ProxyMessage]] = {}
+        for data in messages:
+            read = core.read_proxy_message(data, topic)
+            queue_id, offset, _, handle, _ = read
+            if not handle:
+                raise ProtocolError("the proxy sent a message without a receipt", topic=topic)
+            kind = NORMAL if self._is_ordered else _kind_of(handle)
+            place = real_topic(topic, self._group, kind), queue_id
+            by_queue.setdefault(place, {})[offset] = read
         batches = []
         for (source, queue_id), by_offset in by_queue.items():
             offsets = sorted(by_offset)
             receipts, records, epoch = {}, [], 0
             for offset in offsets:
-                system = by_offset[offset].system_properties
-                assert system is not None
-                receipts[offset] = system.message_id, system.receipt_handle or ""
-                record = record_of(by_offset[offset], topic)
+                _, _, message_id, handle, record = by_offset[offset]
+                receipts[offset] = message_id, handle
                 records.append(
                     record if source == topic else with_origin(StoredMessage.read(record))
                 )
-                epoch = epoch or _popped_ms(system.receipt_handle or "")
+                epoch = epoch or _popped_ms(handle)
             batch = GrpcBatch(
                 MessageQueue(source, broker_name, queue_id),
                 topic,

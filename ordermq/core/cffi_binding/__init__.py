@@ -53,6 +53,7 @@ from ordermq.core.reference import (
     TraceRecords,
     UniqueIds,
     gathered,
+    read_proxy_message,
     receipts_of,
     take_batch,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "lib",
     "ordered_rows",
     "read_header",
+    "read_proxy_message",
     "receipts_of",
     "take_batch",
 ]

@@ -77,6 +77,10 @@ from ordermq.core.contract.process_queue import (
     ProcessQueue,
     Segment,
 )
+from ordermq.core.contract.proxy_message import (
+    ProxyMessage,
+    ReadProxyMessage,
+)
 from ordermq.core.contract.streams import (
     AnswerBlock,
     AnswerQueue,
@@ -134,12 +138,14 @@ __all__ = [
     "PollLine",
     "PolledRun",
     "ProcessQueue",
+    "ProxyMessage",
     "PullConnection",
     "PullEngine",
     "PullStream",
     "Queue",
     "REQUEST_GAPS_MOST",
     "ReadHeader",
+    "ReadProxyMessage",
     "ReceiptsOf",
     "RecordBlock",
     "RecordWriter",

@@ -31,6 +31,7 @@ from ordermq.core.reference.pending_message import (
 )
 from ordermq.core.reference.poll_line import PolledRun, PollLine
 from ordermq.core.reference.process_queue import ProcessQueue
+from ordermq.core.reference.proxy_message import read_proxy_message
 from ordermq.core.reference.request_template import RequestTemplate
 from ordermq.core.reference.trace_records import TracedListener, TraceRecords
 
@@ -69,6 +70,7 @@ __all__ = [
     "java_hash",
     "ordered_rows",
     "read_header",
+    "read_proxy_message",
     "receipts_of",
     "take_batch",
 ]

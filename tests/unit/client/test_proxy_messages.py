@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from ordermq import core
-from ordermq.client.proxy_messages import is_keyed, messages_to_send, record_of
+from ordermq.client.proxy_messages import half_message_request, is_keyed, messages_to_send
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, ProtocolError
 from ordermq.grpc.messages import (
     BodyEncoding,
     Message,
     MessageType,
+    RecoverOrphanedTransaction,
     Resource,
     SystemProperties,
     Timestamp,
 )
 from ordermq.model import properties as props
-from ordermq.model.message import MessageBatch
-from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.headers import SendHeader
 
 CONFIG = RemotingConfig(namespace_v2="shop")
@@ -99,24 +99,18 @@ def test_what_a_proxy_has_no_way_to_say_is_refused(
         sent(properties, **more)
 
 
-def test_a_received_message_becomes_the_record_of_a_broker() -> None:
+def test_a_question_about_a_half_message_has_its_record() -> None:
     message = Message(
-        user_properties={"country": "AT"},
-        system_properties=SystemProperties(
-            tag="t", keys=["a", "b"], message_id="id", message_group="k", queue_id=3,
-            queue_offset=41, delivery_attempt=3, born_timestamp=Timestamp.of_ms(5_001),
-            store_timestamp=Timestamp.of_ms(6_002),
-        ),
-        body=b"body",
+        topic=Resource(name="orders"), user_properties={"country": "AT"}, body=b"body",
+        system_properties=SystemProperties(message_id="id", queue_id=3),
     )  # fmt: skip
-    queue = MessageQueue("orders", "broker-a", 3)
-    [view] = MessageBatch(queue, record_of(message, "orders"), (), "", True, (3, 41, 42))
-    assert (bytes(view.body), view.tags, view.keys) == (b"body", "t", ["a", "b"])
-    assert (view.message_id, view.sharding_key, view.get_property("country")) == ("id", "k", "AT")
-    assert (view.queue_offset, view.reconsume_times) == (41, 2)
-    assert (view.born_timestamp_ms, view.store_timestamp_ms) == (5_001, 6_002)
+    recovery = RecoverOrphanedTransaction(message=message, transaction_id="t")
+    request, message_id = half_message_request(recovery)
+    record = StoredMessage.read(bytes(request.body))
+    assert (message_id, record.topic, record.queue_id) == ("id", "orders", 3)
+    assert props.decode_bytes(record.properties) == {"country": "AT", props.UNIQ_KEY: "id"}
 
 
-def test_a_message_without_an_offset_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="offset"):
-        record_of(Message(system_properties=SystemProperties()), "orders")
+def test_a_question_about_no_message_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="no message"):
+        half_message_request(RecoverOrphanedTransaction())

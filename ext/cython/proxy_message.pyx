@@ -1,0 +1,77 @@
+# What ext/wire/proxy_message.h declares.
+cdef extern from "proxy_message.h" nogil:
+    ctypedef struct omq_proxy_message:
+        omq.omq_text message_id
+        omq.omq_text receipt_handle
+        omq.omq_text body
+        int64_t queue_offset
+        int64_t born_ms
+        int64_t stored_ms
+        int32_t queue_id
+        int32_t reconsume_times
+        omq.bool is_zipped
+    enum:
+        OMQ_PROXY_PROPERTIES_MORE
+    const char *omq_proxy_message_read(
+        const uint8_t *data, size_t size, omq_proxy_message *message
+    )
+    size_t omq_proxy_properties(const omq_proxy_message *message, uint8_t *text)
+
+
+cdef enum:
+    SMALL_MESSAGE = 2048  # bytes of properties that are written on the stack
+
+
+def read_proxy_message(bytes data not None, str topic not None):
+    cdef omq_proxy_message message
+    cdef uint8_t small[SMALL_MESSAGE]
+    cdef uint8_t *text = small
+    cdef size_t room = PyBytes_GET_SIZE(data) + OMQ_PROXY_PROPERTIES_MORE
+    cdef const char *problem = omq_proxy_message_read(
+        <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &message
+    )
+    if problem != NULL:
+        raise _status.malformed_proxy_message(problem.decode())
+    if room > sizeof(small):
+        text = <uint8_t *>allocate(room, 1)
+    try:
+        record = proxy_record(&message, text, topic)
+    finally:
+        if text != small:
+            PyMem_Free(text)
+    return (
+        message.queue_id, message.queue_offset, decoded(&message.message_id),
+        decoded(&message.receipt_handle), record,
+    )
+
+
+cdef bytes proxy_record(const omq_proxy_message *message, uint8_t *text, str topic):
+    """Write the record of a message; `text` has room for its properties."""
+    cdef omq.omq_record_head head
+    cdef omq.omq_outgoing outgoing
+    cdef uint32_t[2] positions
+    cdef uint8_t[8] no_host
+    cdef Py_ssize_t topic_size
+    memset(no_host, 0, sizeof(no_host))
+    memset(&head, 0, sizeof(head))
+    head.topic.bytes = <const uint8_t *>PyUnicode_AsUTF8AndSize(topic, &topic_size)
+    head.topic.size = topic_size
+    head.born_host.bytes = head.store_host.bytes = no_host
+    head.born_host.size = head.store_host.size = sizeof(no_host)
+    head.born_ms, head.stored_ms = message.born_ms, message.stored_ms
+    head.queue_id, head.reconsume_times = message.queue_id, message.reconsume_times
+    head.sys_flag = _compression.ZLIB if message.is_zipped else 0
+    outgoing.body, outgoing.flag = message.body, 0
+    outgoing.properties.bytes = text
+    outgoing.properties.size = omq_proxy_properties(message, text)
+    cdef size_t size = omq.omq_record_size(&head, outgoing.body.size, outgoing.properties.size)
+    if size == 0:
+        raise _status.malformed_proxy_message("it is too long for a record")
+    record = PyBytes_FromStringAndSize(NULL, size)
+    omq.omq_record_write(&head, &outgoing, <uint8_t *>PyBytes_AS_STRING(record))
+    positions[0], positions[1] = 0, <uint32_t>size
+    omq.omq_records_stamp(
+        <uint8_t *>PyBytes_AS_STRING(record), positions, 1, message.queue_offset, 0
+    )
+    return record
+

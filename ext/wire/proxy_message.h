@@ -1,0 +1,40 @@
+/* A message as RocketMQ's proxy sends it over gRPC (docs/internals/protocol.md#grpc): read, and
+ * written again as a stored record's parts. Pure, any thread; no byte is trusted. */
+#ifndef OMQ_PROXY_MESSAGE_H
+#define OMQ_PROXY_MESSAGE_H
+
+#include "ordermq.h"
+
+typedef struct {
+    omq_text message_id;     /* within the data, as all texts; UTF-8; empty: there is none */
+    omq_text receipt_handle;
+    omq_text body;
+    int64_t queue_offset;
+    int64_t born_ms;         /* 0: it says none; so for the next one */
+    int64_t stored_ms;
+    int32_t queue_id;
+    int32_t reconsume_times;
+    bool is_zipped;
+    /* For omq_proxy_properties. */
+    omq_text data;
+    omq_text system;
+    omq_text tag;
+    omq_text message_group;
+    omq_text trace_context;
+    int64_t deliver_ms;
+    bool is_timed;
+} omq_proxy_message;
+
+/* More bytes that properties may have than the data that they are read from. */
+enum { OMQ_PROXY_PROPERTIES_MORE = 128 };
+
+/* Read a message, and check all of it that is used. Returns NULL, or what is wrong with it (static
+ * text). O(size). */
+const char *omq_proxy_message_read(const uint8_t *data, size_t size, omq_proxy_message *message);
+
+/* Write the properties of a message that was read, in text form, and return their size: those of
+ * the user, then RocketMQ's own, so that of a name that occurs twice RocketMQ's counts. `text` has
+ * room for OMQ_PROXY_PROPERTIES_MORE more bytes than the data. O(size). */
+size_t omq_proxy_properties(const omq_proxy_message *message, uint8_t *text);
+
+#endif

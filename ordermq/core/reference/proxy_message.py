@@ -1,0 +1,165 @@
+"""The reader of a proxy's messages, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ordermq.core import status
+from ordermq.core.compression import ZLIB
+from ordermq.core.contract import ProxyMessage
+from ordermq.core.reference.message_writer import RecordWriter
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # how a field is written
+_FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
+_USER_PROPERTY, _SYSTEM, _BODY = 2, 3, 4  # of a Message
+_TEXTS: Final = {  # fields of SystemProperties
+    1: "tag", 2: "key", 3: "message_id", 12: "receipt_handle", 17: "group", 18: "trace",
+}  # fmt: skip
+_TIMES: Final = {7: "born", 9: "stored", 11: "deliver"}
+_INT32: Final = range(-(1 << 31), 1 << 31)
+_SECONDS: Final = range(-(1 << 53), (1 << 53) + 1)  # so that milliseconds are an int64
+_NUMBERS: Final = {
+    5: ("encoding", _INT32),
+    13: ("queue_id", _INT32),
+    14: ("offset", range(status.MAX_OFFSET + 1)),
+    16: ("attempt", _INT32),
+}
+_TIME: Final = {1: _SECONDS, 2: range(1 << 31)}  # seconds, nanoseconds
+_ZIPPED: Final = 2  # of the enumeration Encoding
+_NO_HOST: Final = bytes(8)
+
+
+def read_proxy_message(data: bytes, topic: str) -> ProxyMessage:
+    """See contract.ReadProxyMessage."""
+    users, system, body = [], None, b""
+    for number, wire_type, value in _fields(data):
+        if number not in (_USER_PROPERTY, _SYSTEM, _BODY) or wire_type in _FIXED_SIZES:
+            continue
+        _need(wire_type == _BYTES)
+        if number == _USER_PROPERTY:
+            users.append(_entry(value))
+        elif number == _SYSTEM:
+            system = value
+        else:
+            body = value
+    found = {} if system is None else _system(system)
+    if "offset" not in found:
+        raise status.malformed_proxy_message("it has no offset")
+    named = [
+        *users,
+        ("TAGS", found.get("tag", "")),
+        ("KEYS", " ".join(found["keys"])),
+        ("UNIQ_KEY", found.get("message_id", "")),
+        ("__SHARDINGKEY", found.get("group", "")),
+        ("TRACE_CONTEXT", found.get("trace", "")),
+        ("TIMER_DELIVER_MS", str(found.get("deliver", ""))),
+    ]
+    text = "".join(f"{name}\x01{value}\x02" for name, value in named if name and value)
+    queue_id = found.get("queue_id", 0)
+    try:
+        block = RecordWriter(topic, queue_id, _NO_HOST, _NO_HOST).write(
+            body,
+            text.encode(),
+            flag=0,
+            sys_flag=ZLIB if found.get("encoding") == _ZIPPED else 0,
+            born_ms=found.get("born", 0),
+            stored_ms=found.get("stored", 0),
+            reconsume_times=max(found.get("attempt", 0) - 1, 0),
+        )
+    except ValueError:
+        raise status.malformed_proxy_message("it is too long for a record") from None
+    record = bytes(block.rows(found["offset"], 0)[0][2])
+    ids = found.get("message_id", ""), found.get("receipt_handle", "")
+    return queue_id, found["offset"], *ids, record
+
+
+def _entry(data: bytes) -> tuple[str, str]:
+    """Return name and value of a property."""
+    found = {1: "", 2: ""}
+    for number, wire_type, value in _fields(data):
+        if number in found and wire_type not in _FIXED_SIZES:
+            found[number] = _text(wire_type, value)
+    return found[1], found[2]
+
+
+def _system(data: bytes) -> dict[str, Any]:
+    """Return what SystemProperties say, by name."""
+    found: dict[str, Any] = {"keys": []}
+    for number, wire_type, value in _fields(data):
+        if wire_type in _FIXED_SIZES:
+            continue
+        if number in _TIMES:
+            _need(wire_type == _BYTES)
+            found[_TIMES[number]] = _time(value)
+        elif number in _NUMBERS:
+            name, among = _NUMBERS[number]
+            found[name] = _number(wire_type, value, among)
+        elif number in _TEXTS:
+            name, text = _TEXTS[number], _text(wire_type, value)
+            if name == "key":
+                found["keys"].append(text)
+            else:
+                found[name] = text
+    return found
+
+
+def _time(data: bytes) -> int:
+    """Return a Timestamp, ms since 1970."""
+    found = {1: 0, 2: 0}
+    for number, wire_type, value in _fields(data):
+        if number in found and wire_type not in _FIXED_SIZES:
+            found[number] = _number(wire_type, value, _TIME[number])
+    return found[1] * 1_000 + found[2] // 1_000_000
+
+
+def _text(wire_type: int, value: Any) -> str:
+    _need(wire_type == _BYTES)
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        raise status.malformed_proxy_message("a text is not UTF-8") from None
+
+
+def _number(wire_type: int, value: Any, among: range) -> int:
+    _need(wire_type == _VARINT)
+    number = int(value) - (1 << 64 if value >> 63 else 0)
+    if number not in among:
+        raise status.malformed_proxy_message("a number is out of its range")
+    return number
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Yield number, wire type and value of each field; None as the value of a fixed one."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == _VARINT:
+            value, at = _varint(data, at)
+            yield number, wire_type, value
+            continue
+        if wire_type == _BYTES:
+            size, at = _varint(data, at)
+        else:
+            _need(wire_type in _FIXED_SIZES)
+            size = _FIXED_SIZES[wire_type]
+        _need(size <= len(data) - at)
+        yield number, wire_type, data[at : at + size] if wire_type == _BYTES else None
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        _need(at < len(data))
+        value |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at
+    raise status.malformed_proxy_message("it is truncated or malformed")
+
+
+def _need(holds: bool) -> None:
+    if not holds:
+        raise status.malformed_proxy_message("it is truncated or malformed")
