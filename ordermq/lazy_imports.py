@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 
 
 def lazy_names(
@@ -22,11 +23,11 @@ def lazy_names(
 
     def get(name: str) -> object:
         if name in found_at_once:
-            return importlib.import_module(f"{package}.{name}")
+            return _imported(f"{package}.{name}")
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found: object = getattr(importlib.import_module(f"{package}.{home}"), name)
+        found: object = getattr(_imported(f"{package}.{home}"), name)
         setattr(sys.modules[package], name, found)  # from now on it is found without this function
         return found
 
@@ -34,6 +35,18 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *home_of, *found_at_once})
 
     return get, names
+
+
+def _imported(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except AttributeError as error:
+        # Python would tell it as a name that the package does not have.
+        raise ImportError(
+            f"{module}: {error}. Are files of two versions of ordermq mixed? Install it again; in "
+            "a checkout build it again: pip install --editable .",
+            name=module,
+        ) from error
 
 
 @contextmanager

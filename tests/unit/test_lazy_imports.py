@@ -1,7 +1,8 @@
-"""Libraries of extras, where they are not installed."""
+"""Libraries of extras that are not installed, and a core that was compiled for other files."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -43,3 +44,22 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         "click run pip install 'ordermq[demo]'",
         "kombu.transport run pip install 'ordermq[kombu]'",
     ]
+
+
+def test_a_core_of_another_version_is_told_instead_of_a_name_that_is_missing() -> None:
+    program = """
+import sys, types
+sys.modules["ordermq.core._cython"] = types.ModuleType("ordermq.core._cython")
+from ordermq import Admin
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "ORDERMQ_CORE": "cython"},
+    )
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("ImportError: ordermq.admin.admin: module 'ordermq.core._cython' has no")
+    assert told.endswith("build it again: pip install --editable .")
