@@ -12,6 +12,7 @@
 #                                        with --row it leaves the other lines there as they are
 #   ci/chaos.sh --table --on embedded    one broker; needs no Java
 #   ci/chaos.sh --table --on 5.3.3 --row kill-broker
+#   ci/chaos.sh --table --guarded        with TLS, an account, and metrics that are read
 #   ci/chaos.sh --table --list           the rows
 # Needs a JDK 17 and Maven for RocketMQ, and Debian's package faketime for the row wall-clock.
 set -euo pipefail

@@ -1,7 +1,9 @@
-"""A broker to be killed: python -m tests.chaos.serve DATABASE PORT LEASE_MS HISTORY [NAME]."""
+"""A broker to be killed: python -m tests.chaos.serve DATABASE PORT LEASE_MS HISTORY [NAME [SETTINGS
+of BrokerConfig as JSON]]."""
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import threading
@@ -13,7 +15,8 @@ from ordermq.events import History
 
 
 def main() -> None:
-    path, port, lease_ms, history, *names = sys.argv[1:]
+    path, port, lease_ms, history, *more = sys.argv[1:]
+    name, settings = (*more, *("embedded", "{}")[len(more) :])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with (
@@ -22,10 +25,11 @@ def main() -> None:
             path,
             port=int(port),
             config=BrokerConfig(
-                broker_name=names[0] if names else "embedded",
+                broker_name=name,
                 lock_max_live_ms=int(lease_ms),
                 client_scan_interval_ms=500,
                 durability="fsync",
+                **json.loads(settings),
             ),
             history=recorder,
         ) as broker,

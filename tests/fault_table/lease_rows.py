@@ -54,11 +54,13 @@ def leasing(
     """A scene of two members that pop in this way."""
     if way.is_grpc and not servers.proxy:
         raise Missing("there is no proxy")
+    if way.is_grpc and servers.is_guarded:
+        raise Missing("the proxy is started without TLS and accounts")
     with contextlib.ExitStack() as stack:
         network = None
         if behind_network:
             those = [servers.proxy] if way.is_grpc else servers.addresses
-            network = Network(those, 1, is_remoting=not way.is_grpc)
+            network = Network(those, 1, is_remoting=not way.is_grpc, tls=servers.tls_ends(folder))
             stack.callback(network.close)
         told = servers.name_servers
         if way.is_grpc:

@@ -5,15 +5,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ordermq.remoting.command import Framer, encode
+from tests.component.certificates import Certificate
 
 TO_SERVER, TO_CLIENT = "to server", "to client"
 _ROUTES = b"brokerAddrs"  # a name in every body with addresses of brokers
 _READ_BYTES = 1 << 16
 _RECORDS = b"nextBeginOffset"  # a name in the header of every answer to a pull
+
+
+@dataclass(frozen=True)
+class TlsEnds:
+    """Both sides of a network for clients that speak TLS.
+
+    Args:
+        to_client: shows a certificate.
+        to_server: checks the servers', or takes any.
+    """
+
+    to_client: ssl.SSLContext
+    to_server: ssl.SSLContext
+
+    @classmethod
+    def of(cls, own: Certificate, ca_file: str) -> TlsEnds:
+        """Make them.
+
+        Args: ca_file: of the authority that signed the servers' certificates; empty: take any.
+        """
+        to_client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        to_client.load_cert_chain(own.certificate, own.key)
+        to_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if ca_file:
+            to_server.load_verify_locations(ca_file)
+        else:
+            to_server.check_hostname = False
+            to_server.verify_mode = ssl.CERT_NONE
+        return cls(to_client, to_server)
 
 
 class Network:
@@ -23,13 +55,22 @@ class Network:
         servers: `host:port` of name servers and brokers, or of a proxy of RocketMQ.
         is_remoting: they speak RocketMQ's remoting protocol; else bytes are passed as they come,
             and no route is changed.
+        tls: clients and servers speak TLS, which ends and begins here.
 
     Attributes:
         addresses: of the proxy of each server.
         faults: cuts, damaged frames and so on, so far.
     """
 
-    def __init__(self, servers: Sequence[str], seed: int, *, is_remoting: bool = True) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        seed: int,
+        *,
+        is_remoting: bool = True,
+        tls: TlsEnds | None = None,
+    ) -> None:
+        self._tls = tls
         self.addresses = dict.fromkeys(servers, "")
         self._is_remoting = is_remoting
         self.faults = 0
@@ -113,7 +154,9 @@ class Network:
             ) -> None:
                 await self._serve(reader, writer, host, port)
 
-            listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+            listening = await asyncio.start_server(
+                serve, "127.0.0.1", 0, ssl=self._tls and self._tls.to_client
+            )
             self._listening.append(listening)
             self.addresses[server] = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
@@ -128,7 +171,9 @@ class Network:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
     ) -> None:
         try:
-            server_reader, server_writer = await asyncio.open_connection(host, port)
+            server_reader, server_writer = await asyncio.open_connection(
+                host, port, ssl=self._tls and self._tls.to_server
+            )
         except OSError:
             writer.transport.abort()  # the server is away
             return

@@ -152,12 +152,18 @@ def behind_network(
     servers: Servers, folder: Path, seed: int = 1, **more: object
 ) -> Iterator[Scene]:
     """A scene whose clients reach the servers through a network."""
-    network = Network(servers.addresses, seed)
+    network = Network(servers.addresses, seed, tls=servers.tls_ends(folder))
     try:
         with direct(servers, folder, network=network, **more) as scene:  # type: ignore[arg-type]
             yield scene
     finally:
         network.close()
+
+
+def need_plain(servers: Servers) -> None:
+    """Leave a row out whose own name servers speak no TLS."""
+    if servers.is_guarded:
+        raise Missing("name servers of the tests speak no TLS")
 
 
 def pause(seconds: float) -> None:
@@ -285,7 +291,13 @@ def beside_slave(servers: Servers, folder: Path) -> Iterator[Scene]:
     """A scene on a master and a slave of its own; whoever lags behind is sent to the slave."""
     settings = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
     with (
-        rocketmq(servers.name, folder / "cluster", "--slave", **settings) as replicas,
+        rocketmq(
+            servers.name,
+            folder / "cluster",
+            "--slave",
+            is_guarded=servers.is_guarded,
+            **settings,
+        ) as replicas,
         scene_on(replicas, folder) as scene,
     ):
         replicas.put_topic(scene.run.topic)
@@ -369,7 +381,7 @@ def silence(scene: Scene, direction: str) -> None:
     "deduplicate=1,000 restart"
 )
 def late_copies(servers: Servers, folder: Path) -> Iterator[Scene]:
-    network = Network(servers.addresses, 1)
+    network = Network(servers.addresses, 1, tls=servers.tls_ends(folder))
     with contextlib.closing(network), scene_on(servers, folder) as scene:
         servers.put_topic(scene.run.topic)
         scene.run.producers_name_servers = network.addresses[servers.name_servers]
@@ -393,8 +405,8 @@ def late_copies(servers: Servers, folder: Path) -> Iterator[Scene]:
 
 def stored(scene: Scene) -> int:
     """The number of messages in the topic."""
-    at = {"name_servers": scene.servers.name_servers}
-    with PullConsumer(f"probe-{scene.run.group}", **at) as consumer:
+    told = {"name_servers": scene.servers.name_servers} | scene.servers.client_settings
+    with PullConsumer(f"probe-{scene.run.group}", **told) as consumer:
         queues = consumer.fetch_subscribe_message_queues(scene.run.topic)
         return sum(map(consumer.max_offset, queues))
 
@@ -458,6 +470,7 @@ def name_servers(servers: Servers, folder: Path) -> Iterator[Scene]:
                     scene.wait_for_every_queue()
             yield scene
         return
+    need_plain(servers)
     with contextlib.ExitStack() as stack:
         two = [NameServer(), NameServer()]
         stack.callback(lambda: [each.close() for each in two])
@@ -509,6 +522,7 @@ def brokers_change(servers: Servers, folder: Path) -> Iterator[Scene]:
                 stack.callback(cluster.start, "broker-b")
 
         else:
+            need_plain(servers)
             names = NameServer()
             stack.callback(names.close)
             (folder / "other").mkdir()
@@ -581,9 +595,9 @@ def wall_clock(servers: Servers, folder: Path) -> Iterator[Scene]:
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # no jump of a wall clock moves that one
     }
     with contextlib.ExitStack() as stack:
-        if servers.name == EMBEDDED:
+        if isinstance(servers, Embedded):
             (folder / "faked").mkdir()
-            faked = Embedded(folder / "faked", environment=environment)
+            faked = servers.beside(folder / "faked", environment=environment)
             stack.callback(faked.close)
             servers = faked
         scene = stack.enter_context(direct(servers, folder, environment=environment))
@@ -619,14 +633,15 @@ def built(source: str, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def own_broker(folder: Path, **environment: str) -> Iterator[Embedded]:
+def own_broker(servers: Servers, folder: Path, **environment: str) -> Iterator[Embedded]:
     """An embedded broker with an environment of its own."""
+    assert isinstance(servers, Embedded)
     (folder / "own").mkdir()
-    servers = Embedded(folder / "own", environment=environment)
+    own = servers.beside(folder / "own", environment=environment)
     try:
-        yield servers
+        yield own
     finally:
-        servers.close()
+        own.close()
 
 
 @row("the broker's disk is full for 2 s", only=EMBEDDED)
@@ -673,7 +688,7 @@ def limit(pid: int, size: int) -> None:
 def slow_disk(servers: Servers, folder: Path) -> Iterator[Scene]:
     library = built("slow_sync.c", folder)
     with (
-        own_broker(folder, LD_PRELOAD=str(library), SLOW_SYNC_US="200000") as slow,
+        own_broker(servers, folder, LD_PRELOAD=str(library), SLOW_SYNC_US="200000") as slow,
         direct(slow, folder) as scene,
     ):
         with scene.run.flow():
@@ -689,7 +704,7 @@ def power_loss(servers: Servers, folder: Path) -> Iterator[Scene]:
     disk = next(disks)
     disk.mkdir()
     with (
-        own_broker(folder, LD_PRELOAD=str(library), POWER_LOSS_DIR=str(disk)) as broken,
+        own_broker(servers, folder, LD_PRELOAD=str(library), POWER_LOSS_DIR=str(disk)) as broken,
         direct(broken, folder) as scene,
     ):
         with scene.run.flow(0.05):

@@ -42,7 +42,9 @@ HEAD = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
 
 
 @contextlib.contextmanager
-def servers_of(broker: str, rows: Iterable[Row], at: Path | None) -> Iterator[Servers | None]:
+def servers_of(
+    broker: str, rows: Iterable[Row], at: Path | None, *, is_guarded: bool = False
+) -> Iterator[Servers | None]:
     """RocketMQ is shared by these rows; an embedded broker is started for each.
 
     Args: at: the folder of a RocketMQ that runs.
@@ -51,7 +53,7 @@ def servers_of(broker: str, rows: Iterable[Row], at: Path | None) -> Iterator[Se
         yield None
         return
     if at is not None:
-        yield Rocketmq(Cluster(at))
+        yield Rocketmq(Cluster(at), is_guarded=is_guarded)
         return
     options = ["--brokers=2"]
     if broker == LOCAL_PROXY:
@@ -59,19 +61,23 @@ def servers_of(broker: str, rows: Iterable[Row], at: Path | None) -> Iterator[Se
     elif any(row.name.startswith("grpc-") for row in rows):
         options.append("--proxy=cluster")
     version = broker.partition("-")[0]
-    with rocketmq(version, ROOT / "build" / f"table-{os.getpid()}", *options) as shared:
+    folder = ROOT / "build" / f"table-{os.getpid()}"
+    with rocketmq(version, folder, *options, is_guarded=is_guarded) as shared:
         yield shared
 
 
-def play(row: Row, shared: Servers | None, keep: Path) -> Figures:
-    """Run a row; its folder stays under `keep` if it found a problem."""
+def play(row: Row, shared: Servers | None, keep: Path, *, is_guarded: bool = False) -> Figures:
+    """Run a row; its folder stays under `keep` if it found a problem.
+
+    Args: is_guarded: of the embedded broker that is started without `shared`.
+    """
     folder = keep / row.name
     folder.mkdir(parents=True)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         servers = shared
         if servers is None:
-            embedded = servers = Embedded(folder)
+            embedded = servers = Embedded(folder, is_guarded=is_guarded)
             stack.callback(embedded.close)
         try:
             scene = stack.enter_context(row.play(servers, folder))
@@ -125,10 +131,9 @@ def merged(page: str, place: str, lines: dict[str, str]) -> list[str]:
     return [*HEAD, *(both[row] for row in ROWS if row in both)]
 
 
-def write(broker: str, lines: dict[str, str]) -> None:
+def write(place: str, lines: dict[str, str]) -> None:
     """Put lines of a broker's table into the page."""
     page = placed(PAGE.read_text(), "rows", described())
-    place = f"faults on {broker}"
     PAGE.write_text(placed(page, place, merged(page, place, lines)))
 
 
@@ -159,6 +164,12 @@ def main() -> None:
     parser.add_argument(
         "--write", action="store_true", help="write what was run to docs/reliability.md"
     )
+    parser.add_argument(
+        "--guarded",
+        action="store_true",
+        help="clients speak TLS, sign as an account, and have their metrics read; the embedded "
+        "broker refuses all others",
+    )
     asked = parser.parse_args()
     if asked.list:
         for row in ROWS.values():
@@ -174,10 +185,10 @@ def main() -> None:
         rows = [row for row in ROWS.values() if row.is_for(broker)]
         rows = [row for row in rows if not asked.row or row.name in asked.row]
         lines: dict[str, str] = {}
-        with servers_of(broker, rows, asked.at) as shared:
+        with servers_of(broker, rows, asked.at, is_guarded=asked.guarded) as shared:
             for row in rows:
                 try:
-                    figures = play(row, shared, kept / broker)
+                    figures = play(row, shared, kept / broker, is_guarded=asked.guarded)
                 except Missing as missing:
                     print(f"{broker}: {row.name}: SKIPPED: {missing}", flush=True)
                     lines[row.name] = f"| {row.name} | not run: {missing} {'| ' * 8}|"
@@ -188,7 +199,7 @@ def main() -> None:
                         problems += 1
                         print(f"    PROBLEM: {problem}", file=sys.stderr, flush=True)
                 if asked.write:  # each, for a run may be interrupted
-                    write(broker, lines)
+                    write(f"faults on {broker}{', guarded' * asked.guarded}", lines)
     if problems:
         sys.exit(f"ordermq: {problems} problems; what the processes told is in {kept}")
     shutil.rmtree(kept)

@@ -134,7 +134,11 @@ class Scene:
         is_told = is_told and bool(servers.histories)
         self.run = TableRun(clients, folder, f"table-{time.time_ns():x}", is_told=is_told)
         # Seconds, so that a row does not wait for a time-out of minutes.
-        self.run.producer_settings = {"send_timeout_ms": 2_000, "retry_times": 200}
+        self.run.producer_settings = {
+            "send_timeout_ms": 2_000,
+            "retry_times": 200,
+            **servers.client_settings,
+        }
         self.brokers_histories: list[Path] = []
         if is_told:
             self.add_histories(servers)
@@ -171,7 +175,12 @@ class Scene:
                 name,
                 module,
                 environment,
-                **(self.servers.member_settings | self._settings | settings),
+                **(
+                    self.servers.member_settings
+                    | self.servers.client_settings
+                    | self._settings
+                    | settings
+                ),
             )
             if not self.is_ordered:
                 self.run.histories.pop()  # such members record none
@@ -200,6 +209,7 @@ class Scene:
         line = [
             sys.executable, "-m", "tests.fault_table.sender", self.run.cluster.name_servers,
             self.run.topic, str(first), "16", str(forks),
+            json.dumps(self.servers.client_settings),
         ]  # fmt: skip
         process = LineProcess(
             line,

@@ -1,5 +1,5 @@
 """A producer as a process, which sends until its standard input ends:
-python -m tests.fault_table.sender NAME_SERVERS TOPIC FIRST KEYS FORKS.
+python -m tests.fault_table.sender NAME_SERVERS TOPIC FIRST KEYS FORKS SETTINGS, the last as JSON.
 
 Prints each acknowledged message as a JSON line. After every FORKS messages (0: never) it forks a
 child that sends with the parent's producer, which must be refused, and then with its own.
@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import traceback
+from typing import Any
 
 from ordermq import Message, Producer
 from ordermq.errors import OrderMQError
@@ -24,12 +25,12 @@ def say(**members: object) -> None:
     os.write(1, json.dumps(members).encode() + b"\n")
 
 
-def fork(producer: Producer, name_servers: str, topic: str) -> None:
+def fork(producer: Producer, topic: str, settings: dict[str, Any]) -> None:
     """Fork, and report what the child was allowed to do."""
     pid = os.fork()
     if pid == 0:
         try:
-            os._exit(try_in_child(producer, name_servers, topic))
+            os._exit(try_in_child(producer, topic, settings))
         except BaseException:
             traceback.print_exc()
             os._exit(3)
@@ -37,22 +38,23 @@ def fork(producer: Producer, name_servers: str, topic: str) -> None:
     say(forked=os.waitstatus_to_exitcode(status))
 
 
-def try_in_child(inherited: Producer, name_servers: str, topic: str) -> int:
+def try_in_child(inherited: Producer, topic: str, settings: dict[str, Any]) -> int:
     try:
         inherited.send(Message(topic, b"-1"), sharding_key="child")
     except OrderMQError:
-        with Producer("child", name_servers=name_servers) as own:
+        with Producer("child", **settings) as own:
             own.send(Message(f"{topic}-children", b"0"))
         return 0
     return 1
 
 
 def main() -> None:
-    name_servers, topic, *numbers = sys.argv[1:]
+    name_servers, topic, *numbers, given = sys.argv[1:]
     first, keys, forks = map(int, numbers)
+    settings = {"name_servers": name_servers} | json.loads(given)
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-    with Producer("senders", name_servers=name_servers, retry_times=200) as producer:
+    with Producer("senders", retry_times=200, **settings) as producer:
         say(ready=True)
         for block in itertools.count(first, BLOCK):
             if over.wait(0.01):
@@ -72,7 +74,7 @@ def main() -> None:
                     key=f"k{number % keys}",
                 )
             if forks and (block - first) // BLOCK % forks == forks - 1:
-                fork(producer, name_servers, topic)
+                fork(producer, topic, settings)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ordermq.model.message_queue import MessageQueue
 from tests.fault_table.rows import ROWS
 from tests.fault_table.run import PAGE, described, line, placed, play
 from tests.fault_table.scene import Clients, Figures, TableRun, no_offsets, order_breaks
 
 
-def test_a_row_that_takes_seconds_finds_nothing(tmp_path: Path) -> None:
-    figures = play(ROWS["cut"], None, tmp_path)
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_row_that_takes_seconds_finds_nothing(tmp_path: Path, is_guarded: bool) -> None:
+    figures = play(ROWS["cut"], None, tmp_path, is_guarded=is_guarded)
     assert figures.problems == []
     assert figures.faults == 30
     assert (figures.lost, figures.overlaps, figures.order_breaks) == (0, 0, 0)

@@ -1,15 +1,17 @@
 """A group member as a process: python -m tests.interop.member NAME_SERVERS GROUP TOPIC HISTORY
-[SETTINGS as JSON; "concurrent" for a concurrent listener].
+[SETTINGS as JSON; "concurrent" for a concurrent listener, "prometheus" for metrics].
 
 Prints what it got as JSON lines, as java/Member.java does; leaves when its standard input ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ordermq import MessageView, PushConsumer
@@ -27,6 +29,7 @@ def main(prepare: Callable[[PushConsumer], None] = lambda consumer: None, **more
     name_servers, group, topic, history, *given = sys.argv[1:]
     settings = MEMBER_SETTINGS | (json.loads(given[0]) if given else {}) | more
     is_concurrent = settings.pop("concurrent", False)
+    has_metrics = settings.pop("prometheus", False)
 
     def say(**members: object) -> None:
         os.write(1, json.dumps(members).encode() + b"\n")
@@ -52,9 +55,29 @@ def main(prepare: Callable[[PushConsumer], None] = lambda consumer: None, **more
     consumer.subscribe(topic)
     (consumer.concurrently if is_concurrent else consumer.orderly)(listen)
     prepare(consumer)
-    with consumer:
+    with scraped(consumer) if has_metrics else contextlib.nullcontext(), consumer:
         say(ready=consumer.client_id)
         sys.stdin.read()
+
+
+@contextlib.contextmanager
+def scraped(consumer: PushConsumer) -> Iterator[None]:
+    """Read a consumer's metrics twice a second during the block, as a Prometheus does."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from ordermq.metrics.prometheus import PrometheusMetrics
+
+    registry, over = CollectorRegistry(), threading.Event()
+    PrometheusMetrics(registry).watch_consumer(consumer)
+
+    def scrape() -> None:
+        while not over.wait(0.5):
+            generate_latest(registry)
+
+    # A thread that may wait for a broker that is gone must not keep the process.
+    threading.Thread(target=scrape, daemon=True).start()
+    yield
+    over.set()
 
 
 if __name__ == "__main__":
