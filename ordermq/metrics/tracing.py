@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import Token
+from functools import lru_cache
 from typing import Any, Final
 
 import ordermq
@@ -39,6 +40,7 @@ with needed_from("otel"):
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 _SPAN: Final = "ordermq.span"
+_POSITION_DIGITS: Final = 16  # of a message, at the end of its broker's id
 _MESSAGE_ID: Final = "messaging.message.id"
 _BODY_SIZE: Final = "messaging.message.body.size"
 _BATCH_SIZE: Final = "messaging.batch.message_count"
@@ -128,22 +130,17 @@ class _SendSpans:
         self._tracer = tracer
         self._propagator = propagator
         self._client_id = client_id
+        self._of_topics: dict[str, _Attributes] = {}  # the same for each message of a topic
 
     def before(self, call: SendCall) -> None:
         message = call.message
+        of_topic = self._of_topics.get(message.topic)
+        if of_topic is None:
+            of_topic = self._of_topics[message.topic] = self._of_topic(call)
         span = call.notes[_SPAN] = self._tracer.start_span(
             f"send {message.topic}",
             kind=SpanKind.PRODUCER,
-            attributes={
-                SYSTEM_LABEL: SYSTEM,
-                OPERATION: "send",
-                OPERATION_TYPE: OPERATION_TYPES["send"],
-                TOPIC: message.topic,
-                PRODUCER_GROUP: call.group,
-                _CLIENT_ID: self._client_id,
-                _NAMESPACE: call.namespace,
-                **_of_sent(call),
-            },
+            attributes=of_topic | _of_sent(call),
         )
         written: dict[str, str] = {}
         self._propagator.inject(written, trace.set_span_in_context(span), _SETTER)
@@ -154,11 +151,24 @@ class _SendSpans:
     def after(self, call: SendCall) -> None:
         span: Span = call.notes[_SPAN]
         if call.receipt is not None:
-            span.set_attribute(PARTITION, partition_of(call.receipt.message_queue))
-            span.set_attributes(_server(broker_of(call.receipt.offset_message_id)))
+            stored_at = call.receipt.offset_message_id[:-_POSITION_DIGITS]
+            span.set_attributes(
+                _server_of(stored_at) | {PARTITION: partition_of(call.receipt.message_queue)}
+            )
         if call.exception is not None:
             _fail(span, type(call.exception).__qualname__, call.exception)
         span.end()
+
+    def _of_topic(self, call: SendCall) -> _Attributes:
+        return {
+            SYSTEM_LABEL: SYSTEM,
+            OPERATION: "send",
+            OPERATION_TYPE: OPERATION_TYPES["send"],
+            TOPIC: call.message.topic,
+            PRODUCER_GROUP: call.group,
+            _CLIENT_ID: self._client_id,
+            _NAMESPACE: call.namespace,
+        }
 
 
 def _of_sent(call: SendCall) -> _Attributes:
@@ -167,13 +177,14 @@ def _of_sent(call: SendCall) -> _Attributes:
     found: _Attributes = {
         _MESSAGE_ID: call.message_id,
         _BODY_SIZE: len(message.body),
-        **_type_and_group(
-            is_half=call.is_half,
-            is_delayed=message.is_delayed,
-            group="" if call.sharding_key is None else str(call.sharding_key),
-        ),
-        **_labels(message.tags, message.keys, call.correlation_id),
     }
+    _add_type(
+        found,
+        is_half=call.is_half,
+        is_delayed=message.is_delayed,
+        group="" if call.sharding_key is None else str(call.sharding_key),
+    )
+    _add_labels(found, message.tags, message.keys, call.correlation_id)
     if message.delay_level:
         found[_DELAY_LEVEL] = message.delay_level
     elif message.is_delayed:
@@ -184,36 +195,43 @@ def _of_sent(call: SendCall) -> _Attributes:
 def _of_received(message: MessageView) -> _Attributes:
     """Return what the conventions want to know of a message that was received."""
     property_of = message.get_property
-    return {
+    found: _Attributes = {
         _MESSAGE_ID: message.message_id,
         _BODY_SIZE: len(message.body),
-        **_type_and_group(
-            is_half=property_of(props.TRANSACTION_PREPARED) is not None,
-            is_delayed=any(property_of(name) for name in props.DELAYS),
-            group=property_of(props.SHARDING_KEY) or "",
-        ),
-        **_labels(message.tags, message.keys, property_of(props.CORRELATION_ID)),
     }
-
-
-def _type_and_group(*, is_half: bool, is_delayed: bool, group: str) -> _Attributes:
-    # The order of RocketMQ's TopicMessageType: a message has one type, the first that fits.
-    kind = "transaction" if is_half else "delay" if is_delayed else "fifo" if group else "normal"
-    found: _Attributes = {_MESSAGE_TYPE: kind}
-    if group:
-        found[_MESSAGE_GROUP] = group
+    _add_type(
+        found,
+        is_half=property_of(props.TRANSACTION_PREPARED) is not None,
+        is_delayed=any(property_of(name) for name in props.DELAYS),
+        group=property_of(props.SHARDING_KEY) or "",
+    )
+    _add_labels(found, message.tags, message.keys, property_of(props.CORRELATION_ID))
     return found
 
 
-def _labels(tag: str | None, keys: Sequence[str], conversation: str | None) -> _Attributes:
-    found: _Attributes = {}
+def _add_type(found: _Attributes, *, is_half: bool, is_delayed: bool, group: str) -> None:
+    # The order of RocketMQ's TopicMessageType: a message has one type, the first that fits.
+    kind = "transaction" if is_half else "delay" if is_delayed else "fifo" if group else "normal"
+    found[_MESSAGE_TYPE] = kind
+    if group:
+        found[_MESSAGE_GROUP] = group
+
+
+def _add_labels(
+    found: _Attributes, tag: str | None, keys: Sequence[str], conversation: str | None
+) -> None:
     if tag:
         found[_TAG] = tag
     if keys:
         found[_KEYS] = tuple(keys)
     if conversation:
         found[_CONVERSATION] = conversation
-    return found
+
+
+@lru_cache(maxsize=256)
+def _server_of(stored_at: str) -> _Attributes:
+    """Return the attributes of the broker whose ids of messages begin so."""
+    return _server(broker_of(stored_at + "0" * _POSITION_DIGITS))
 
 
 def _server(address: str) -> _Attributes:

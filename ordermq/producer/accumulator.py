@@ -61,20 +61,34 @@ class MessagePreparation:
         body = message.body
         if len(body) > self._max_message_bytes:
             raise self._too_long(message)
-        if not added and not self._hooks.hooks:
-            plain: PendingMessage | None = self._plain.pending(message, key, on_done)
-            if plain is not None:
-                if self._timers.are_used:
-                    plain.begin_timing(self._timers.of(message.topic))
-                return plain
+        plain: PendingMessage | None = None
+        if not added:
+            plain = self._plain.pending(message, key, on_done)
+        pending = self._in_full(message, key, on_done, added) if plain is None else plain
+        calls = None
+        if self._hooks.hooks:
+            calls = self._hooks.begin((message,), pending.unique_ids, pending.properties, key)
+            (text,) = self._hooks.with_added(calls, pending.properties)
+            pending.size += len(text) - len(pending.properties[0])
+            pending.properties = (text,)
+        if self._timers.are_used:
+            pending.begin_timing(self._timers.of(message.topic))
+        if calls is not None:
+            self._hooks.follow(calls, pending)
+        return pending
+
+    def _in_full(
+        self,
+        message: Message,
+        key: ShardingKey | None,
+        on_done: Callable[[PendingMessage], None],
+        added: Mapping[str, str] | None,
+    ) -> PendingMessage:
+        body = message.body
         # Made once, in the call: every re-sent copy carries the same id, by which consumers can
         # recognise it.
         unique_id = unique_message_id()
         text = message.wire_properties(None if key is None else str(key), unique_id, added)
-        hooks, calls = self._hooks, None
-        if hooks.hooks:
-            calls = hooks.begin((message,), (unique_id,), (text,), key)
-            (text,) = hooks.with_added(calls, (text,))
         pending = PendingMessage(
             (body if type(body) is bytes else bytes(body),),
             (text,),
@@ -87,10 +101,6 @@ class MessagePreparation:
         )
         if pending.is_alone:
             pending.is_timed = message.is_timed
-        if self._timers.are_used:
-            pending.begin_timing(self._timers.of(message.topic))
-        if calls is not None:
-            hooks.follow(calls, pending)
         return pending
 
     def batch(

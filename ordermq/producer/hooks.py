@@ -187,4 +187,5 @@ def _correlation_of(text: str) -> str | None:
 
 def _run(step: Callable[[SendCall], None], call: SendCall) -> None:
     returned: object = step(call)  # type: ignore[func-returns-value]
-    require_plain_result("hook", step, returned)
+    if returned is not None:
+        require_plain_result("hook", step, returned)
