@@ -45,8 +45,6 @@ _TIMES = 5
 class _Wire:
     """A connection that answers each request in memory."""
 
-    is_framing = False
-
     def __init__(self) -> None:
         self.framer = Framer()
         self.sizes: list[int] = []

@@ -16,9 +16,11 @@ from pathlib import Path
 from bench import workloads
 from bench.end_to_end.send_arguments import arguments
 from bench.peers.compiled import program
+from ordermq.config import RemotingConfig
 from ordermq.model import properties as props
 from ordermq.model.identifiers import unique_message_ids
-from ordermq.remoting.command import SendFrames, next_opaque
+from ordermq.remoting.command import next_opaque
+from ordermq.remoting.framing import Framing, SendFrames
 from ordermq.remoting.headers import SendHeader
 
 QUEUES = workloads.CATCH_UP_QUEUES
@@ -28,7 +30,8 @@ SOURCE = Path(__file__).parents[1] / "peers" / "c" / "ready_sender.c"
 def frames(topic: str, keys: int, body: bytes, count: int) -> list[bytes]:
     """Return the requests, each key's messages in one queue."""
     headers = [SendHeader("bench-ready", topic, queue) for queue in range(QUEUES)]
-    of_queue = list(map(SendFrames, headers))
+    framing = Framing(RemotingConfig())
+    of_queue = [SendFrames(header, framing) for header in headers]
     found = []
     for number, unique_id in enumerate(unique_message_ids(count)):
         key = number % keys

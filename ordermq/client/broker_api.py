@@ -30,9 +30,9 @@ from ordermq.remoting.bodies import (
     subscription_to_json,
 )
 from ordermq.remoting.codes import OFFSET_RESET, RequestCode, ResponseCode
-from ordermq.remoting.command import Command, SendFrames, next_opaque
+from ordermq.remoting.command import Command, next_opaque
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.framing import Framing, PullFrames
+from ordermq.remoting.framing import Framing, PullFrames, SendFrames, send_code
 from ordermq.remoting.headers import (
     GroupHeader,
     Header,
@@ -142,7 +142,7 @@ class BrokerApi:
     def send_frames(self, header: SendHeader) -> SendFrames:
         """Return the frames of sends with this header, for `begin_send`."""
         self._set_unit_mode(header)
-        return SendFrames(header)
+        return SendFrames(header, self._framing)
 
     def begin_send(
         self,
@@ -165,16 +165,12 @@ class BrokerApi:
         if connection is None:
             return False
         # Encoded before the write, outside of any lock: only the write itself is serialized.
-        if waiting is None or connection.is_framing:
-            command = self._send_command(header, body)
-            if waiting is None:
-                connection.send_oneway(command)
-                return True
-            opaque, frame = command.opaque, connection.frame(command)
-        else:
-            opaque = next_opaque()
-            frame = frames.frame(header, opaque, body)
-        waiting.code = _send_code(header)
+        if waiting is None:
+            connection.send_oneway(self._send_command(header, body))
+            return True
+        opaque = next_opaque()
+        frame = frames.frame(header, opaque, body)
+        waiting.code = send_code(header)
         return connection.ask(opaque, frame, waiting, timeout_ms)
 
     def begin_reply(
@@ -202,7 +198,7 @@ class BrokerApi:
 
     def _send_command(self, header: SendHeader, body: bytes) -> Command:
         self._set_unit_mode(header)
-        return Command.request(_send_code(header), header.to_ext(), body)
+        return Command.request(send_code(header), header.to_ext(), body)
 
     def _set_unit_mode(self, header: SendHeader) -> None:
         # Absent rather than "false", which means the same in more bytes per message.
@@ -711,10 +707,6 @@ class BrokerApi:
             group=group,
             address=address,
         )
-
-
-def _send_code(header: SendHeader) -> RequestCode:
-    return RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
 
 
 def _is_about_size(remark: str, body_bytes: int) -> bool:

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any
 
 import orjson
 
-from ordermq import core
 from ordermq.core import read_header
 from ordermq.errors import ProtocolError
-from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode, RequestCode
-from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode
 from ordermq.value import Record
 
 RESPONSE_FLAG = 1
@@ -32,18 +29,6 @@ _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
 _LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
-# Placeholders of the send templates, in the order in which the members are written. Quotes within a
-# string are escaped, so the patterns below match these members and nothing else.
-_OPAQUE = 8_888_888
-_OPAQUE_MEMBER = b'"opaque":%d' % _OPAQUE
-_SYS_FLAG, _BORN, _FLAG, _PROPERTIES = 7_777_771, 7_777_772, 7_777_773, "7777774"
-_PROPERTIES_TEXT = b'"%b"' % _PROPERTIES.encode()
-_SEND_MEMBERS = (
-    b'"f":"%d"' % _SYS_FLAG,
-    b'"g":"%d"' % _BORN,
-    b'"h":"%d"' % _FLAG,
-    b'"i":%b' % _PROPERTIES_TEXT,
-)
 # Far from those of RocketMQ's proxy, which count from 0. It answers a request that it could not
 # pass on with one of its own (rmq#10280), which must not be the answer to another one of ours.
 _opaques = itertools.count(1 << 30)
@@ -242,55 +227,6 @@ def decode_frame(serialization: int, header: bytes, body: bytes) -> Command:
     if serialization == Serialization.ROCKETMQ:
         return decode_binary(header, body)
     raise ProtocolError(f"header serialization {serialization}: expected 0 (JSON) or 1 (ROCKETMQ)")
-
-
-class SendFrames:
-    """Frames of sends to one queue that differ only in what each brings of its own.
-
-    The header is encoded once for single messages and once for batches, and the rest is filled in.
-
-    Args:
-        header: its producer, topic, queue and what else stays the same.
-    """
-
-    def __init__(self, header: SendHeader) -> None:
-        single = replace(
-            header,
-            sys_flag=_SYS_FLAG,
-            born_timestamp_ms=_BORN,
-            flag=_FLAG,
-            properties=_PROPERTIES,
-            batch=None,
-        )
-        batch = replace(single, flag=0, properties="", batch=True)
-        code = RequestCode.SEND_MESSAGE_V2
-        self._single = _template(single, code, (*_SEND_MEMBERS, _OPAQUE_MEMBER))
-        code = RequestCode.SEND_BATCH_MESSAGE
-        self._batch = _template(batch, code, (*_SEND_MEMBERS[:2], _OPAQUE_MEMBER))
-
-    def frame(self, header: SendHeader, opaque: int, body: bytes) -> bytes:
-        """Return the frame of a send, equal to `encode` of the command."""
-        values = header.sys_flag, header.born_timestamp_ms
-        if header.batch:
-            return self._batch.frame((*values, opaque), body)
-        return self._single.frame((*values, header.flag, header.properties, opaque), body)
-
-
-def _template(
-    header: SendHeader, code: RequestCode, members: Sequence[bytes]
-) -> core.contract.FrameTemplate:
-    """Return the template with gaps where the values of these members are."""
-    rest = encode(Command(code, header.to_ext(), opaque=_OPAQUE))[8:]
-    parts: list[bytes] = []
-    open_quote = b""
-    for member in members:
-        before, _, rest = rest.partition(member)
-        name, _, value = member.partition(b":")
-        # Numbers of extFields are strings; that of the member `opaque` is none.
-        quote = b'"' if value.startswith(b'"') and value != _PROPERTIES_TEXT else b""
-        parts.append(open_quote + before + name + b":" + quote)
-        open_quote = quote
-    return core.FrameTemplate((*parts, open_quote + rest))
 
 
 def encode_json(command: Command) -> bytes:

@@ -104,9 +104,6 @@ class Connection(asyncio.Protocol):
         self._framing = Framing(config)
         self._namespaces = self._framing.namespaces
         self.namespace = config.namespace
-        # True if requests are renamed, signed or written in binary form on their way: frames must
-        # then come from `frame` and cannot be made from a template (`SendFrames`).
-        self.is_framing = not self._framing.is_plain
         self._config = config
         self.max_frame_bytes = config.max_frame_bytes
         self._reading_of = reading_of

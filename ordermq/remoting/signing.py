@@ -41,14 +41,36 @@ class Credentials(Value):
         ext[SIGNATURE] = signature(ext, command.body, self.secret_key)
         command.ext = ext
 
-    def signed_around(self, ext: Mapping[str, str], name: str) -> tuple[bytes, bytes, bytes]:
-        """Return the key, and what is signed before and after the value of a field, of a request
-        without a body."""
+    def signed_around(self, ext: Mapping[str, str], *fields: str) -> tuple[bytes, bytes, bytes]:
+        """Return the key, and what is signed before and after the values of fields that follow each
+        other in their order, of a request without a body."""
         names = sorted(ext.keys() - {SIGNATURE})
-        at = names.index(name)
+        at = names.index(fields[0])
         before = "".join(ext[each] for each in names[:at])
-        after = "".join(ext[each] for each in names[at + 1 :])
+        after = "".join(ext[each] for each in names[at + len(fields) :])
         return self.secret_key.encode(), before.encode(), after.encode()
+
+    def signer_around(self, ext: Mapping[str, str], *fields: str) -> FieldSigner:
+        """Return the signer of requests that differ in these fields and in their body."""
+        return FieldSigner(*self.signed_around(ext, *fields))
+
+
+class FieldSigner:
+    """Signatures of requests that differ in some values and their body; any thread.
+
+    Args:
+        before, after: what is signed before and after the values.
+    """
+
+    def __init__(self, key: bytes, before: bytes, after: bytes) -> None:
+        self._begun = hmac.new(key, before, "sha1")
+        self._after = after
+
+    def signature(self, values: bytes, body: bytes) -> str:
+        """Return the signature with these values, without anything between them."""
+        mac = self._begun.copy()
+        mac.update(b"".join((values, self._after, body)))
+        return base64.b64encode(mac.digest()).decode()
 
 
 def signature(

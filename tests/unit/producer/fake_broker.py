@@ -110,8 +110,6 @@ class FakeBroker:
 
     # Its connections, and the one of each.
 
-    is_framing = False
-
     def writable_now(self, address: str) -> FakeBroker | None:
         return self if self.is_writable() else None
 

@@ -12,15 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.errors import ProtocolError
-from ordermq.remoting.codes import LanguageCode, RequestCode
+from ordermq.remoting.codes import LanguageCode
 from ordermq.remoting.command import (
     Command,
     Framer,
-    SendFrames,
     Serialization,
     encode,
 )
-from ordermq.remoting.headers import SendHeader
 
 JSON_REQUEST = Command(34, {}, b"{}", opaque=1)
 BINARY_REQUEST = Command(
@@ -233,37 +231,3 @@ def test_an_answer_repeats_the_opaque_and_carries_the_response_bit() -> None:
     answer = request.reply(22, remark="none")
     assert (answer.opaque, answer.is_response, answer.is_oneway) == (request.opaque, True, False)
     assert Command.request(14).opaque != request.opaque
-
-
-TEXTS = st.sampled_from(
-    ["*", "a || b", '"queueOffset":"7777777"', "%d%b", "Grüße", '"opaque":8888888']
-)
-
-
-@given(
-    name=TEXTS,
-    properties=TEXTS,
-    numbers=st.tuples(INT32, st.integers(0, 1 << 62), INT32),
-    opaque=st.integers(0, (1 << 31) - 1),
-    is_batch=st.booleans(),
-    unit_mode=st.sampled_from([None, True]),
-    body=st.binary(max_size=20),
-)
-def test_a_frame_of_a_send_is_the_encoded_request(
-    name: str,
-    properties: str,
-    numbers: tuple[int, int, int],
-    opaque: int,
-    is_batch: bool,
-    unit_mode: bool | None,
-    body: bytes,
-) -> None:
-    header = SendHeader(name, name, 3, broker_name=name, unit_mode=unit_mode)
-    frames = SendFrames(header)
-    header.sys_flag, header.born_timestamp_ms, header.flag = numbers
-    header.properties, code = properties, RequestCode.SEND_MESSAGE_V2
-    if is_batch:  # its messages have flags and properties of their own
-        header.flag, header.properties, header.batch = 0, "", True
-        code = RequestCode.SEND_BATCH_MESSAGE
-    whole = encode(Command(code, header.to_ext(), body, opaque=opaque))
-    assert frames.frame(header, opaque, body) == whole

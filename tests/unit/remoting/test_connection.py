@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 
 import pytest
 
@@ -485,25 +484,6 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
 def test_any_other_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         split_address(text)
-
-
-@pytest.mark.parametrize(
-    ("settings", "is_framing"),
-    [
-        ({}, False),
-        ({"namespace": "shop"}, True),
-        ({"namespace_v2": "tenant"}, True),
-        ({"access_key": "shop", "secret_key": "key"}, True),
-    ],
-)
-def test_requests_are_renamed_and_signed_where_the_settings_say_so(
-    settings: dict[str, Any], is_framing: bool
-) -> None:
-    async def work() -> None:
-        connection = Connection("x:1", ManualClock(), RemotingConfig(**settings), Owner())
-        assert connection.is_framing is is_framing
-
-    run(work())
 
 
 def test_headers_are_binary_where_the_settings_say_so_and_the_code_fits() -> None:

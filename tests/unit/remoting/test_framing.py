@@ -12,8 +12,8 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.remoting.codes import PullFlag, RequestCode
 from ordermq.remoting.command import Command, Framer, encode
-from ordermq.remoting.framing import Framing, PullFrames
-from ordermq.remoting.headers import PullHeader
+from ordermq.remoting.framing import Framing, PullFrames, SendFrames
+from ordermq.remoting.headers import PullHeader, SendHeader
 from ordermq.remoting.signing import refusal_reason
 
 TEXTS = st.sampled_from(
@@ -25,6 +25,8 @@ TEXTS = st.sampled_from(
         "Grüße",
         '"opaque":8888888',
         '"Signature":""',
+        '"f":"7777771"',
+        '"i":"7777774"',
     ]
 )
 SETTINGS = st.fixed_dictionaries(
@@ -75,6 +77,63 @@ def test_the_frame_of_a_pull_is_the_encoded_request(
         assert refusal_reason(read, {account[0]: account[1]}) is None
     if framing.is_plain:
         assert frame == encode(Command(RequestCode.PULL_MESSAGE, ext, opaque=opaque))
+
+
+@given(
+    name=TEXTS,
+    properties=TEXTS,
+    settings=SETTINGS,
+    account=ACCOUNTS,
+    numbers=st.tuples(
+        st.integers(-(1 << 31), (1 << 31) - 1), OFFSETS, st.integers(-(1 << 31), (1 << 31) - 1)
+    ),
+    opaque=OPAQUES,
+    is_batch=st.booleans(),
+    unit_mode=st.sampled_from([None, True]),
+    body=st.binary(max_size=20),
+)
+def test_the_frame_of_a_send_is_the_encoded_request(
+    name: str,
+    properties: str,
+    settings: dict[str, Any],
+    account: tuple[str, str, str] | None,
+    numbers: tuple[int, int, int],
+    opaque: int,
+    is_batch: bool,
+    unit_mode: bool | None,
+    body: bytes,
+) -> None:
+    framing = Framing(config_of(settings, account))
+    header = SendHeader(name, name, 3, broker_name=name, unit_mode=unit_mode)
+    frames = SendFrames(header, framing)
+    header.sys_flag, header.born_timestamp_ms, header.flag = numbers
+    header.properties, code = properties, RequestCode.SEND_MESSAGE_V2
+    if is_batch:  # its messages have flags and properties of their own
+        header.flag, header.properties, header.batch = 0, "", True
+        code = RequestCode.SEND_BATCH_MESSAGE
+    frame = frames.frame(header, opaque, body)
+    assert frame == framing.frame(Command(code, header.to_ext(), body, opaque=opaque))
+    if account is not None:
+        [read] = Framer().feed(frame)
+        assert refusal_reason(read, {account[0]: account[1]}) is None
+    if framing.is_plain:
+        assert frame == encode(Command(code, header.to_ext(), body, opaque=opaque))
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_templates"),
+    [
+        ({}, True),
+        ({"namespace_v2": "tenant"}, True),
+        ({"access_key": "shop", "secret_key": "a secret of this test"}, True),
+        ({"namespace": "shop"}, False),
+        ({"serialize_type": "rocketmq"}, False),
+    ],
+)
+def test_sends_are_encoded_in_full_where_more_than_a_few_values_differ(
+    settings: dict[str, Any], has_templates: bool
+) -> None:
+    assert Framing(RemotingConfig(**settings)).has_send_templates is has_templates
 
 
 @pytest.mark.parametrize(
