@@ -1,6 +1,7 @@
 # What ext/wire/proxy_message.h declares.
 cdef extern from "proxy_message.h" nogil:
     ctypedef struct omq_proxy_message:
+        omq.omq_text data
         omq.omq_text message_id
         omq.omq_text receipt_handle
         omq.omq_text body
@@ -16,6 +17,7 @@ cdef extern from "proxy_message.h" nogil:
         const uint8_t *data, size_t size, omq_proxy_message *message
     )
     size_t omq_proxy_properties(const omq_proxy_message *message, uint8_t *text)
+    omq.bool omq_proxy_all_well(const uint8_t *data, size_t size)
 
 
 cdef enum:
@@ -32,6 +34,8 @@ def read_proxy_message(bytes data not None, str topic not None):
     )
     if problem != NULL:
         raise _status.malformed_proxy_message(problem.decode())
+    if message.data.bytes == NULL:
+        return None
     if room > sizeof(small):
         text = <uint8_t *>allocate(room, 1)
     try:
@@ -43,6 +47,10 @@ def read_proxy_message(bytes data not None, str topic not None):
         message.queue_id, message.queue_offset, decoded(&message.message_id),
         decoded(&message.receipt_handle), record,
     )
+
+
+def all_acknowledged(bytes data not None):
+    return omq_proxy_all_well(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
 cdef bytes proxy_record(const omq_proxy_message *message, uint8_t *text, str topic):

@@ -11,7 +11,8 @@ enum {
     VALUE_END = 2,
     ZIPPED = 2                                       /* of the enumeration Encoding */
 };
-/* Fields of a Message, of an entry of its map, and of a Timestamp. */
+/* Fields of answers, of a Message, of an entry of its map, and of a Timestamp. */
+enum { STATUS = 1, MESSAGE = 2, ENTRY = 2, ENTRY_STATUS = 3, CODE = 1, OK = 20000 };
 enum { USER_PROPERTY = 2, SYSTEM = 3, BODY = 4, NAME = 1, VALUE = 2, SECONDS = 1, NANOS = 2 };
 enum {
     TAG = 1, KEY = 2, MESSAGE_ID = 3, BODY_ENCODING = 5, BORN = 7, STORED = 9, DELIVER = 11,
@@ -214,9 +215,7 @@ static const char *read_system(omq_proxy_message *message) {
     return message->queue_offset < 0 ? "it has no offset" : NULL;
 }
 
-const char *omq_proxy_message_read(const uint8_t *data, size_t size, omq_proxy_message *message) {
-    memset(message, 0, sizeof *message);
-    message->data = (omq_text){data, size};
+static const char *read_message(omq_proxy_message *message) {
     for (cursor parts = over(message->data); parts.at < parts.end;) {
         field part;
         omq_text name;
@@ -239,6 +238,68 @@ const char *omq_proxy_message_read(const uint8_t *data, size_t size, omq_proxy_m
         }
     }
     return message->system.bytes == NULL ? "it has no offset" : read_system(message);
+}
+
+const char *omq_proxy_message_read(const uint8_t *data, size_t size, omq_proxy_message *message) {
+    memset(message, 0, sizeof *message);
+    for (cursor parts = over((omq_text){data, size}); parts.at < parts.end;) {
+        field part;
+        if (!take(&parts, &part) || (part.number == MESSAGE && part.kind == VARINT)) {
+            return malformed;
+        }
+        if (part.number == MESSAGE && part.kind == BYTES) {
+            message->data = part.bytes;
+        }
+    }
+    return message->data.bytes == NULL ? NULL : read_message(message);
+}
+
+/* Return whether a status says that all is well. */
+static bool is_well(omq_text status) {
+    uint64_t code = 0;
+    for (cursor parts = over(status); parts.at < parts.end;) {
+        field part;
+        if (!take(&parts, &part)) {
+            return false;
+        }
+        if (part.number == CODE) {
+            code = part.kind == VARINT ? part.value : 0;
+        }
+    }
+    return code == OK;
+}
+
+/* Return whether a status is the field `number`, and all such fields say that all is well. */
+static bool has_well(omq_text text, uint64_t number) {
+    bool found = false;
+    for (cursor parts = over(text); parts.at < parts.end;) {
+        field part;
+        if (!take(&parts, &part)) {
+            return false;
+        }
+        if (part.number == number) {
+            if (part.kind != BYTES || !is_well(part.bytes)) {
+                return false;
+            }
+            found = true;
+        }
+    }
+    return found;
+}
+
+bool omq_proxy_all_well(const uint8_t *data, size_t size) {
+    omq_text whole = {data, size};
+    if (!has_well(whole, STATUS)) {
+        return false;
+    }
+    for (cursor parts = over(whole); parts.at < parts.end;) {
+        field part;
+        (void)take(&parts, &part); /* has_well took it, so it can be taken */
+        if (part.number == ENTRY && (part.kind != BYTES || !has_well(part.bytes, ENTRY_STATUS))) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static uint8_t *put(uint8_t *at, omq_text text) {

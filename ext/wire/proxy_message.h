@@ -1,5 +1,6 @@
-/* A message as RocketMQ's proxy sends it over gRPC (docs/internals/protocol.md#grpc): read, and
- * written again as a stored record's parts. Pure, any thread; no byte is trusted. */
+/* Answers of RocketMQ's proxy over gRPC (docs/internals/protocol.md#grpc) that have a part per
+ * message: messages, which are written again as a stored record's parts, and what became of
+ * acknowledgements. Pure, any thread; no byte is trusted. */
 #ifndef OMQ_PROXY_MESSAGE_H
 #define OMQ_PROXY_MESSAGE_H
 
@@ -16,7 +17,7 @@ typedef struct {
     int32_t reconsume_times;
     bool is_zipped;
     /* For omq_proxy_properties. */
-    omq_text data;
+    omq_text data;           /* bytes NULL: the part has no message, and nothing else is set */
     omq_text system;
     omq_text tag;
     omq_text message_group;
@@ -28,13 +29,18 @@ typedef struct {
 /* More bytes that properties may have than the data that they are read from. */
 enum { OMQ_PROXY_PROPERTIES_MORE = 128 };
 
-/* Read a message, and check all of it that is used. Returns NULL, or what is wrong with it (static
- * text). O(size). */
+/* Read the message in a part of the answer to a receive, and check all of it that is used. Returns
+ * NULL, or what is wrong with it (static text). O(size). */
 const char *omq_proxy_message_read(const uint8_t *data, size_t size, omq_proxy_message *message);
 
 /* Write the properties of a message that was read, in text form, and return their size: those of
  * the user, then RocketMQ's own, so that of a name that occurs twice RocketMQ's counts. `text` has
  * room for OMQ_PROXY_PROPERTIES_MORE more bytes than the data. O(size). */
 size_t omq_proxy_properties(const omq_proxy_message *message, uint8_t *text);
+
+/* Return whether the answer to an acknowledgement has a status for each of its entries and one for
+ * all, and each says that all is well; false: something is not, or the answer is malformed.
+ * O(size). */
+bool omq_proxy_all_well(const uint8_t *data, size_t size);
 
 #endif

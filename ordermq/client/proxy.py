@@ -162,7 +162,13 @@ class ProxyConnections(Connections):
     async def ask(
         self, address: str, method: str, request: ProtoMessage, answer: type[_M], timeout_ms: int
     ) -> _M:
-        """Call a method and return its answer, whatever its status.
+        """Call a method and return its answer, whatever its status; raises as `ask_bytes`."""
+        return answer.from_bytes(await self.ask_bytes(address, method, request, timeout_ms))
+
+    async def ask_bytes(
+        self, address: str, method: str, request: ProtoMessage, timeout_ms: int
+    ) -> bytes:
+        """Call a method and return its answer as it came.
 
         Raises: as `get` and `GrpcConnection.unary`.
         """
@@ -172,7 +178,7 @@ class ProxyConnections(Connections):
         self.answered_ms[address] = self._clock.now_ms()
         if address in self.outages.ongoing:
             self.outages.answered(address)
-        return answer.from_bytes(data)
+        return data
 
     async def begin(self, address: str, method: str, timeout_ms: int | None) -> Call:
         """Begin a call whose answers are read one by one; raises as `get`."""

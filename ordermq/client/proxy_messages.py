@@ -20,6 +20,7 @@ from ordermq.grpc.messages import (
     Duration,
     Message,
     MessageType,
+    ReceiveMessageResponse,
     RecoverOrphanedTransaction,
     Resource,
     SendMessageRequest,
@@ -186,6 +187,9 @@ def half_message_request(recovery: RecoverOrphanedTransaction) -> tuple[Command,
         transaction_id=recovery.transaction_id,
         topic=topic,
     )
-    *_, body = core.read_proxy_message(message.to_bytes(), topic)
+    part = ReceiveMessageResponse(message=message.to_bytes()).to_bytes()
+    read = core.read_proxy_message(part, topic)
+    assert read is not None
+    *_, body = read
     request = Command.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body)
     return request, system.message_id

@@ -69,6 +69,7 @@ __all__ = [
     "TraceRecords",
     "TracedListener",
     "UniqueIds",
+    "all_acknowledged",
     "encode_batch",
     "encode_rows",
     "gathered",
@@ -137,6 +138,7 @@ take_batch: contract.TakeBatch = _core.take_batch
 gathered: contract.Gathered = _core.gathered
 receipts_of: contract.ReceiptsOf = _core.receipts_of
 read_header: contract.ReadHeader = _core.read_header
+all_acknowledged: contract.AllAcknowledged = _core.all_acknowledged
 read_proxy_message: contract.ReadProxyMessage = _core.read_proxy_message
 FrameTemplate: type[contract.FrameTemplate] = _core.FrameTemplate
 RequestTemplate: type[contract.RequestTemplate] = _core.RequestTemplate

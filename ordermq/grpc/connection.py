@@ -348,7 +348,8 @@ class GrpcConnection(asyncio.Protocol):
     def on_stream_end(self, stream_id: int, error: str) -> None:
         self._left.set()
         if (call := self._calls.pop(stream_id, None)) is not None:
-            # With a status it has ended already.
+            if call.is_over:
+                return  # with a status
             why = error or "the server ended it without a status"
             call.end(ConnectionLost(f"{call.method}: {why}", address=self.address))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ordermq.grpc.protobuf import ProtoMessage, numbered
+from ordermq.grpc.protobuf import ProtoMessage, numbered, text_field
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
@@ -283,15 +283,15 @@ class ReceiveMessageResponse(ProtoMessage):
     delivery_timestamp: Timestamp | None = numbered(3, default=None)
 
 
-class AckMessageEntry(ProtoMessage):
-    message_id: str = numbered(1, default="")
-    receipt_handle: str = numbered(2, default="")
-
-
 class AckMessageRequest(ProtoMessage):
     group: Resource | None = numbered(1, default=None)
     topic: Resource | None = numbered(2, default=None)
-    entries: list[AckMessageEntry] = numbered(3, default_factory=list)
+    entries: list[bytes] = numbered(3, default_factory=list)  # of `acknowledged_entry`
+
+
+def acknowledged_entry(message_id: str, receipt_handle: str) -> bytes:
+    """Return an `AckMessageEntry` of the definition in bytes: there is one per message."""
+    return text_field(1, message_id) + text_field(2, receipt_handle)
 
 
 class AckMessageResultEntry(ProtoMessage):

@@ -129,6 +129,12 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+def text_field(number: int, text: str) -> bytes:
+    """Return a field with a text, as messages have it that are not empty."""
+    data = text.encode()
+    return b"%b%b%b" % (_varint(number << 3 | _BYTES), _varint(len(data)), data)
+
+
 def _write(message: ProtoMessage, out: bytearray) -> None:
     for each in _plan_of(type(message)).fields:
         value = getattr(message, each.name)

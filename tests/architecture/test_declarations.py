@@ -70,6 +70,7 @@ ENGINE = [
     "SendRun",
 ]
 FUNCTIONS = {  # function -> the protocol that it fulfils
+    "all_acknowledged": "AllAcknowledged",
     "encode_batch": "EncodeBatch",
     "encode_rows": "EncodeRows",
     "gathered": "Gathered",
@@ -130,6 +131,7 @@ REQUEST_TEMPLATES: list[type[contract.RequestTemplate]] = [
     reference.RequestTemplate,
 ]
 RECEIPTS: list[contract.ReceiptsOf] = [reference.receipts_of]
+ACKNOWLEDGED: list[contract.AllAcknowledged] = [reference.all_acknowledged]
 PROXY_READERS: list[contract.ReadProxyMessage] = [reference.read_proxy_message]
 READERS: list[contract.ReadHeader] = [cffi_binding.read_header, reference.read_header]
 

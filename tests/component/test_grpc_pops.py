@@ -15,8 +15,11 @@ from ordermq.consumer.pop import grpc_pop
 from ordermq.consumer.pop.grpc_pop import GrpcPop
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
-from ordermq.errors import ConnectionLost
+from ordermq.errors import BrokerError, ConnectionLost, Fenced
 from ordermq.grpc.messages import (
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
     Broker,
     ChangeInvisibleDurationRequest,
     ChangeInvisibleDurationResponse,
@@ -55,6 +58,8 @@ class Proxy:
         is_losing: the answers of receives are lost.
         attempts: ids of the receives.
         given_back: offsets, as they were.
+        refused: a status for the last message of the next acknowledgement.
+        acknowledged: offsets, as they were.
     """
 
     def __init__(self, offsets: Sequence[int] = (0, 1)) -> None:
@@ -65,6 +70,8 @@ class Proxy:
         self.is_losing = False
         self.attempts: list[str] = []
         self.given_back: list[int] = []
+        self.refused: Status | None = None
+        self.acknowledged: list[int] = []
         self._leased_to = ""
 
     def __call__(self, asked: Asked) -> Said | None:
@@ -75,6 +82,8 @@ class Proxy:
             return self._route(request.endpoints)
         if method == "ReceiveMessage":
             return self._receive(ReceiveMessageRequest.from_bytes(asked.message))
+        if method == "AckMessage":
+            return self._acknowledge(AckMessageRequest.from_bytes(asked.message))
         assert method == "ChangeInvisibleDuration"
         return self._change(ChangeInvisibleDurationRequest.from_bytes(asked.message))
 
@@ -107,6 +116,19 @@ class Proxy:
         if status is OK:
             self.given_back.append(int(request.receipt_handle.split()[-2]))
         return Said((ChangeInvisibleDurationResponse(status=status).to_bytes(),))
+
+    def _acknowledge(self, request: AckMessageRequest) -> Said:
+        # An entry has the fields of a result, but the status.
+        entries = [AckMessageResultEntry.from_bytes(entry) for entry in request.entries]
+        for entry in entries:
+            entry.status = OK
+        if self.refused is not None:
+            entries[-1].status = self.refused
+        self.acknowledged += [
+            int(entry.receipt_handle.split()[-2]) for entry in entries if entry.status is OK
+        ]
+        status = OK if self.refused is None else Status(code=Code.MULTIPLE_RESULTS)
+        return Said((AckMessageResponse(status=status, entries=entries).to_bytes(),))
 
 
 def message_at(offset: int) -> Message:
@@ -257,3 +279,35 @@ def test_what_a_lost_answer_brought_is_given_back_at_the_close() -> None:
         member.close()
     assert set(proxy.given_back) == {0, 1}
     assert proxy.attempts[0] == proxy.attempts[-1]
+
+
+def test_an_acknowledgement_names_each_message() -> None:
+    proxy = Proxy((3, 4, 5))
+    with member_at(proxy) as member:
+        batch = member.receive_some()
+        member.session.call(member.pop.acknowledge(batch, 5))
+        assert (proxy.acknowledged, batch.acknowledged) == ([3, 4], 5)
+        member.session.call(member.pop.acknowledge(batch, 6))
+    assert proxy.acknowledged == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (Status(code=Code.INVALID_RECEIPT_HANDLE), Fenced),
+        (Status(code=Code.TOO_MANY_REQUESTS), BrokerError),
+    ],
+)
+def test_an_acknowledgement_that_was_taken_in_part_was_not_taken(
+    status: Status, kind: type[Exception]
+) -> None:
+    proxy = Proxy()
+    with member_at(proxy) as member:
+        batch = member.receive_some()
+        proxy.refused = status
+        with pytest.raises(kind):
+            member.session.call(member.pop.acknowledge(batch, batch.end))
+        assert not batch.is_acknowledged
+        proxy.refused = None
+        member.session.call(member.pop.acknowledge(batch, batch.end))
+        assert batch.is_acknowledged

@@ -450,7 +450,8 @@ def proto(data: bytes) -> None:
         read = kind.from_bytes(data[1:])
         assert kind.from_bytes(read.to_bytes()) == read
         if isinstance(read, messages.Message):
-            *_, record = core.read_proxy_message(data[1:], "TopicTest")
+            part = messages.ReceiveMessageResponse(message=data[1:]).to_bytes()
+            *_, record = core.read_proxy_message(part, "TopicTest") or (b"",)
     if record is not None:
         assert len(MessageBatch(QUEUE, record)) == 1
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 from ordermq import core
 from ordermq.client.proxy import ProxyApi, check, problem_of
@@ -27,7 +27,6 @@ from ordermq.consumer.pop.transport import with_origin
 from ordermq.core.contract import ProxyMessage
 from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RemotingError
 from ordermq.grpc.messages import (
-    AckMessageEntry,
     AckMessageRequest,
     AckMessageResponse,
     Broker,
@@ -42,7 +41,9 @@ from ordermq.grpc.messages import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
     StatusResponse,
+    acknowledged_entry,
 )
+from ordermq.grpc.protobuf import ProtoMessage
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
@@ -87,9 +88,7 @@ class GrpcPop:
         self._feeds: dict[tuple[str, str], _Feed] = {}
         self._is_ordered = is_ordered
         self._polls: dict[tuple[str, str], asyncio.Semaphore] = {}  # without order
-        # By queue and offset, for as long as somebody has the batch.
-        self._by_message: WeakValueDictionary[tuple[MessageQueue, int], GrpcBatch]
-        self._by_message = WeakValueDictionary()
+        self._batches: WeakSet[GrpcBatch] = WeakSet()  # for as long as somebody has them
         proxy.forward = self.forward
         proxy.needs_order = is_ordered
 
@@ -136,16 +135,16 @@ class GrpcPop:
             batch.acknowledged = max(batch.acknowledged, end)
 
     async def _acknowledge(self, batch: GrpcBatch, offsets: Sequence[int]) -> None:
-        entries = [
-            AckMessageEntry(message_id=message_id, receipt_handle=handle)
-            for message_id, handle in map(batch.receipts.__getitem__, offsets)
-        ]
+        entries = [acknowledged_entry(*batch.receipts[offset]) for offset in offsets]
         request = AckMessageRequest(
             group=self._proxy.resource(self._group),
             topic=self._proxy.resource(batch.topic),
             entries=entries,
         )
-        answer = await self._ask(batch.queue, "AckMessage", request, AckMessageResponse)
+        data = await self._ask(batch.queue, "AckMessage", request)
+        if core.all_acknowledged(data):
+            return
+        answer = AckMessageResponse.from_bytes(data)
         failure = "the proxy did not take the acknowledgement"
         if not answer.entries:
             self._check(answer.status, failure, batch)
@@ -176,7 +175,8 @@ class GrpcPop:
         Raises: RemotingError: it is not known whether it was. Fenced: the batch is over.
         """
         queue, offset = message.message_queue, message.queue_offset
-        batch = self._by_message.get((queue, offset))
+        having = [each for each in self._batches if each.queue == queue and offset in each.receipts]
+        batch = max(having, key=lambda each: each.asked_ms, default=None)  # the last to have it
         if batch is None:
             raise BrokerError(
                 "the batch of a message for the dead letters is over; it is delivered again",
@@ -195,9 +195,8 @@ class GrpcPop:
                 delivery_attempt=attempts,
                 max_delivery_attempts=max(attempts - 1, 1),
             )
-            answer = await self._ask(
-                queue, "ForwardMessageToDeadLetterQueue", request, StatusResponse
-            )
+            data = await self._ask(queue, "ForwardMessageToDeadLetterQueue", request)
+            answer = StatusResponse.from_bytes(data)
             self._check(answer.status, "the proxy did not store the dead letter", batch)
 
     async def close(self) -> None:
@@ -235,32 +234,33 @@ class GrpcPop:
         asked_ms = clock.now_ms()
         address = self._client.routes.master_of(broker_name)
         call = await self._proxy.proxies.begin(address, "ReceiveMessage", timeout_ms)
-        messages: list[bytes] = []
+        messages: list[ProxyMessage] = []
         try:
             call.send(request.to_bytes(), is_last=True)
             async with asyncio.timeout(timeout_ms / 1_000 + 1.0):
                 while (data := await call.receive()) is not None:
-                    part = ReceiveMessageResponse.from_bytes(data)
-                    if part.message is not None:
-                        messages.append(part.message)
-                    elif part.status is not None and part.status.code not in _NO_MESSAGE:
-                        check(part.status, "the proxy refused the pop", topic=topic)
+                    message = core.read_proxy_message(data, topic)
+                    if message is not None:
+                        messages.append(message)
+                        continue
+                    status = ReceiveMessageResponse.from_bytes(data).status
+                    if status is not None and status.code not in _NO_MESSAGE:
+                        check(status, "the proxy refused the pop", topic=topic)
         finally:
             call.cancel()
         return self._batches_of(topic, broker_name, messages, asked_ms)
 
     def _batches_of(
-        self, topic: str, broker_name: str, messages: Sequence[bytes], asked_ms: int
+        self, topic: str, broker_name: str, messages: Sequence[ProxyMessage], asked_ms: int
     ) -> list[GrpcBatch]:
         by_queue: dict[tuple[str, int], dict[int, ProxyMessage]] = {}
-        for data in messages:
-            read = core.read_proxy_message(data, topic)
-            queue_id, offset, _, handle, _ = read
+        for message in messages:
+            queue_id, offset, _, handle, _ = message
             if not handle:
                 raise ProtocolError("the proxy sent a message without a receipt", topic=topic)
             kind = NORMAL if self._is_ordered else _kind_of(handle)
             place = real_topic(topic, self._group, kind), queue_id
-            by_queue.setdefault(place, {})[offset] = read
+            by_queue.setdefault(place, {})[offset] = message
         batches = []
         for (source, queue_id), by_offset in by_queue.items():
             offsets = sorted(by_offset)
@@ -283,7 +283,7 @@ class GrpcPop:
                 asked_ms,
                 receipts=receipts,
             )
-            self._by_message.update(dict.fromkeys(((batch.queue, at) for at in offsets), batch))
+            self._batches.add(batch)
             batches.append(batch)
         return batches
 
@@ -298,13 +298,8 @@ class GrpcPop:
             invisible_duration=Duration.of_ms(invisible_ms),
             message_id=message_id,
         )
-        answer = await self._ask(
-            batch.queue,
-            "ChangeInvisibleDuration",
-            request,
-            ChangeInvisibleDurationResponse,
-            timeout_ms,
-        )
+        data = await self._ask(batch.queue, "ChangeInvisibleDuration", request, timeout_ms)
+        answer = ChangeInvisibleDurationResponse.from_bytes(data)
         self._check(answer.status, "the proxy did not change the lease", batch)
         if answer.receipt_handle:
             batch.receipts[offset] = message_id, answer.receipt_handle
@@ -313,18 +308,19 @@ class GrpcPop:
         self,
         queue: MessageQueue,
         method: str,
-        request: Any,
-        answer: type[Any],
+        request: ProtoMessage,
         timeout_ms: int | None = None,
-    ) -> Any:
+    ) -> bytes:
         address = self._client.routes.master_of(queue.broker_name)
         timeout_ms = timeout_ms or self._client.config.offset_timeout_ms
-        return await self._proxy.proxies.ask(address, method, request, answer, timeout_ms)
+        return await self._proxy.proxies.ask_bytes(address, method, request, timeout_ms)
 
     def _check(self, status: Any, failure: str, batch: GrpcBatch) -> None:
+        if status is None or status.code == Code.OK:
+            return
         queue = batch.queue
         place = {"topic": queue.topic, "broker": queue.broker_name, "group": self._group}
-        if status is not None and status.code == Code.INVALID_RECEIPT_HANDLE:
+        if status.code == Code.INVALID_RECEIPT_HANDLE:
             raise Fenced(
                 f"{failure}: the lease is over, {status.message}",
                 **place,

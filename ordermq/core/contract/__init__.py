@@ -78,6 +78,7 @@ from ordermq.core.contract.process_queue import (
     Segment,
 )
 from ordermq.core.contract.proxy_message import (
+    AllAcknowledged,
     ProxyMessage,
     ReadProxyMessage,
 )
@@ -100,6 +101,7 @@ from ordermq.core.contract.trace_records import (
 )
 
 __all__ = [
+    "AllAcknowledged",
     "AnswerBlock",
     "AnswerQueue",
     "AssignedQueue",

@@ -1,4 +1,4 @@
-"""Messages as RocketMQ's proxy sends them over gRPC."""
+"""Answers of RocketMQ's proxy over gRPC that have a part per message."""
 
 from __future__ import annotations
 
@@ -11,14 +11,28 @@ ProxyMessage: TypeAlias = "tuple[int, int, str, str, bytes]"
 class ReadProxyMessage(Protocol):
     """Type of `ordermq.core.read_proxy_message`."""
 
-    def __call__(self, data: bytes, topic: str) -> ProxyMessage:
-        """Read a message in the encoding of protocol buffers, and write it as the stored record
-        that brokers would send (docs/internals/protocol.md#grpc).
+    def __call__(self, data: bytes, topic: str) -> ProxyMessage | None:
+        """Read a part of the answer to a receive, and write its message as the stored record that
+        brokers would send (docs/internals/protocol.md#grpc).
 
         Pure, any thread. O(size). Its hosts are zeros: the proxy tells addresses as texts.
 
         Args:
-            data: a `Message` of the definition.
+            data: a `ReceiveMessageResponse` of the definition.
             topic: its name, as this client uses it, at most 32767 bytes of UTF-8.
+        Returns: None if the part has no message.
         Raises: ProtocolError: it is malformed, has no offset, or no record can hold it.
+        """
+
+
+class AllAcknowledged(Protocol):
+    """Type of `ordermq.core.all_acknowledged`."""
+
+    def __call__(self, data: bytes) -> bool:
+        """Return whether an acknowledgement was taken as a whole: the status of all, which must be
+        there, and that of each entry are OK.
+
+        Pure, any thread. O(size).
+
+        Args: data: an `AckMessageResponse` of the definition; False for a malformed one.
         """

@@ -31,7 +31,7 @@ from ordermq.core.reference.pending_message import (
 )
 from ordermq.core.reference.poll_line import PolledRun, PollLine
 from ordermq.core.reference.process_queue import ProcessQueue
-from ordermq.core.reference.proxy_message import read_proxy_message
+from ordermq.core.reference.proxy_message import all_acknowledged, read_proxy_message
 from ordermq.core.reference.request_template import RequestTemplate
 from ordermq.core.reference.trace_records import TracedListener, TraceRecords
 
@@ -64,6 +64,7 @@ __all__ = [
     "TraceRecords",
     "TracedListener",
     "UniqueIds",
+    "all_acknowledged",
     "encode_batch",
     "encode_rows",
     "gathered",

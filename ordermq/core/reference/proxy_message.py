@@ -1,4 +1,4 @@
-"""The reader of a proxy's messages, field by field."""
+"""The reader of a proxy's answers, field by field."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from ordermq.core import status
 from ordermq.core.compression import ZLIB
 from ordermq.core.contract import ProxyMessage
 from ordermq.core.reference.message_writer import RecordWriter
+from ordermq.errors import ProtocolError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # how a field is written
 _FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
-_USER_PROPERTY, _SYSTEM, _BODY = 2, 3, 4  # of a Message
+# Fields of answers, and of a Message.
+_STATUS, _MESSAGE, _ENTRY, _ENTRY_STATUS, _CODE, _OK = 1, 2, 2, 3, 1, 20_000
+_USER_PROPERTY, _SYSTEM, _BODY = 2, 3, 4
 _TEXTS: Final = {  # fields of SystemProperties
     1: "tag", 2: "key", 3: "message_id", 12: "receipt_handle", 17: "group", 18: "trace",
 }  # fmt: skip
@@ -30,8 +33,46 @@ _ZIPPED: Final = 2  # of the enumeration Encoding
 _NO_HOST: Final = bytes(8)
 
 
-def read_proxy_message(data: bytes, topic: str) -> ProxyMessage:
+def read_proxy_message(data: bytes, topic: str) -> ProxyMessage | None:
     """See contract.ReadProxyMessage."""
+    found = None
+    for number, wire_type, value in _fields(data):
+        if number == _MESSAGE and wire_type not in _FIXED_SIZES:
+            _need(wire_type == _BYTES)
+            found = value
+    return None if found is None else _message(found, topic)
+
+
+def all_acknowledged(data: bytes) -> bool:
+    """See contract.AllAcknowledged."""
+    try:
+        return _has_well(data, _STATUS) and all(
+            wire_type == _BYTES and _has_well(value, _ENTRY_STATUS)
+            for number, wire_type, value in _fields(data)
+            if number == _ENTRY
+        )
+    except ProtocolError:
+        return False
+
+
+def _has_well(data: bytes, wanted: int) -> bool:
+    """Return whether a status is the field `wanted`, and all such fields say that all is well."""
+    found = [(wire_type, value) for number, wire_type, value in _fields(data) if number == wanted]
+    return bool(found) and all(
+        wire_type == _BYTES and _code(value) == _OK for wire_type, value in found
+    )
+
+
+def _code(status: bytes) -> int:
+    codes = [
+        value if wire_type == _VARINT else 0
+        for number, wire_type, value in _fields(status)
+        if number == _CODE
+    ]
+    return codes[-1] if codes else 0
+
+
+def _message(data: bytes, topic: str) -> ProxyMessage:
     users, system, body = [], None, b""
     for number, wire_type, value in _fields(data):
         if number not in (_USER_PROPERTY, _SYSTEM, _BODY) or wire_type in _FIXED_SIZES:

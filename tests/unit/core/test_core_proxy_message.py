@@ -9,13 +9,27 @@ from hypothesis import strategies as st
 from ordermq.core import _cython, reference
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ProtocolError
-from ordermq.grpc.messages import BodyEncoding, Message, SystemProperties, Timestamp
+from ordermq.grpc.messages import (
+    AckMessageResponse,
+    AckMessageResultEntry,
+    BodyEncoding,
+    Message,
+    ReceiveMessageResponse,
+    Status,
+    SystemProperties,
+    Timestamp,
+)
 from ordermq.model import properties as props
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 LONGEST = 32_767  # bytes of properties
+
+
+def part_of(data):
+    """Return a part of an answer with this message."""
+    return ReceiveMessageResponse(message=data).to_bytes()
 
 
 def message(*, users=None, body=b"body", **system):
@@ -36,7 +50,7 @@ def test_a_message_becomes_the_record_of_a_broker(core):
         receipt_handle="handle", delivery_attempt=3, born_timestamp=Timestamp.of_ms(5_001),
         store_timestamp=Timestamp.of_ms(6_002), trace_context="trace",
     )  # fmt: skip
-    *place, record = core.read_proxy_message(data, "orders")
+    *place, record = core.read_proxy_message(part_of(data), "orders")
     assert place == [3, 41, "id", "handle"]
     [view] = MessageBatch(QUEUE, record, (), "", True, (3, 41, 42))
     assert (bytes(view.body), view.tags, view.keys) == (b"body", "t", ["a", "b"])
@@ -48,36 +62,40 @@ def test_a_message_becomes_the_record_of_a_broker(core):
 
 def test_what_is_absent_or_empty_is_no_property(core):
     data = message(users={"": "x", "y": ""}, tag="", keys=[""], message_id="")
-    *place, record = core.read_proxy_message(data, "orders")
+    *place, record = core.read_proxy_message(part_of(data), "orders")
     assert place == [3, 41, "", ""]
     assert properties_of(record) == {}
 
 
 def test_of_a_name_that_occurs_twice_rocketmqs_own_counts(core):
     data = message(users={props.UNIQ_KEY: "theirs", props.TAGS: "theirs"}, message_id="id", tag="t")
-    *_, record = core.read_proxy_message(data, "orders")
+    *_, record = core.read_proxy_message(part_of(data), "orders")
     assert properties_of(record) == {props.UNIQ_KEY: "id", props.TAGS: "t"}
 
 
 @pytest.mark.parametrize("ms", [0, 1_767_225_609_123])
 def test_a_timed_message_has_its_time(core, ms):
     data = message(delivery_timestamp=Timestamp.of_ms(ms))
-    *_, record = core.read_proxy_message(data, "orders")
+    *_, record = core.read_proxy_message(part_of(data), "orders")
     assert properties_of(record) == {props.TIMER_DELIVER_MS: str(ms)}
 
 
 def test_a_compressed_body_is_said_to_be_so(core):
     for encoding, flag in ((BodyEncoding.IDENTITY, 0), (BodyEncoding.GZIP, 0x301)):
-        *_, record = core.read_proxy_message(message(body_encoding=encoding), "orders")
+        *_, record = core.read_proxy_message(part_of(message(body_encoding=encoding)), "orders")
         assert struct.unpack_from(">i", record, 36) == (flag,)
 
 
 def test_the_longest_properties_are_taken_and_longer_ones_refused(core):
     rest = len("name\x01\x02")
-    *_, record = core.read_proxy_message(message(users={"name": "x" * (LONGEST - rest)}), "orders")
+    *_, record = core.read_proxy_message(
+        part_of(message(users={"name": "x" * (LONGEST - rest)})), "orders"
+    )
     assert len(properties_of(record)["name"]) == LONGEST - rest
     with pytest.raises(ProtocolError, match="too long"):
-        core.read_proxy_message(message(users={"name": "x" * (LONGEST - rest + 1)}), "orders")
+        core.read_proxy_message(
+            part_of(message(users={"name": "x" * (LONGEST - rest + 1)})), "orders"
+        )
 
 
 @pytest.mark.parametrize(
@@ -104,17 +122,17 @@ def test_the_longest_properties_are_taken_and_longer_ones_refused(core):
 )
 def test_a_message_that_cannot_be_read_is_refused_with_the_reason(core, data, why):
     if why.startswith("no fault"):
-        core.read_proxy_message(data, "orders")
+        core.read_proxy_message(part_of(data), "orders")
         return
     with pytest.raises(ProtocolError, match=f"message of the proxy cannot be read: .*{why}"):
-        core.read_proxy_message(data, "orders")
+        core.read_proxy_message(part_of(data), "orders")
 
 
 def test_fields_that_nobody_knows_are_skipped(core):
     unknown = b"\xa0\x06\x01" + b"\xa1\x06" + bytes(8) + b"\xa5\x06" + bytes(4) + b"\xa2\x06\x01x"
-    assert core.read_proxy_message(unknown + message(), "orders") == core.read_proxy_message(
-        message(), "orders"
-    )
+    plain = core.read_proxy_message(part_of(message()), "orders")
+    assert core.read_proxy_message(part_of(unknown + message()), "orders") == plain
+    assert core.read_proxy_message(unknown + part_of(message()), "orders") == plain
 
 
 TEXTS = st.text(max_size=5) | st.text("\x01\x02a", max_size=3)
@@ -158,7 +176,7 @@ def same(data, topic="orders"):
 
 @given(MESSAGES, st.sampled_from(["orders", "t" * 200]))
 def test_cores_agree_about_messages(one, topic):
-    same(one.to_bytes(), topic)
+    same(part_of(one.to_bytes()), topic)
 
 
 @given(MESSAGES, st.data())
@@ -168,7 +186,7 @@ def test_cores_agree_about_damaged_messages(one, data):
         at = data.draw(st.integers(0, len(changed)))
         cut = data.draw(st.integers(0, 3))
         changed[at : at + cut] = data.draw(st.binary(max_size=3))
-    found = same(bytes(changed))
+    found = same(part_of(bytes(changed)))
     if found is not ProtocolError:
         assert len(MessageBatch(QUEUE, found[-1])) == 1
 
@@ -176,4 +194,58 @@ def test_cores_agree_about_damaged_messages(one, data):
 @given(st.binary(max_size=200))
 def test_cores_agree_about_any_bytes(data):
     same(data)
-    same(b"\x1a" + bytes((len(data) % 128,)) + data)
+    same(part_of(data))
+    same(part_of(b"\x1a" + bytes((len(data) % 128,)) + data))
+
+
+def test_a_part_without_a_message_has_none(core):
+    assert core.read_proxy_message(b"", "orders") is None
+    assert core.read_proxy_message(ReceiveMessageResponse(status=OK).to_bytes(), "orders") is None
+
+
+@pytest.mark.parametrize("data", [b"\x10\x01", b"\x12\x05", b"\x0b"])
+def test_a_part_that_is_malformed_is_refused(core, data):
+    with pytest.raises(ProtocolError, match="malformed"):
+        core.read_proxy_message(data, "orders")
+
+
+OK = Status(code=20_000, message="OK")
+FENCED = Status(code=40_013)
+
+
+def answer(*statuses, whole=OK):
+    entries = [AckMessageResultEntry(message_id="id", status=each) for each in statuses]
+    return AckMessageResponse(status=whole, entries=entries).to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (answer(OK, OK), True),
+        (answer(), True),
+        (answer(OK, FENCED), False),
+        (answer(OK, None), False),
+        (answer(OK, whole=FENCED), False),
+        (answer(OK, whole=None), False),
+        (answer(OK, whole=Status()), False),
+        (answer(OK)[:-1], False),
+        (answer(OK) + b"\x10\x01", False),  # an entry as a number
+        (answer(OK) + b"\x08\x01", False),  # a status as a number
+        (b"", False),
+    ],
+)
+def test_an_acknowledgement_was_taken_if_every_status_says_so(core, data, expected):
+    assert core.all_acknowledged(data) is expected
+
+
+STATUSES = st.none() | st.sampled_from([OK, FENCED, Status()])
+ANSWERS = st.builds(lambda whole, each: answer(*each, whole=whole), STATUSES, st.lists(STATUSES))
+
+
+@given(ANSWERS | st.binary(max_size=60), st.data())
+def test_cores_agree_about_acknowledgements(data, draw):
+    changed = bytearray(data)
+    at = draw.draw(st.integers(0, len(changed)))
+    changed[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
+    for each in (data, bytes(changed)):
+        assert reference.all_acknowledged(each) == _cython.all_acknowledged(each)
