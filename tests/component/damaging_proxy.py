@@ -59,7 +59,11 @@ class DamagingProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = self._target.split(":")
-        broker_reader, broker_writer = await asyncio.open_connection(host, int(port))
+        try:
+            broker_reader, broker_writer = await asyncio.open_connection(host, int(port))
+        except OSError:  # it has ended
+            writer.close()
+            return
         for task in (self._pass(reader, broker_writer), self._pass_back(broker_reader, writer)):
             self._tasks.add(asyncio.ensure_future(task))
 

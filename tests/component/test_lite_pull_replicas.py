@@ -1,15 +1,14 @@
 """A lite pull consumer of a master and a slave: two embedded brokers that hold the same messages.
 
-The embedded broker has no slaves of its own, so the route and the master's hint are put in here;
+The embedded broker has no slaves of its own, so the route and the hints of both are put in here;
 tests/interop/test_replicas.py does it on RocketMQ's.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,24 +18,28 @@ from ordermq import LitePullConsumer, MessageQueue
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.config import BrokerConfig
-from ordermq.consumer.fetch.fetcher import PullLoop
 from ordermq.remoting.bodies import BrokerData, TopicRoute
 from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import DEADLINE_S, eventually
+from tests.component.damaging_proxy import DamagingProxy
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
+MASTER, SLAVE = 0, 1
 PATIENCE = {"route_interval_ms": 200, "pull_delay_on_error_ms": 50, "request_timeout_ms": 2_000}
 
 
 class Replicas:
-    """A master, its slave, what both answer whom to ask next, and who was asked."""
+    """A master, its slave, and what both answer whom to ask next."""
 
     def __init__(self, master: EmbeddedBroker, slave: EmbeddedBroker) -> None:
         self.brokers = [master, slave]
-        self.addresses = {0: master.address, 1: slave.address}
-        self.suggested = 1
-        self.pulls: Counter[str] = Counter()
+        self.proxies = [DamagingProxy(broker.address, self._suggest) for broker in self.brokers]
+        self.suggested = SLAVE
+
+    def _suggest(self, command: Command) -> None:
+        if "suggestWhichBrokerId" in command.ext:
+            command.ext["suggestWhichBrokerId"] = str(self.suggested)
 
     def send(self, *numbers: range) -> None:
         """To the queues in turn: the first numbers to the master, the second to the slave."""
@@ -56,28 +59,20 @@ def replicas(
     with EmbeddedBroker(tmp_path / "slave.db", config=broker_config) as slave:
         found = Replicas(broker, slave)
         found.send(range(400), range(400))
-        plain_route, plain_pull = NameServerApi.topic_route, PullLoop._pull
-        plain_answered = PullLoop.answered
+        plain_route = NameServerApi.topic_route
 
         async def topic_route(self: NameServerApi, topic: str) -> TopicRoute | None:
             route = await plain_route(self, topic)
             if route is None:
                 return None
-            return replace(route, brokers=(BrokerData("b", found.addresses, "c"),))
-
-        def pull(self: PullLoop) -> None:
-            found.pulls[self._connection.address] += 1
-            plain_pull(self)
-
-        def answered(self: PullLoop, command: Command) -> None:
-            if "suggestWhichBrokerId" in command.ext:
-                command.ext["suggestWhichBrokerId"] = str(found.suggested)
-            plain_answered(self, command)
+            addresses = {number: proxy.address for number, proxy in enumerate(found.proxies)}
+            return replace(route, brokers=(BrokerData("b", addresses, "c"),))
 
         monkeypatch.setattr(NameServerApi, "topic_route", topic_route)
-        monkeypatch.setattr(PullLoop, "_pull", pull)
-        monkeypatch.setattr(PullLoop, "answered", answered)
-        yield found
+        with ExitStack() as stack:
+            for proxy in found.proxies:
+                stack.enter_context(proxy)
+            yield found
 
 
 @pytest.fixture
@@ -105,29 +100,35 @@ def polled(consumer: LitePullConsumer, count: int) -> list[int]:
     return sorted(got)
 
 
+def pulls(consumer: LitePullConsumer) -> tuple[int, int]:
+    """The numbers of pulls from the master, and from the slave."""
+    from_slave = consumer.statistics["pulls_from_slaves"]
+    return consumer.statistics["pulls"] - from_slave, from_slave
+
+
 def test_pulls_follow_the_hint_to_the_slave_and_back_and_commits_do_not(
     replicas: Replicas, consumer: LitePullConsumer
 ) -> None:
-    master, slave = replicas.addresses.values()
     assert polled(consumer, 400) == list(range(400))
-    assert replicas.pulls[master] == 4, "the first pull of each queue"
-    assert replicas.pulls[slave] >= 36
-    assert consumer.statistics["pulls_from_slaves"] >= 36
+    assert pulls(consumer) == (4, 36), "the master is asked first, once for each queue"
     consumer.commit()
     assert [consumer.committed(queue) for queue in QUEUES] == [100] * 4
-    with closing(WireClient(replicas.brokers[1].port)) as client:
+    with closing(WireClient(replicas.brokers[SLAVE].port)) as client:
         assert [client.committed("g", "orders", number) for number in range(4)] == [None] * 4
-    replicas.suggested = 0
+    replicas.suggested = MASTER
     replicas.send(range(400, 440), range(400, 404))  # a slave lags
     assert polled(consumer, 40) == list(range(400, 440))
-    assert replicas.pulls[master] >= 8
+    from_master, from_slave = pulls(consumer)
+    assert (from_master >= 8, from_slave) == (True, 40)
 
 
 def test_a_consumer_reads_on_from_the_master_when_its_slave_is_gone(
     replicas: Replicas, consumer: LitePullConsumer
 ) -> None:
     assert polled(consumer, 400) == list(range(400))
-    eventually(lambda: replicas.pulls[replicas.addresses[1]] >= 40, "the slave is asked")
-    replicas.brokers[1].close()
+    fetcher = consumer._live()._fetcher
+    eventually(lambda: all(map(fetcher.is_pulling, QUEUES)), "the slave holds the next pulls")
+    assert pulls(consumer) == (4, 36)
+    replicas.brokers[SLAVE].close()
     replicas.send(range(400, 440))
     assert polled(consumer, 40) == list(range(400, 440))
