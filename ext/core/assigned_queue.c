@@ -46,7 +46,7 @@ omq_assigned_queue *omq_assigned_queue_new(omq_process_queue *buffer, omq_lane_m
     omq_mutex_lock(&buffer->mutex);
     omq_locked_reset(buffer, start);
     buffer->next_pull = buffer->queue_end = start;
-    omq_mutex_unlock(&buffer->mutex);
+    omq_process_queue_unlock(buffer);
     return queue;
 }
 
@@ -59,7 +59,7 @@ static inline void lock(const omq_assigned_queue *queue) {
 }
 
 static inline void unlock(const omq_assigned_queue *queue) {
-    omq_mutex_unlock(&queue->buffer->mutex);
+    omq_process_queue_unlock(queue->buffer);
 }
 
 static inline bool is_in(const omq_assigned_queue *queue, int64_t generation) {

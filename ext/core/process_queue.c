@@ -47,6 +47,7 @@ omq_process_queue *omq_process_queue_new(void) {
 
 void omq_process_queue_free(omq_process_queue *queue) {
     if (queue != NULL) {
+        omq_room_share_leave(&queue->share);
         omq_offset_tree_close(&queue->pending);
         omq_offset_tree_close(&queue->consuming);
         omq_mutex_destroy(&queue->mutex);
@@ -64,11 +65,19 @@ static void notify_waiter(omq_process_queue *queue) {
     }
 }
 
-/* Called where messages have left. */
-static inline void tell_room(omq_process_queue *queue) {
-    if (queue->waiter.notify != NULL && omq_locked_count(queue) < queue->room_below) {
+static inline size_t limited_count(const omq_process_queue *queue, bool counts_pending) {
+    return counts_pending ? queue->pending.count : omq_locked_count(queue);
+}
+
+void omq_process_queue_unlock(omq_process_queue *queue) {
+    if (queue->waiter.notify != NULL &&
+        limited_count(queue, queue->counts_pending) < queue->room_below) {
         notify_waiter(queue);
     }
+    if (queue->share.room != NULL) {
+        omq_room_share_count(&queue->share, queue->pending.count);
+    }
+    omq_mutex_unlock(&queue->mutex);
 }
 
 void omq_locked_forbid(omq_process_queue *queue) {
@@ -90,7 +99,7 @@ void omq_locked_clear(omq_process_queue *queue) {
 void omq_process_queue_clear(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
     omq_locked_clear(queue);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
 }
 
 void omq_locked_reset(omq_process_queue *queue, int64_t floor) {
@@ -104,7 +113,7 @@ omq_status omq_process_queue_reset(omq_process_queue *queue, int64_t floor) {
     }
     omq_mutex_lock(&queue->mutex);
     omq_locked_reset(queue, floor);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return OMQ_OK;
 }
 
@@ -116,28 +125,28 @@ bool omq_process_queue_collect(omq_process_queue *queue, uint32_t *slot) {
     }
     omq_mutex_lock(&queue->mutex);
     bool is_found = omq_batch_slots_collect(&queue->slots, slot);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return is_found;
 }
 
 bool omq_process_queue_begin_dispatch(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
     bool begins = omq_locked_begin_dispatch(queue);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return begins;
 }
 
 void omq_process_queue_end_dispatch(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
     queue->is_dispatched = false;
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
 }
 
 bool omq_process_queue_is_pending(omq_process_queue *queue, int64_t offset) {
     omq_item item;
     omq_mutex_lock(&queue->mutex);
     bool is_found = omq_offset_tree_find(&queue->pending, offset, &item);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return is_found;
 }
 
@@ -158,7 +167,7 @@ void omq_process_queue_read(omq_process_queue *queue, omq_process_queue_state *s
         .duplicates_ignored = queue->duplicates_ignored,
         .is_dispatched = queue->is_dispatched,
     };
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
 }
 
 /* ---- put ---- */
@@ -323,7 +332,7 @@ omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t
          * flag without a consume request would stop the queue for good. */
         *dispatch = status == OMQ_OK && omq_locked_begin_dispatch(queue);
     }
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return status;
 }
 
@@ -382,7 +391,7 @@ static omq_status put_batch(omq_process_queue *queue, omq_arrival *arrival, uint
     omq_mutex_lock(&queue->mutex);
     omq_status status = omq_locked_put(queue, arrival, slot);
     *dispatch = status == OMQ_OK && omq_locked_begin_dispatch(queue);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return status;
 }
 
@@ -406,7 +415,7 @@ void omq_process_queue_advance(omq_process_queue *queue, int64_t next_pull, int6
     omq_mutex_lock(&queue->mutex);
     queue->next_pull = next_pull >= 0 ? next_pull : queue->next_pull;
     queue->queue_end = queue_end >= 0 ? queue_end : queue->queue_end;
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
 }
 
 int64_t omq_locked_position(const omq_process_queue *queue) {
@@ -421,7 +430,7 @@ uint64_t omq_process_queue_permit(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
     omq_locked_forbid(queue);
     uint64_t permit = queue->permit = ++queue->permits;
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return permit;
 }
 
@@ -430,15 +439,22 @@ void omq_process_queue_forbid(omq_process_queue *queue, uint64_t permit) {
     if (permit == 0 || permit == queue->permit) {
         omq_locked_forbid(queue);
     }
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
+}
+
+static void forget_waiter(omq_process_queue *queue) {
+    queue->waiter = (omq_room_waiter){NULL, NULL};
+    if (queue->share.room != NULL) {
+        omq_room_share_forget_waiter(&queue->share);
+    }
 }
 
 void omq_process_queue_forget_waiter(omq_process_queue *queue, const void *context) {
     omq_mutex_lock(&queue->mutex);
     if (queue->waiter.context == context) {
-        queue->waiter = (omq_room_waiter){NULL, NULL};
+        forget_waiter(queue);
     }
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
 }
 
 static int64_t span(const omq_process_queue *queue) {
@@ -455,11 +471,20 @@ static omq_fill_next next_fill(omq_process_queue *queue, const omq_fill_limits *
     if (limits->fills_if_none_pending && queue->pending.count == 0) {
         return OMQ_FILL_MORE;
     }
-    if (omq_locked_count(queue) > limits->messages) {
+    queue->counts_pending = limits->counts_pending;
+    if (limited_count(queue, limits->counts_pending) > limits->messages) {
         /* Half empty before filling on: waking for each message costs more than it gives. */
         queue->room_below = limits->messages / 2 + 1;
         queue->waiter = waiter;
         return OMQ_FILL_WAIT;
+    }
+    if (queue->share.room != NULL) {
+        omq_room_share_count(&queue->share, queue->pending.count);
+        if (omq_room_share_wait(&queue->share, waiter)) {
+            queue->room_below = 0;
+            queue->waiter = waiter; /* for an end of the permit */
+            return OMQ_FILL_WAIT;
+        }
     }
     bool is_full = queue->size_bytes > limits->bytes || span(queue) > limits->span;
     return is_full ? OMQ_FILL_END : OMQ_FILL_MORE;
@@ -470,10 +495,10 @@ omq_fill_next omq_process_queue_may_fill(omq_process_queue *queue, uint64_t perm
     omq_fill_next next = OMQ_FILL_REFUSED;
     omq_mutex_lock(&queue->mutex);
     if (permit == queue->permit) {
-        queue->waiter = (omq_room_waiter){NULL, NULL};
+        forget_waiter(queue);
         next = next_fill(queue, limits, waiter);
     }
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return next;
 }
 
@@ -529,7 +554,7 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
         *dispatch = omq_locked_begin_dispatch(queue);
         next = next_fill(queue, limits, waiter);
     }
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     free(offsets);
     return next;
 }
@@ -537,19 +562,25 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
 void omq_process_queue_fill_new_only(omq_process_queue *queue, omq_id_window *window) {
     omq_mutex_lock(&queue->mutex);
     queue->window = window;
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
+}
+
+void omq_process_queue_fill_within(omq_process_queue *queue, omq_shared_room *room) {
+    omq_mutex_lock(&queue->mutex);
+    omq_room_share_join(&queue->share, room);
+    omq_process_queue_unlock(queue);
 }
 
 void omq_process_queue_fill_lanes(omq_process_queue *queue, omq_lane_map *map) {
     omq_mutex_lock(&queue->mutex);
     queue->lanes.map = map;
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
 }
 
 omq_answer *omq_process_queue_lane_answer(omq_process_queue *queue, uint32_t number) {
     omq_mutex_lock(&queue->mutex);
     omq_answer *answer = omq_filled_lanes_answer(&queue->lanes, number);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return answer;
 }
 
@@ -559,7 +590,7 @@ omq_answer *omq_process_queue_answer(omq_process_queue *queue, uint32_t slot) {
     if (answer != NULL) {
         omq_answer_hold(answer);
     }
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return answer;
 }
 
@@ -587,7 +618,7 @@ bool omq_process_queue_has_answer(omq_process_queue *queue, uint32_t slot,
                                   const omq_answer *answer) {
     omq_mutex_lock(&queue->mutex);
     bool has = slot < queue->slots.count && queue->slots.slots[slot].answer == answer;
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return has;
 }
 
@@ -675,7 +706,7 @@ omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *off
         }
     }
     prefetch_head(queue, limit); /* under the mutex: another thread may free the head leaf */
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     *taken = done;
     return status;
 }
@@ -740,7 +771,7 @@ omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment
     }
     omq_mutex_lock(&queue->mutex);
     omq_status status = omq_locked_take_segments(queue, segments, limit, count);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return status;
 }
 
@@ -763,7 +794,6 @@ int64_t omq_locked_commit(omq_process_queue *queue, uint32_t *slot) {
         }
         /* One slot comes with the commit, so that the usual caller needs no second call. */
         (void)omq_batch_slots_collect(&queue->slots, slot);
-        tell_room(queue);
     }
     return next;
 }
@@ -771,7 +801,7 @@ int64_t omq_locked_commit(omq_process_queue *queue, uint32_t *slot) {
 int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
     omq_mutex_lock(&queue->mutex);
     int64_t next = omq_locked_commit(queue, slot);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return next;
 }
 
@@ -832,7 +862,7 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
                                              size_t *moved) {
     omq_mutex_lock(&queue->mutex);
     omq_status status = omq_locked_make_again_from(queue, start, moved);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return status;
 }
 
@@ -869,7 +899,7 @@ omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t 
                                         size_t count, size_t *moved) {
     omq_mutex_lock(&queue->mutex);
     omq_status status = omq_locked_make_again(queue, offsets, count, moved);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return status;
 }
 
@@ -912,7 +942,6 @@ omq_status omq_locked_remove(omq_process_queue *queue, const int64_t *offsets, s
             queue->floor = *done;
         }
         omq_filled_lanes_release(&queue->lanes, *done);
-        tell_room(queue);
     }
     return status;
 }
@@ -921,7 +950,7 @@ omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *off
                                     int64_t *done) {
     omq_mutex_lock(&queue->mutex);
     omq_status status = omq_locked_remove(queue, offsets, count, done);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return status;
 }
 
@@ -1035,6 +1064,6 @@ static const char *check_queue(const omq_process_queue *queue) {
 const char *omq_process_queue_check(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
     const char *broken = check_queue(queue);
-    omq_mutex_unlock(&queue->mutex);
+    omq_process_queue_unlock(queue);
     return broken;
 }

@@ -34,11 +34,16 @@ struct omq_process_queue {
     uint64_t permits;         /* given out so far */
     omq_room_waiter waiter;   /* of who fills it */
     size_t room_below;        /* messages; fewer notify the waiter */
+    bool counts_pending;      /* fewer pending ones */
+    omq_room_share share;     /* of a room that other queues have, too */
 };
 
 static inline size_t omq_locked_count(const omq_process_queue *queue) {
     return queue->pending.count + queue->consuming.count;
 }
+
+/* End what needed the mutex: tell whoever fills the queue of the room that was made. */
+void omq_process_queue_unlock(omq_process_queue *queue);
 
 static inline bool omq_locked_begin_dispatch(omq_process_queue *queue) {
     bool begins = !queue->is_dispatched && queue->pending.count > 0;

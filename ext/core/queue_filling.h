@@ -7,20 +7,16 @@
 #define OMQ_QUEUE_FILLING_H
 
 #include "pull_answer.h"
+#include "shared_room.h"
 
 /* When to stop filling; the flow control of ordermq/consumer/queue/receiver.py. */
 typedef struct {
     bool fills_if_none_pending; /* whatever else is buffered */
+    bool counts_pending;        /* `messages` is of those that are pending, not of all buffered */
     size_t messages;            /* above it: wait until half of them are left */
     uint64_t bytes;             /* above it: end */
     int64_t span;               /* from the oldest offset to the newest; above it: end */
 } omq_fill_limits;
-
-/* Called under the queue's mutex, once, when there is room again or the permit is void. */
-typedef struct {
-    void (*notify)(void *context); /* NULL: nobody waits */
-    void *context;
-} omq_room_waiter;
 
 typedef enum {
     OMQ_FILL_MORE = 0,
@@ -63,6 +59,9 @@ void omq_process_queue_fill_new_only(omq_process_queue *queue, omq_id_window *wi
  * them again goes on where this ended. NO_MEMORY: the window was cleared. O(rows). */
 omq_status omq_id_window_note_new(omq_id_window *window, const uint8_t *body,
                                   const omq_message_rows *rows, bool *has_copy);
+
+/* From now on wait for room in this, too, of which the queue becomes a holder; as often as one likes. */
+void omq_process_queue_fill_within(omq_process_queue *queue, omq_shared_room *room);
 
 /* Return the answer that tokens in lanes name, held once more; NULL: all of its messages are
  * done. */

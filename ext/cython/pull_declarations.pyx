@@ -1,5 +1,5 @@
-# What ext/core/pull_answer.h, ext/core/queue_filling.h, ext/engine/answer_queue.h,
-# ext/engine/answer_columns.h, ext/engine/durations.h and ext/engine/pull_engine.h declare.
+# What ext/core/pull_answer.h, ext/core/shared_room.h, ext/core/queue_filling.h,
+# ext/engine/answer_queue.h, ext/engine/answer_columns.h, ext/engine/durations.h and ext/engine/pull_engine.h declare.
 cdef extern from "pull_answer.h" nogil:
     ctypedef struct omq_answer:
         const uint8_t *body
@@ -9,9 +9,18 @@ cdef extern from "pull_answer.h" nogil:
     void omq_answer_release(omq_answer *answer)
 
 
+cdef extern from "shared_room.h" nogil:
+    ctypedef struct omq_shared_room:
+        pass
+    omq_shared_room *omq_shared_room_new(size_t messages)
+    void omq_shared_room_release(omq_shared_room *room)
+    size_t omq_shared_room_pending(omq_shared_room *room)
+
+
 cdef extern from "queue_filling.h" nogil:
     ctypedef struct omq_fill_limits:
         omq.bool fills_if_none_pending
+        omq.bool counts_pending
         size_t messages
         uint64_t bytes
         int64_t span
@@ -20,6 +29,7 @@ cdef extern from "queue_filling.h" nogil:
         omq.omq_process_queue *queue, omq.omq_id_window *window
     )
     void omq_process_queue_fill_lanes(omq.omq_process_queue *queue, omq.omq_lane_map *map)
+    void omq_process_queue_fill_within(omq.omq_process_queue *queue, omq_shared_room *room)
     omq_answer *omq_process_queue_lane_answer(omq.omq_process_queue *queue, uint32_t number)
     omq.bool omq_process_queue_has_answer(
         omq.omq_process_queue *queue, uint32_t slot, const omq_answer *answer

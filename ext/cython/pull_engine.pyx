@@ -207,6 +207,27 @@ cdef void leave_interpreter() noexcept with gil:
 
 
 @cython.final
+@cython.no_gc
+cdef class SharedRoom:
+    """Room that several queues share; see core/contract/."""
+
+    cdef omq_shared_room *_room  # a holder of it; the queues are others
+
+    def __cinit__(self, messages):
+        self._room = omq_shared_room_new(messages)
+        if self._room is NULL:
+            raise MemoryError("no memory for the room of queues")
+
+    def __dealloc__(self):
+        if self._room is not NULL:
+            omq_shared_room_release(self._room)
+
+    @property
+    def pending(self):
+        return omq_shared_room_pending(self._room)
+
+
+@cython.final
 cdef class PullStream:
     """The pulls of one queue by the engine; see core/contract/."""
 
@@ -267,6 +288,7 @@ cdef class PullStream:
         cdef ProcessQueue queue = self._queue
         cdef LaneMap lanes = plan.lanes
         cdef IdWindow window = plan.window
+        cdef SharedRoom room = plan.limits.room
         cdef object new_batch = plan.new_batch
         cdef int64_t max_decompressed_bytes = plan.max_decompressed_bytes
         with cython.critical_section(queue):
@@ -278,6 +300,8 @@ cdef class PullStream:
             if window is not None:
                 queue._window = window
                 omq_process_queue_fill_new_only(queue._queue, window._window)
+            if room is not None:
+                omq_process_queue_fill_within(queue._queue, room._room)
 
     def __dealloc__(self):
         omq_pull_stream_free(self._stream)
@@ -327,6 +351,7 @@ cdef class PullStream:
 cdef omq_fill_limits limits_of(object limits) except *:
     cdef omq_fill_limits wanted
     wanted.fills_if_none_pending = limits.fills_if_none_pending
+    wanted.counts_pending = limits.counts_pending
     wanted.messages = limits.messages
     wanted.bytes = limits.size_bytes
     wanted.span = limits.span

@@ -65,6 +65,7 @@ __all__ = [
     "RequestTemplate",
     "SendRun",
     "SendTimer",
+    "SharedRoom",
     "TimedListener",
     "TraceRecords",
     "TracedListener",
@@ -159,6 +160,7 @@ if HAS_ENGINE:
     AwaitedAnswer: type[contract.AwaitedAnswer] = _core.AwaitedAnswer
     Outbox: type[contract.Outbox] = _core.Outbox
     SendRun: type[contract.SendRun] = _core.SendRun
+    SharedRoom: type[contract.SharedRoom] = _core.SharedRoom
 ordered_rows: contract.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import contract

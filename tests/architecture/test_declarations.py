@@ -68,6 +68,7 @@ ENGINE = [
     "PullEngine",
     "PullStream",
     "SendRun",
+    "SharedRoom",
 ]
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "all_acknowledged": "AllAcknowledged",

@@ -9,6 +9,9 @@ nothing waits for claims), and by key.
 from __future__ import annotations
 
 import importlib
+import socket
+import time
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -23,7 +26,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ordermq.consumer.queue.receiver import FillLimits
 from ordermq.core import reference, status
+from ordermq.core.streams import StreamPlan
 from tests.unit.core.stored_records import record
 
 LEASE_MS = 100
@@ -56,10 +61,14 @@ def bodies(offsets: list[int], keys: list[str | None]) -> bytes:
 
 
 class AssignedQueueMachine(RuleBasedStateMachine):
-    """Drives one queue of a core beside one of the reference."""
+    """Drives one queue of a core beside one of the reference.
+
+    A stream that is never started makes the first one share a room, which counts its messages.
+    """
 
     core: ModuleType
     kind: str
+    connection: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +76,12 @@ class AssignedQueueMachine(RuleBasedStateMachine):
         self.epoch = 1
         self.queues = [self.made(core) for core in (self.core, reference)]
         self.cores = [self.core, reference]
+        self.room = self.core.SharedRoom(7)
+        plan = StreamPlan(
+            self.core.RequestTemplate((b"",), (), False, None), b"0", (), True, False, 0, 0, 1, 0,
+            False, FillLimits(False, 1, 1, room=self.room), self.core.MessageIndex, 0,
+        )  # fmt: skip
+        self.core.PullStream(self.connection, self.queues[0].process_queue, None, plan)
         self.claims: list[list[Any]] = []  # each of both queues
         self.generations = [0]
         self.is_faithful = True  # no caller has said more than what it did
@@ -404,6 +419,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             assert found == getattr(expected.process_queue, name), name
         for name in IN_LANES if native.lanes is not None else ():
             assert getattr(native.lanes, name) == getattr(expected.lanes, name), name
+        assert self.room.pending == expected.process_queue.pending_count
 
     @invariant()
     def each_is_consistent(self) -> None:
@@ -427,12 +443,29 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             assert self.queues[1].done_offset <= min(oldest)
 
 
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Any]:
+    """One of a pull engine, for streams."""
+    core = importlib.import_module("ordermq.core._cython")
+    sockets = [each for _ in range(3) for each in socket.socketpair()]
+    for each in sockets:
+        each.setblocking(False)
+    wake_read, wake_write, tell_write = (each.fileno() for each in sockets[:3])
+    engine = core.PullEngine(wake_read, wake_write, tell_write, time.CLOCK_MONOTONIC, 1 << 16)
+    yield core.PullConnection(engine, sockets[4].fileno(), None)
+    engine.close()
+    engine.collect()
+    for each in sockets:
+        each.close()
+
+
 @pytest.mark.parametrize("kind", ["in order", "polled", "by key"])
-def test_the_native_queue_does_what_the_reference_does(kind: str) -> None:
+def test_the_native_queue_does_what_the_reference_does(kind: str, connection: Any) -> None:
+    core = importlib.import_module("ordermq.core._cython")
     machine = type(
         "Machine",
         (AssignedQueueMachine,),
-        {"core": importlib.import_module("ordermq.core._cython"), "kind": kind},
+        {"core": core, "kind": kind, "connection": connection},
     )
     run_state_machine_as_test(
         machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
 
+from ordermq import core
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.leases.lease import Lease
@@ -42,12 +43,16 @@ class FillLimits(Value):
         messages: buffered messages above which it waits until half as many are left.
         size_bytes: of buffered bodies, above which it ends.
         span: offsets from the oldest unfinished one to the newest, above which it ends.
+        counts_pending: `messages` is of those that nobody has yet.
+        room: that the queue shares with others; it waits for room there, too.
     """
 
     fills_if_none_pending: bool
     messages: int
     size_bytes: int
-    span: int
+    span: int = _NO_LIMIT
+    counts_pending: bool = False
+    room: core.contract.SharedRoom | None = None
 
 
 class DirectResult(Value):
@@ -177,7 +182,7 @@ def flow_by_fill(config: PullConfig, messages: int, pending: int, size_bytes: in
 def limits_by_fill(config: PullConfig) -> FillLimits:
     """Return the limits of `flow_by_fill`."""
     size_bytes = config.pull_threshold_size_for_queue_mib << 20
-    return FillLimits(True, config.pull_threshold_for_queue, size_bytes, _NO_LIMIT)
+    return FillLimits(True, config.pull_threshold_for_queue, size_bytes)
 
 
 def limits_by_fill_and_span(config: PullConfig) -> FillLimits:

@@ -93,6 +93,7 @@ from ordermq.core.contract.streams import (
     PullEngine,
     PullStream,
     SendRun,
+    SharedRoom,
     Tls,
 )
 from ordermq.core.contract.trace_records import (
@@ -155,6 +156,7 @@ __all__ = [
     "Segment",
     "SendRun",
     "SendTimer",
+    "SharedRoom",
     "TakeBatch",
     "Texts",
     "TimedListener",

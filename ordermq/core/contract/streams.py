@@ -18,11 +18,29 @@ class FillLimits(Protocol):
     @property
     def fills_if_none_pending(self) -> bool: ...
     @property
+    def counts_pending(self) -> bool: ...
+    @property
     def messages(self) -> int: ...
     @property
     def size_bytes(self) -> int: ...
     @property
     def span(self) -> int: ...
+    @property
+    def room(self) -> SharedRoom | None: ...
+
+
+class SharedRoom(Protocol):
+    """Room that queues share: above so many pending messages of all of them together, streams that
+    fill one wait until half as many are pending. Any thread.
+
+    A queue counts from its first stream with this room on, to its end.
+    """
+
+    def __init__(self, messages: int) -> None: ...
+
+    @property
+    def pending(self) -> int:
+        """The messages that are pending in all of them."""
 
 
 class FrameStream(Protocol):

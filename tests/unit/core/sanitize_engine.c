@@ -16,7 +16,7 @@
 #include "sanitize.h"
 #include "sanitize_sockets.h"
 
-enum { QUEUES = 3, LAST = 3000, RECORD = 113, ID = 8, MOST = 32, PIECE = 8192, MAX_FRAME = 1 << 16 };
+enum { QUEUES = 4, LAST = 3000, RECORD = 113, ID = 8, MOST = 32, PIECE = 8192, MAX_FRAME = 1 << 16 };
 
 typedef struct {
     int socket;
@@ -51,6 +51,7 @@ typedef struct {
 } buffer;
 
 static buffer buffers[QUEUES];
+static omq_shared_room *room; /* of two of them */
 static _Atomic bool is_all_done;
 
 /* ---- brokers ---- */
@@ -365,7 +366,15 @@ static void leave_engine(void) { atomic_fetch_add(&left_engines, 1); }
 
 static const omq_tls TLS = {step_tls, leave_engine};
 
-static const omq_fill_limits LIMITS = {true, 200, 1 << 20, INT64_MAX};
+static bool has_room(int32_t queue_id) { return queue_id % 2 != 0; }
+
+static omq_fill_limits limits_of(int32_t queue_id) {
+    return (omq_fill_limits){.fills_if_none_pending = !has_room(queue_id),
+                             .counts_pending = has_room(queue_id),
+                             .messages = has_room(queue_id) ? 80 : 200,
+                             .bytes = 1 << 20,
+                             .span = INT64_MAX};
+}
 
 static void connect_to_broker(owner *self, omq_pull_engine *engine) {
     int pair[2];
@@ -415,7 +424,7 @@ static void start_stream(owner *self, int32_t queue_id) {
         .offset = filled->queue == NULL ? omq_answer_queue_next(filled->answers) : state.next_pull,
         .timeout_ms = 10000,
         .most_past_end = 10,
-        .limits = LIMITS,
+        .limits = limits_of(queue_id),
     };
     self->streams[queue_id] = omq_pull_stream_new(self->connection, &plan, buffers + queue_id);
     self->used[queue_id] = self->connection;
@@ -474,7 +483,9 @@ static void take_event(owner *self, omq_pull_engine *engine, bool goes_on) {
 
 /* What may happen to a stream at any time. */
 static void disturb(owner *self, omq_pull_engine *engine) {
-    omq_pull_stream *stream = self->streams[draw(&self->seed, QUEUES)];
+    int32_t queue_id = (int32_t)draw(&self->seed, QUEUES);
+    omq_pull_stream *stream = self->streams[queue_id];
+    omq_fill_limits limits = limits_of(queue_id);
     switch (draw(&self->seed, 12)) {
     case 0:
         omq_pull_stream_forbid(stream);
@@ -484,7 +495,7 @@ static void disturb(owner *self, omq_pull_engine *engine) {
         omq_pull_stream_stop(stream);
         break;
     case 2:
-        omq_pull_stream_limit(stream, &LIMITS);
+        omq_pull_stream_limit(stream, &limits);
         break;
     case 3:
         if (draw(&self->seed, 20) == 0) {
@@ -516,6 +527,8 @@ static void run_engine(uint64_t seed) {
         let_not_block(wakes[i]);
         let_not_block(tells[i]);
     }
+    room = omq_shared_room_new(100);
+    REQUIRE(room != NULL);
     for (int32_t i = 0; i < QUEUES; i++) {
         buffers[i] = (buffer){.request = request_of((int32_t)i)};
         if (i == 2) {
@@ -529,6 +542,9 @@ static void run_engine(uint64_t seed) {
             buffers[i].window = omq_id_window_new(500, seed);
             REQUIRE(buffers[i].window != NULL);
             omq_process_queue_fill_new_only(buffers[i].queue, buffers[i].window);
+        }
+        if (has_room(i)) {
+            omq_process_queue_fill_within(buffers[i].queue, room);
         }
         if (i == 0) {
             buffers[i].lanes = omq_lane_map_new(8, 1000, false, seed);
@@ -568,6 +584,8 @@ static void run_engine(uint64_t seed) {
         omq_id_window_free(buffers[i].window);
         omq_request_template_free(buffers[i].request);
     }
+    REQUIRE(omq_shared_room_pending(room) == 0);
+    omq_shared_room_release(room);
     REQUIRE(self.open_connections == 0 && self.ended_count == 0);
     for (int i = 0; i < self.thread_count; i++) {
         REQUIRE(pthread_join(self.threads[i], NULL) == 0);

@@ -42,6 +42,8 @@ class Limits(NamedTuple):
     messages: int = 1_000
     size_bytes: int = 1 << 30
     span: int = 1 << 40
+    counts_pending: bool = False
+    room: Any = None
 
 
 class Broker:
@@ -643,3 +645,79 @@ def test_limits_may_change_while_a_queue_is_full(run: Run) -> None:
     assert run.next_event()[1] == StreamEnd.GOES_ON
     stream.limit(Limits(False, messages=50))
     assert run.broker.asked()[0] == 10
+
+
+# ---- limits of what is pending, alone and together ----
+
+
+def is_waiting(run: Run, stream: Any) -> bool:
+    """Return whether a stream has no pull in flight, and has not ended."""
+    return not stream.is_asking and not any(end for _, end, *_ in run.events)
+
+
+def test_what_is_taken_makes_room_where_only_pending_messages_count(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    stream = run.stream(queue, limits=Limits(False, messages=15, counts_pending=True))
+    run.broker.answer(run.broker.asked()[1], range(10))
+    run.broker.answer(run.broker.asked()[1], range(10, 20))
+    until(lambda: queue.message_count == 20)
+    assert len(bodies(queue, 12)) == 12  # eight are left: more than half
+    assert is_waiting(run, stream)
+    assert len(bodies(queue, 1)) == 1
+    assert run.broker.asked()[0] == 20
+
+
+def test_queues_wait_for_the_room_they_share_and_are_told_once_half_of_it_is_free(
+    run: Run,
+) -> None:
+    room = core.SharedRoom(15)
+    first, second = core.ProcessQueue("a"), core.ProcessQueue("b")
+    asked = []
+    for queue in (first, second):
+        run.stream(queue, limits=Limits(False, room=room))
+        asked.append(run.broker.asked()[1])
+    run.broker.answer(asked[0], range(10))
+    asked[0] = run.broker.asked()[1]
+    run.broker.answer(asked[1], range(10))
+    until(lambda: room.pending == 20)
+    run.broker.answer(asked[0], range(10, 12))
+    until(lambda: room.pending == 22)
+    assert len(bodies(first, 12)) == 12
+    assert len(bodies(second, 2)) == 2  # eight are left: more than half
+    assert len(bodies(second, 1)) == 1
+    assert sorted(run.broker.asked()[0] for _ in range(2)) == [10, 12]
+    assert room.pending == 7
+
+
+@pytest.mark.parametrize("way", ["forbid", "stop", "revoke"])
+def test_a_stream_that_waits_for_shared_room_can_be_ended(run: Run, way: str) -> None:
+    room = core.SharedRoom(5)
+    assigned = core.AssignedQueue("q", Lease(1, 1 << 60), 0, claim=core.Claim, run=core.MessageRun)
+    stream = run.stream(assigned.process_queue, limits=Limits(False, room=room))
+    run.broker.answer(run.broker.asked()[1], range(10))
+    assert run.next_event()[1] == StreamEnd.GOES_ON
+    until(lambda: is_waiting(run, stream))
+    {"forbid": stream.forbid, "stop": stream.stop, "revoke": assigned.revoke}[way]()
+    assert run.next_event()[1] == StreamEnd.ENDED
+    assert len(bodies(assigned.process_queue, 10)) == 10  # nobody is there to be told
+    assert room.pending == 0
+
+
+def test_a_room_counts_the_queues_that_there_are(run: Run) -> None:
+    room = core.SharedRoom(100)
+    queues = [core.ProcessQueue("a"), core.ProcessQueue("b")]
+    for queue in queues:
+        queue.put_batch(
+            core.MessageIndex(record(offset=3, body=b"m") + record(offset=4, body=b"m"))
+        )
+        stream = run.stream(queue, offset=5, limits=Limits(room=room))
+        stream.stop()
+        while run.next_event()[1] == StreamEnd.GOES_ON:
+            pass
+    assert room.pending == 4, "what was there before counts, too"
+    queues[0].clear()
+    assert room.pending == 2
+    del queues[:], queue, stream
+    run.events.clear()
+    gc.collect()
+    assert room.pending == 0
