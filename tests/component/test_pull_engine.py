@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer, core
+from ordermq import LitePullConsumer, Message, Producer, PushConsumer, core
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.pull_connections import PullConnection, PullConnections
 from ordermq.config import BrokerConfig
@@ -21,8 +21,8 @@ from tests.component.damaging_proxy import DamagingProxy
 MakeConsumer = Callable[..., PushConsumer]
 
 
-def path_of(consumer: PushConsumer) -> Any:
-    return consumer._member._fetcher._path
+def path_of(consumer: PushConsumer | LitePullConsumer) -> Any:
+    return consumer._member._fetcher._path  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("batch", [1, 32])
@@ -49,6 +49,58 @@ def test_a_catch_up_brings_everything_and_counts_it_alike(
         assert consumer.statistics.topics() == ["orders"]
     if not concurrent:
         assert_in_order(seen, 1_600, keys=1)
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("batch", [1, 32])
+def test_pollers_are_fed_on_the_same_path(
+    producer: Producer, broker: EmbeddedBroker, has_engine: bool, batch: int, is_ordered: bool
+) -> None:
+    producer.send_many(numbered(1_600))
+    with LitePullConsumer(
+        "g",
+        name_servers=broker.name_servers,
+        consume_from_where="first_offset",
+        ordered=is_ordered,
+        poll_batch_size=batch,
+        pull_threshold_for_queue=64,
+        pull_threshold_for_all=100,
+    ) as consumer:
+        consumer.subscribe("orders")
+        assert isinstance(path_of(consumer), EnginePath) == has_engine
+        got: dict[str, list[int]] = {}
+        for polled in consumer.batches():
+            for message in polled:
+                got.setdefault(message.sharding_key, []).append(int(bytes(message.body)))
+            if sum(map(len, got.values())) == 1_600:
+                break
+        assert got == {f"k{key}": list(range(key, 1_600, 10)) for key in range(10)}
+        consumer.commit()
+        assert consumer.statistics["polled"] == 1_600
+        assert consumer.statistics.behind().popitem()[1] == 0
+
+
+def test_what_comes_while_a_queue_is_paused_is_pulled_once_it_is_resumed(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    producer.send(Message("orders", b"makes the topic"))
+    queues = producer.queues("orders")
+    with LitePullConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    ) as consumer:
+        consumer.assign(queues)
+        assert len(consumer.poll(20_000)) == 1
+        fetcher = consumer._live()._fetcher
+        eventually(lambda: all(map(fetcher.is_pulling, queues)), "the broker holds every pull")
+        consumer.pause(queues)
+        for number, queue in enumerate(queues):
+            producer.send(Message("orders", b"%d" % number), queue=queue)
+        eventually(lambda: not any(map(fetcher.is_pulling, queues)), "every pull is answered")
+        assert not consumer.poll(0)
+        consumer.resume()
+        got = [bytes(each.body) for _ in queues for each in consumer.poll(20_000)]
+        assert sorted(got) == [b"%d" % number for number in range(len(queues))]
+        assert not consumer.poll(0)
 
 
 class Cuts:

@@ -127,7 +127,7 @@ class EnginePath:
     """Pulls by the engine of a client; fulfils `PullPath`.
 
     Args:
-        receiver: has limits for the buffers of its queues.
+        receiver: of its queues.
     Attributes:
         running: the loops with a stream.
     """
@@ -147,9 +147,7 @@ class EnginePath:
 
     def limits(self, config: PullConfig) -> FillLimits:
         """Return the limits of one queue."""
-        limits = self._receiver.fill_limits(config)
-        assert limits is not None
-        return limits
+        return self._receiver.fill_limits(config)
 
     # ReadyQueues
 

@@ -766,9 +766,7 @@ class Fetcher:
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
 
     def _choose_path(self) -> PullPath:
-        # Without limits per queue, as of poll buffers, messages must pass Python to be buffered.
-        has_limits = self._receiver.fill_limits(self._config) is not None
-        if not has_limits or engine_obstacle() is not None:
+        if engine_obstacle() is not None:
             return PythonPath(self._client.api)
         path = EnginePath(self._client, self._receiver)
         self._statistics.gather_with(path.gather)

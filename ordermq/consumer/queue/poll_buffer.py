@@ -19,11 +19,12 @@ from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
+    FillPermit,
     Pause,
     QueueCallbacks,
     QueueState,
 )
-from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, ReadyQueues
+from ordermq.consumer.queue.receiver import DirectResult, FillLimits, Flow, Loop, ReadyQueues
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.core import status
 from ordermq.errors import ConfigError, StateError
@@ -65,6 +66,23 @@ class PolledQueue(AssignedQueue):
         super().__init__(queue, group, lease, start_offset, callbacks, counts_running=is_ordered)
         self._is_ordered = is_ordered
         self._on_change = on_change
+        self._permit: FillPermit | None = None  # the last one
+
+    def permit(self, generation: int, permit: FillPermit) -> bool:
+        # Kept first: a pause that comes between finds it, or is found here.
+        self._permit = permit
+        if not super().permit(generation, permit):
+            return False
+        if self.is_paused:
+            permit.forbid()
+            return False
+        return True
+
+    def pause_for(self, reasons: int, *, ends_run: bool = False) -> None:
+        """Claim nothing until each reason is ended, and buffer nothing."""
+        super().pause_for(reasons, ends_run=ends_run)
+        if (permit := self._permit) is not None:
+            permit.forbid()
 
     def has_more(self) -> bool:
         """Return True if the queue has another turn at once; False clears the dispatch flag."""
@@ -309,6 +327,8 @@ class PollBuffer:
             is_ordered=is_ordered,
             settle=self.settle if is_ordered else None,
         )
+        self._room: core.contract.SharedRoom | None = None  # with the pull engine
+        self._was_repaired = False
         self._waiting: set[PollWaiter] = set()
         self._without_room: dict[PolledQueue, PullConfig] = {}
         self._reported: set[Hashable] = set()  # pollers that ended with a batch
@@ -359,14 +379,23 @@ class PollBuffer:
             self._without_room[assigned] = config
             return Flow.WAIT_FOR_ROOM
 
-    def fill_limits(self, config: PullConfig) -> None:
-        """None: room is shared by all queues, and the caller's polls take it."""
+    def fill_limits(self, config: PullConfig) -> FillLimits:
+        return FillLimits(
+            False,
+            config.pull_threshold_for_queue,
+            config.pull_threshold_size_for_queue_mib << 20,
+            counts_pending=True,
+            room=self._room,
+        )
 
     def submit(self, assigned: PolledQueue) -> None:
         with self._lock:
-            self._make_ready(assigned)
+            # The repair after an exception may have put it there before this came.
+            if not self._was_repaired or not self._has_turn(assigned):
+                self._make_ready(assigned)
 
-    def take_from(self, ready: ReadyQueues) -> None: ...
+    def take_from(self, ready: ReadyQueues) -> None:
+        self._room = core.SharedRoom(self._threshold)
 
     def unpark(self, assigned: PolledQueue, key: bytes) -> bool:
         return False
@@ -519,8 +548,7 @@ class PollBuffer:
         """Put a queue in the line after the pause of a failed batch, if it is not there."""
         with self._lock:
             # Put there earlier by the repair after an exception, and perhaps handed out since.
-            outs = [*self._out.values(), *self._failing]
-            if assigned not in self._ready and all(out.assigned is not assigned for out in outs):
+            if not self._has_turn(assigned):
                 self._make_ready(assigned)
 
     def poller_ended(self, poller: Hashable) -> None:
@@ -582,6 +610,7 @@ class PollBuffer:
 
     def _repair(self) -> None:
         """Restore what an exception of a signal handler has left half done."""
+        self._was_repaired = True
         for assigned in list(self._queues):
             outs = [*self._out.values(), *self._failing]
             held = [out.claim for out in outs if out.assigned is assigned]
@@ -624,11 +653,18 @@ class PollBuffer:
         if out.assigned.end_batch(out.claim, 0, self._clock.now_ms()) and out.assigned.has_more():
             self._make_ready(out.assigned)
 
+    def _has_turn(self, assigned: PolledQueue) -> bool:
+        """Return whether a queue is in the line; in order also whether a batch of it is out."""
+        outs = [*self._out.values(), *self._failing] if self.is_ordered else []
+        return assigned in self._ready or any(out.assigned is assigned for out in outs)
+
     def _make_ready(self, assigned: PolledQueue) -> None:
         self._ready.append(assigned)
         self._wake()
 
     def _count(self) -> int:
+        if self._room is not None:
+            return self._room.pending
         # Summed when asked for, not kept: queues drop their messages under their own lock, in which
         # no lock of this object may be taken.
         return sum(queue.process_queue.pending_count for queue in self._queues)

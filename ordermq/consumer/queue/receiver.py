@@ -125,10 +125,9 @@ class Receiver(Protocol[Queue]):
             config: with the queue's own share of its topic's thresholds.
         """
 
-    def fill_limits(self, config: PullConfig) -> FillLimits | None:
-        """Return the limits that `flow` keeps; None: only `flow` and `make_queue`'s queue know.
-
-        With limits the pull engine may buffer in the process queue itself, without `accept`.
+    def fill_limits(self, config: PullConfig) -> FillLimits:
+        """Return the limits that `flow` keeps, for the pull engine, which buffers in the process
+        queue itself, without `accept`; only after `take_from`.
         """
 
     def submit(self, assigned: Queue) -> None:

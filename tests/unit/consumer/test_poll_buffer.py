@@ -14,6 +14,7 @@ from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
+    Pause,
     QueueCallbacks,
 )
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
@@ -501,3 +502,47 @@ def test_in_order_the_end_gives_back_what_the_closing_thread_has() -> None:
     held.buffer.finish(OTHER)
     assert held.drained == [theirs]
     assert held.done() == {B: 2}
+
+
+class Permit:
+    """A right to fill a queue, and whether it holds."""
+
+    is_valid = False
+
+    def permit(self) -> None:
+        self.is_valid = True
+
+    def forbid(self) -> None:
+        self.is_valid = False
+
+
+@pytest.mark.parametrize("reason", [Pause.USER, Pause.SEEK])
+def test_nobody_may_fill_a_queue_that_is_paused(reason: Pause) -> None:
+    held = Held()
+    queue = held.hold(A, 0)
+    first, second = Permit(), Permit()
+    assert queue.permit(queue.generation, first)
+    queue.pause(reason)
+    assert not first.is_valid
+    assert not queue.permit(queue.generation, second)
+    assert not second.is_valid
+    queue.resume(reason)
+    assert queue.permit(queue.generation, second)
+    assert second.is_valid
+    queue.stop()  # as a failure policy does
+    assert not second.is_valid
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_queue_that_a_repair_has_put_in_the_line_is_there_once(is_ordered: bool) -> None:
+    held = Held(is_ordered=is_ordered)
+    queue = held.hold(A, 0)
+    assert queue.accept(queue.generation, batch(range(4)), 4)
+    held.buffer.undo(ME, None)  # an exception ended a poll, before who buffered has submitted it
+    held.buffer.submit(queue)
+    held.buffer._check()
+    assert held.take(ME, 2) == [0, 1]
+    if is_ordered:
+        held.buffer.submit(queue)  # later still: a batch of it is out
+        assert held.take(OTHER, 2) is None
+    assert held.take(ME, 2) == [2, 3]
