@@ -153,6 +153,10 @@ def arguments() -> argparse.Namespace:
         "--java", action="append", default=[], metavar="[PART:]OPTION",
         help="a Java option, for example --java=-Da=b or --java=broker-b:-Da=b",
     )  # fmt: skip
+    starting.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE",
+        help="a variable of the Java processes, for example LD_PRELOAD=/lib/libfaketime.so.1",
+    )  # fmt: skip
     ending = command("down", down, "stop all parts and delete their data")
     ending.add_argument("--keep", action="store_true", help="shut down cleanly, keep data and logs")
     command("status", status, "show the parts; exit code 3 unless all are ready")

@@ -80,6 +80,7 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
     for name, of_part in plan.items():
         own = [option_for(name, option) for option in options.java]
         of_part["java"] = [*of_part["java"], *filter(None, own)]
+        of_part["env"] = dict(each.split("=", 1) for each in options.env)
     return plan
 
 

@@ -54,7 +54,8 @@ class Part:
         with self.log.open("ab") as log:
             self._started = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.home,
-                env=os.environ | {"ROCKETMQ_HOME": str(self.home)}, start_new_session=True,
+                env=os.environ | self.plan["env"] | {"ROCKETMQ_HOME": str(self.home)},
+                start_new_session=True,
             )  # fmt: skip
         (self.home / "pid").write_text(f"{self._started.pid}\n")
 

@@ -160,10 +160,10 @@ def behind_network(
         network.close()
 
 
-def need_plain(servers: Servers) -> None:
-    """Leave a row out whose own name servers speak no TLS."""
+def need_plain(servers: Servers, why: str = "name servers of the tests speak no TLS") -> None:
+    """Leave a row out that cannot be had with TLS."""
     if servers.is_guarded:
-        raise Missing("name servers of the tests speak no TLS")
+        raise Missing(why)
 
 
 def pause(seconds: float) -> None:
@@ -575,25 +575,38 @@ def clock_jumps(scene: Scene) -> None:
     scene.join(odd="clock")
 
 
+class FakedClock:
+    """A wall clock of processes that goes ahead of the real one, or behind it (faketime).
+
+    Args: path: of a file that tells it; its folder must exist.
+    Attributes: environment: of these processes.
+    Raises: Missing: the library is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not FAKETIME.exists():
+            raise Missing("faketime is not installed (Debian: apt install faketime)")
+        self._path = path
+        self.environment = {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME_TIMESTAMP_FILE": str(path),
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # no jump of a wall clock moves that one
+        }
+        self.set(0)
+
+    def set(self, hours: int) -> None:
+        """Let it jump, to so many hours ahead of the real one."""
+        # Replaced at once: the library exits on a file without a time.
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(f"{hours * 3_600:+d}\n")
+        fresh.replace(self._path)
+
+
 @row("the system's wall clock jumps by hours, for members and embedded broker (faketime)")
 def wall_clock(servers: Servers, folder: Path) -> Iterator[Scene]:
-    if not FAKETIME.exists():
-        raise Missing("faketime is not installed (Debian: apt install faketime)")
-    told = folder / "time"
-
-    def set_clock(hours: int) -> None:
-        # Replaced at once: the library exits on a file without a time.
-        fresh = told.with_suffix(".new")
-        fresh.write_text(f"{hours * 3_600:+d}\n")
-        fresh.replace(told)
-
-    set_clock(0)
-    environment = {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME_TIMESTAMP_FILE": str(told),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # no jump of a wall clock moves that one
-    }
+    need_plain(servers, "the clock leaves the time in which a certificate is valid")
+    clock = FakedClock(folder / "time")
+    environment = clock.environment | {"FAKETIME_NO_CACHE": "1"}
     with contextlib.ExitStack() as stack:
         if isinstance(servers, Embedded):
             (folder / "faked").mkdir()
@@ -604,11 +617,31 @@ def wall_clock(servers: Servers, folder: Path) -> Iterator[Scene]:
         with scene.run.flow():
             for hours in (1, -1, 48, 0)[: scene.times + 1]:
                 scene.let_flow()
-                set_clock(hours)
+                clock.set(hours)
                 scene.faults += 1
                 scene.members.pop(scene.one()).leave()
                 scene.join(environment=environment)
                 scene.wait_for_every_queue()
+        yield scene
+
+
+@row("the wall clock of name server and brokers jumps by hours (faketime)", only=ROCKETMQ)
+def brokers_clock(servers: Servers, folder: Path) -> Iterator[Scene]:
+    clock = FakedClock(folder / "time")
+    # Java reads it all the time, and would read the file as often.
+    environment = clock.environment | {"FAKETIME_CACHE_DURATION": "1"}
+    told = [f"--env={name}={value}" for name, value in environment.items()]
+    with (
+        rocketmq(servers.name, folder / "cluster", *told, is_guarded=servers.is_guarded) as faked,
+        direct(faked, folder) as scene,
+    ):
+        with scene.run.flow():
+            for hours in (1, -1, 48, 0):
+                scene.let_flow()
+                clock.set(hours)
+                scene.faults += 1
+                pause(2.0)  # until it is read
+                scene.wait_for_every_queue(deadline_s=120.0)
         yield scene
 
 
