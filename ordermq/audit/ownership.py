@@ -41,6 +41,9 @@ class OwnershipRules:
         process.last_active = t
         ownership = progress.ownerships.get((event["p"], event.get("epoch", 0)))
         if ownership is None or ownership.unlocked is not None:
+            if self._is_late(t, event, progress):
+                self._note_late(t, ref, event, progress)
+                return
             ownership = self._begin(t, ref, event, progress)
         elif ownership.ended is Cause.NONE:
             ownership.loss = self._run.broker_life[progress.name[2]]
@@ -193,6 +196,36 @@ class OwnershipRules:
             self.change_of[ownership] = change
         progress.ownerships[client, epoch] = progress.current = ownership
         return ownership
+
+    def _is_late(self, t: int, event: Event, progress: DeliveredOffsets) -> bool:
+        """Return True for a grant that was over when it was recorded, while another member has one.
+
+        A process that was stopped in between records it afterwards. It holds nothing by it, and the
+        other one was granted the queue after that.
+        """
+        current = progress.current
+        end = event.get("sent", t) + event.get("lease_ms", 0) * MS
+        return current is not None and current.client != event["p"] and end <= t
+
+    def _note_late(self, t: int, ref: int, event: Event, progress: DeliveredOffsets) -> None:
+        """Note a grant that was over: what is done under it is done after its lease (I7)."""
+        client, epoch = event["p"], event.get("epoch", 0)
+        ownership = Ownership(client, epoch, len(progress.causes) - 1, ref, t)
+        ownership.lease_ns = event.get("lease_ms", 0) * MS
+        ownership.lease_end = event.get("sent", t) + ownership.lease_ns
+        ownership.loss = self._run.broker_life[progress.name[2]]
+        progress.ownerships[client, epoch] = ownership
+        self.end(ownership.lease_end, ownership, Cause.LEASE, ref)
+        other = progress.current
+        # A broker that restarted may have lost the lease before the other member was granted one.
+        may_be_lost = self._run.broker_life[progress.name[2]] > 1
+        if other is not None and other.since < ownership.lease_end and not may_be_lost:
+            left = (ownership.lease_end - other.since) / MS
+            text = (
+                f"{other.client} was granted the queue while the lease of {client} had "
+                f"{left:.0f} ms to go"
+            )
+            self._run.violate("I6", progress, text, other.granted_by, ref)
 
     def _why_it_ended(self, old: Ownership, progress: DeliveredOffsets) -> Cause:
         if old.waits_for_release and old.ended is not Cause.CRASH:

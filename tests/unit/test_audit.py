@@ -8,7 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from audit_histories import BROKER_LEASE_MS, Run, close_all, concurrently, two_members
+from audit_histories import (
+    BROKER_LEASE_MS,
+    CLIENT_LEASE_MS,
+    Run,
+    close_all,
+    concurrently,
+    two_members,
+)
 
 from ordermq.audit import AuditReport, HistoryError, audit
 from ordermq.audit.history import Histories
@@ -929,6 +936,41 @@ def test_a_history_without_a_broker_is_checked_by_the_clients_leases() -> None:
     run.consume("a", 0)
     run.lock("b", 2)
     assert broken(audit(run.events)) == ["I6"]
+
+
+def a_late_grant(*, taken_over_after_ms: int = CLIENT_LEASE_MS + 10) -> Run:
+    """Member a is stopped between its grant and the record of it, until its lease is over."""
+    run = Run(broker=None)
+    run.open("a")
+    run.open("b")
+    sent = run.t
+    run.wait_ms(taken_over_after_ms)
+    run.lock("b", 2)
+    run.wait_ms(CLIENT_LEASE_MS + 10 - taken_over_after_ms)
+    run.epochs["a"] = 1
+    run.record("a", "LOCK_OK", sent=sent, lease_ms=CLIENT_LEASE_MS)
+    return run
+
+
+def test_a_grant_that_was_over_when_it_was_recorded_overlaps_with_none() -> None:
+    run = a_late_grant()
+    run.begin_at("a", 0)
+    run.unlock("a")
+    run.consume("b", 0)
+    run.commit("b", 1)
+    run.unlock("b")
+    sound(run)
+
+
+def test_a_late_grant_may_show_that_the_next_one_came_too_early() -> None:
+    run = a_late_grant(taken_over_after_ms=CLIENT_LEASE_MS - 100)
+    assert broken(audit(run.events, complete=False)) == ["I6"]
+
+
+def test_what_is_done_under_a_late_grant_is_done_after_its_lease() -> None:
+    run = a_late_grant()
+    run.consume("a", 0)
+    assert "I7" in broken(audit(run.events, complete=False))
 
 
 # -- files ---------------------------------------------------------------------------------
