@@ -46,7 +46,7 @@ KEYS = 64
 IN_FLIGHT = 64
 FLOW_PER_S = 96  # what a busy machine bears for six members
 FLOW_BEFORE_S = 4.0
-CAUGHT_UP_S = 20.0
+CAUGHT_UP_S = 90.0  # at most: what is not delivered by then is lost, and not only late
 WAITS_MS = 1_000  # of a key that counts as one that waited
 AFTER_LEAVE_S = 3.0  # so long what is sent belongs to a leave
 FATES = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "leave": None}
@@ -117,7 +117,7 @@ def variables_of(home: str) -> dict[str, str]:
 
 
 def measure_rates(
-    servers: Servers, rounds: int, messages: int, home: str
+    servers: Servers, works: Sequence[Work], rounds: int, messages: int, home: str
 ) -> dict[str, dict[str, Any]]:
     """Return the figures of each kind of program, for both clients and their ratios."""
     waiting = {
@@ -128,7 +128,7 @@ def measure_rates(
         fill(servers, topic, messages, keyed=fifo)
     rows: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for number in range(rounds):
-        for work in WORKS:
+        for work in works:
             for client in CLIENTS:
                 row = run_one(servers, work, client, messages, number, waiting[work.fifo], home)
                 rows[work.name][client].append(row)
@@ -286,19 +286,24 @@ def measure_fate(servers: Servers, fate: str, watch_s: float, home: str) -> dict
             for client in (*CLIENTS, BY_POP):
                 members[client][0].meet(fate)
             time.sleep(watch_s)
-        end = time.monotonic() + CAUGHT_UP_S
-        wanted = set(range(len(flow.sent)))
-        while time.monotonic() < end and any(
-            wanted - {number for each in both for number, _ in each.arrivals[:]}
-            for both in members.values()
-        ):
-            time.sleep(0.1)  # between two looks
+        wait_for_rest(flow, members)
     finally:
         for each in (member for both in members.values() for member in both):
             each.end()
     found = {client: figures(flow.sent, both, met) for client, both in members.items()}
     print(fate, json.dumps(found), f"load {os.getloadavg()[0]:.1f}", flush=True)
     return found | {"watched_s": watch_s, "load": round(os.getloadavg()[0], 1)}
+
+
+def wait_for_rest(flow: Flow, members: dict[str, list[Member]]) -> None:
+    """Wait until members of each client have everything, for as long as it may be only late."""
+    end = time.monotonic() + CAUGHT_UP_S
+    wanted = set(range(len(flow.sent)))
+    while time.monotonic() < end and any(
+        wanted - {number for each in both for number, _ in each.arrivals[:]}
+        for both in members.values()
+    ):
+        time.sleep(0.1)  # between two looks
 
 
 def figures(sent: Sequence[float], members: Sequence[Member], met: float) -> dict[str, Any]:
@@ -360,7 +365,7 @@ def measure_leaves(servers: Servers, times: int, home: str) -> dict[str, Any]:
                 for way in ways:
                     members[way][number].meet("leave")
                 time.sleep(AFTER_LEAVE_S)
-            time.sleep(CAUGHT_UP_S)
+        wait_for_rest(flow, members)
     finally:
         for each in (member for both in members.values() for member in both):
             each.end()
@@ -395,7 +400,8 @@ def waits_of(
 
 def parts_of(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a result, each of one run."""
-    parts = [result.get("workload"), *result.get("faults", {}).values(), result.get("leaves")]
+    parts = [result.get("workload"), *result.get("workloads", {}).values()]
+    parts += [*result.get("faults", {}).values(), result.get("leaves")]
     return [part for part in parts if part is not None]
 
 
@@ -405,6 +411,7 @@ def main() -> None:
     parser.add_argument("--at", type=Path, help="of ci/rocketmq.sh --proxy, which runs already")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=16_000, help="of the quicker client")
+    parser.add_argument("--program", choices=["consume", "send"], help="rates of these only")
     parser.add_argument("--watch-s", type=float, default=70.0, help="how long after a fault")
     parser.add_argument("--only", choices=["rates", "faults", "leaves"])
     parser.add_argument("--times", type=int, default=12, help="leaves")
@@ -424,12 +431,18 @@ def main() -> None:
             parts = stack.enter_context(rocketmq_processes(asked.version, "--proxy=cluster"))
         servers = Servers(parts)
         if asked.only in (None, "rates") and not asked.fate:
-            result["rates"] = measure_rates(servers, asked.rounds, asked.messages, home)
-            result["workload"] = {
+            works = [work for work in WORKS if asked.program in (None, work.program)]
+            found = measure_rates(servers, works, asked.rounds, asked.messages, home)
+            result.setdefault("rates", {}).update(found)
+            workload = {
                 "rocketmq": asked.version, "messages": asked.messages, "queues": QUEUES,
                 "keys": KEYS, "package": PACKAGE, "load": round(os.getloadavg()[0], 1),
                 "command": command,
             }  # fmt: skip
+            if asked.program is None:
+                result["workload"], result["workloads"] = workload, {}
+            else:  # the others are of an older run
+                result.setdefault("workloads", {})[asked.program] = workload
         if asked.only in (None, "faults"):
             faults = result.setdefault("faults", {})
             for fate in fates:

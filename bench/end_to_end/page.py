@@ -473,6 +473,8 @@ _FATES = {
 
 def grpc_section(result: dict[str, Any]) -> str:
     work = result.get("workload", {})
+    loads = [f"load {work.get('load', '?')}"]
+    loads += [f"{one['load']} for `{name}`" for name, one in result.get("workloads", {}).items()]
     rates = []
     for name, found in result.get("rates", {}).items():
         ours, theirs, ratio = found["ordermq"], found["official client"], found["ratio"]
@@ -504,7 +506,7 @@ def grpc_section(result: dict[str, Any]) -> str:
         "## Over gRPC, compared with the official Python client\n\n"
         f"`{work.get('package', 'rocketmq-python-client')}` and ordermq at one proxy of RocketMQ "
         f"{work.get('rocketmq', '')} in cluster mode, with brokers and clients on the same two "
-        f"cores, which did other work as well (load {work.get('load', '?')}). Bodies of 100 bytes, "
+        f"cores, which did other work as well ({', '.join(loads)}). Bodies of 100 bytes, "
         "8 queues, a listener call per message. The clients take turns; medians of the rounds, and "
         "of the ratios of each round. CPU is that of the client, then that of proxy and "
         "brokers.\n\n"
