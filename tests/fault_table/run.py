@@ -95,11 +95,12 @@ def play(row: Row, shared: Servers | None, keep: Path, *, is_guarded: bool = Fal
 
 def line(row: Row, figures: Figures) -> str:
     """Return a line of the table."""
+    found = bool(figures.problems)  # a row that broke off has lost nothing, either
     repeats = ", ".join(f"{n} {cause}" for cause, n in sorted(figures.repeats.items())) or "0"
     cells = (
         row.name, f"{figures.messages:,}", f"{figures.faults:,}", figures.lost, repeats,
         figures.overlaps, figures.order_breaks, f"{figures.silence_s:.1f} s",
-        f"{figures.seconds:.0f} s",
+        f"{figures.seconds:.0f} s" + (f", **problems: {len(figures.problems)}**" * found),
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -34,6 +34,11 @@ def test_a_line_tells_the_repeats_by_their_cause() -> None:
     )
 
 
+def test_a_line_tells_that_a_row_found_problems() -> None:
+    figures = Figures(problems=["Failed: a member did not start", "a queue stayed silent"])
+    assert line(ROWS["cut"], figures).endswith("| 0 s, **problems: 2** |")
+
+
 def test_first_deliveries_out_of_order_are_found(tmp_path: Path) -> None:
     run = TableRun(Clients("127.0.0.1:1", no_offsets), tmp_path, "x", is_told=True)
     history = tmp_path / "member.jsonl"
