@@ -29,6 +29,7 @@ from ordermq.consumer.dispatch.consume_loop import DispatcherParts
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
+from ordermq.consumer.dispatch.worker_pool import Serving
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
@@ -91,7 +92,7 @@ def consumed(batch: int, messages: int) -> Work:
     def run() -> None:
         serve = dispatcher._run
         for queue in filled:
-            serve(queue)
+            serve(queue, Serving())
 
     def check() -> None:
         assert all(queue.done_offset == messages for queue in filled)
@@ -135,7 +136,7 @@ def consumed_by_key(is_async: bool) -> Work:
 
     def run() -> None:
         for queue in filled:
-            dispatcher._run(queue)
+            dispatcher._run(queue, Serving())
 
     async def tasks() -> None:
         # So many at once, as where a listener waits.
@@ -185,7 +186,10 @@ def consumed_concurrently(batch: int, messages: int) -> Work:
         for queue in filled:
             submitted.append(queue)
             while submitted:
-                serve(submitted.popleft())
+                serving = Serving()
+                serve(submitted.popleft(), serving)
+                if serving.submits:
+                    submitted.append(queue)
 
     def check() -> None:
         assert all(queue.done_offset == messages for queue in filled)

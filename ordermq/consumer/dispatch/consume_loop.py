@@ -31,7 +31,7 @@ from ordermq.client.user_code import HOLD_S, UserCode
 from ordermq.clock import Clock, system_clock_id
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.call_records import CallRecords
-from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
+from ordermq.consumer.dispatch.worker_pool import ListenerPool, Runs, Serving, pool_for
 from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
@@ -61,6 +61,7 @@ _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
 _DIRECT_RESULTS = {ConsumeResult.COMMIT: "CR_COMMIT", ConsumeResult.ROLLBACK: "CR_ROLLBACK"}
 _CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-out late
+_THREADS_LOOK_MS = 1_000
 _FIRST_RESTART_MS = 1_000
 _MAX_RESTART_MS = 60_000
 # Calls within a millisecond: a run that has made so many looks whether other queues wait.
@@ -296,8 +297,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         self._pool: ListenerPool[Queue] = pool_for(
             parts.listener,
             config.consume_thread_count,
-            self._run,
-            self._run_async,
+            Runs(self._run, self._run_async, self._recover),
             f"ordermq-{parts.group}",
             client.runtime,
             parts.user_code,
@@ -410,7 +410,13 @@ class ConsumeLoop(ABC, Generic[Queue]):
             self._on_slow,
         )
         interval_ms = max(self._config.consume_timeout_ms // _CHECKS_PER_TIMEOUT, 1)
-        return [("slow listeners", every(self._clock, interval_ms, watch.check))]
+        return [
+            ("slow listeners", every(self._clock, interval_ms, watch.check)),
+            ("listeners' threads", every(self._clock, _THREADS_LOOK_MS, self._look_at_threads)),
+        ]
+
+    async def _look_at_threads(self) -> None:
+        self._pool.look()
 
     def calls_from_here(self) -> bool:
         return self._pool.calls_from_here()
@@ -449,59 +455,63 @@ class ConsumeLoop(ABC, Generic[Queue]):
     async def _commit(self, assigned: Queue) -> None:
         """Commit what a run has settled; only ordered groups have runs that want it."""
 
-    def _give_back(self, run: core.contract.ConsumeRun) -> None:
-        """Settle what a run has claimed, that an error has ended; by default it is abandoned."""
+    def _give_back(self, run: core.contract.ConsumeRun, context: Any) -> None:
+        """Settle what a run has claimed, that an error has ended; by default it is abandoned.
+
+        Args: context: of the call that was being settled, if any.
+        """
 
     def _ended(self, assigned: Queue) -> None:
         """Note that nothing more could be claimed; by default nothing follows."""
 
-    def _consume(self, assigned: Queue) -> Steps:
-        """Consume what is pending of a queue; the caller holds its dispatch flag."""
+    def _consume(self, assigned: Queue, serving: Serving) -> Steps:
+        """Consume what is pending of a queue; the caller holds its dispatch flag.
+
+        It guards nothing: what an error breaks is put right by `_recover`.
+        """
         try:  # one atomic call: two runs may begin at once, see `resting_runs`
             run = cast(core.contract.ConsumeRun, assigned.resting_runs.pop())
         except IndexError:
             goes_on, plan = self._pool.goes_on, self._plan_of(assigned)
             run = core.ConsumeRun(plan, assigned, goes_on, self.submit)
         run.begin()
+        serving.run = run
         self._runs.add(run)
-        try:
-            while not run.has_ended:
-                if (called := (yield cast(Step, run))) is not None:
-                    if not (yield from self._settle(run, *called)):
-                        return
-                elif run.wants_commit:
-                    yield OnIoThread(self._commit(assigned))
-        except BaseException:
-            self._give_back(run)
-            raise
-        finally:
-            submits = run.submits
-            run.rest()
-            self._runs.add(run)  # its counts were perhaps taken meanwhile, but not the last
-            assigned.resting_runs.append(run)
-        if submits:
-            self.submit(assigned)  # other queues wait for this thread; the flag stays set
-        else:
-            self._ended(assigned)
+        while not run.has_ended:
+            if (called := (yield cast(Step, run))) is not None:
+                serving.context = called[0]
+                if not (yield from self._settle(run, *called)):
+                    break
+            elif run.wants_commit:
+                yield OnIoThread(self._commit(assigned))
+        self._finish_run(run, serving)
 
-    def _run(self, assigned: Queue) -> None:
-        steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime
+    def _finish_run(self, run: core.contract.ConsumeRun, serving: Serving) -> None:
+        submits = run.submits  # other queues wait for this thread; the flag stays set
+        if run.has_ended and not submits:
+            self._ended(run.assigned)
+        run.rest()
+        self._runs.add(run)  # its counts were perhaps taken meanwhile, but not the last
+        serving.submits = submits
+        run.assigned.resting_runs.append(run)  # last: from here on it is another one's
+
+    def _run(self, assigned: Queue, serving: Serving) -> None:
+        steps, listener = self._consume(assigned, serving), self._listener
+        runtime = self._client.runtime
         try:
             step = next(steps)
             while True:
                 step = steps.send(step.perform(listener, runtime, self._pool.awaited))
         except StopIteration:
             return
-        except BaseException:  # noqa: BLE001 - logged, and the queue restarts
-            self._recover(assigned)
-        finally:
-            steps.close()  # what it has claimed, and nobody settled, is given back
 
     async def _run_async(self, assigned: Queue, begun: asyncio.Event) -> None:
         begun.set()
         if self._is_closed:
             return  # begun by the user's loop, behind the close
-        steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime
+        serving = Serving()
+        steps, listener = self._consume(assigned, serving), self._listener
+        runtime = self._client.runtime
         # Not the loop's time: uvloop reads its clock once per turn.
         turn_s = time.monotonic()
         try:
@@ -520,27 +530,58 @@ class ConsumeLoop(ABC, Generic[Queue]):
         except (asyncio.CancelledError, KeyboardInterrupt):
             # Between two calls, or of the program. Nobody else comes back to this queue.
             if not self._is_closed:
-                assigned.abandon_batch("the task of its listener was cancelled")
+                self._abandon(assigned, serving, "the task of its listener was cancelled")
             raise
-        except Exception:  # noqa: BLE001 - logged, and the queue restarts
-            self._recover(assigned)
+        except Exception as error:  # noqa: BLE001 - logged, and the queue restarts
+            self._recover(assigned, serving, error)
         finally:
             steps.close()
+            self._give_up(serving)
+            if serving.submits:
+                self.submit(assigned)
 
-    def _recover(self, assigned: Queue) -> None:
-        # An internal error. The dispatch flag would have no run behind it, and the queue would
-        # stand still for ever (docs/internals/semantics.md#process-queue, no lost wake-up). So
-        # the lease is given up, and once it is regained the queue restarts.
+    def _recover(self, assigned: Queue, serving: Serving, error: BaseException) -> None:
+        """End a run for an error, of ours or sent to its thread from outside."""
+        run = serving.run
+        if run is not None and (run.has_ended or not run.is_running):
+            _log.warning(
+                "%s: %s behind the last call of a listener; its queue goes on",
+                assigned.queue,
+                type(error).__name__,
+                extra=self._fields(assigned.queue),
+            )
+            self._finish_run(run, serving)
+            return
+        # The dispatch flag would have no run behind it, and the queue would stand still for ever
+        # (docs/internals/semantics.md#process-queue, no lost wake-up). So the lease is given up,
+        # and once it is regained the queue restarts.
         assigned.internal_errors += 1
         self._statistics.add("internal_errors")
-        _log.exception(
+        _log.error(
             "%s: internal error while consuming (please report); restarting from the committed "
             "offset in %d ms",
             assigned.queue,
             restart_delay_ms(assigned.internal_errors),
+            exc_info=error,
             extra=self._fields(assigned.queue),
         )
-        assigned.abandon_batch("internal error while consuming")
+        self._abandon(assigned, serving, "internal error while consuming")
+
+    def _abandon(self, assigned: Queue, serving: Serving, reason: str) -> None:
+        if serving.run is not None:
+            self._give_back(serving.run, serving.context)
+        assigned.abandon_batch(reason)
+        self._give_up(serving)
+
+    def _give_up(self, serving: Serving) -> None:
+        """End a run that has begun, and has not ended by itself: what it claimed is given back."""
+        run = serving.run
+        if run is not None and serving.submits is None:
+            self._give_back(run, serving.context)
+            run.rest()
+            self._runs.add(run)
+            serving.submits = False
+            run.assigned.resting_runs.append(run)
 
     def _submit_after(self, assigned: Queue, delay_ms: int, action: str) -> None:
         """Submit the queue after a pause; any thread."""

@@ -27,6 +27,7 @@ from ordermq.consumer.dispatch.failure_policy import FailurePolicy, NextStep
 from ordermq.consumer.dispatch.orderly import OrderedDispatcher
 from ordermq.consumer.dispatch.parked_keys import ParkedKeys, run_of
 from ordermq.consumer.dispatch.parking_log import offset_of
+from ordermq.consumer.dispatch.worker_pool import Serving
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
@@ -95,11 +96,11 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             self.submit(assigned)
         return begins is not None
 
-    def _consume(self, assigned: KeyOrderedQueue) -> Steps:
+    def _consume(self, assigned: KeyOrderedQueue, serving: Serving) -> Steps:
         # This request is served now. A message that arrives from here on submits another one,
         # and what arrived before is seen by the run: no wake-up is lost.
         assigned.process_queue.end_dispatch()
-        return super()._consume(assigned)
+        return super()._consume(assigned, serving)
 
     def _ended(self, assigned: KeyOrderedQueue) -> None:
         # What is left may be of parked keys only; their messages must leave the queue, or they
@@ -107,11 +108,13 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         if self._parked is not None and assigned.parked_keys():
             self._client.runtime.post(self._parked.move_soon, assigned)
 
-    def _give_back(self, run: core.contract.ConsumeRun) -> None:
+    def _give_back(self, run: core.contract.ConsumeRun, context: Any) -> None:
         # An internal error, or the listeners' loop was closed. The lanes must not wait for this
         # call for ever.
         assigned, claim = run.assigned, run.claim
-        if claim is not None:
+        if claim is None and context is not None:
+            claim = context.claim
+        if claim is not None and assigned.has_claim(claim):
             assigned.end_batch(claim, 0, self._clock.now_ms())
             if assigned.release(claim, 0):
                 self.submit(assigned)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import inspect
 import logging
 import sys
@@ -15,9 +16,12 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
+from itertools import islice
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from ordermq import core
+from ordermq.background_writer import start_aside
 from ordermq.callables import is_async
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.client.user_code import TaskLoop, UserCode
@@ -27,6 +31,8 @@ from ordermq.consumer.queue.receiver import Queue, ReadyQueues
 from ordermq.errors import UsedAfterFork
 from ordermq.forking import ProcessBound
 from ordermq.model.log_fields import log_fields
+from ordermq.remoting.thread_event import NativeEvent
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 # A listener that returns sooner than this hardly waits for anything but the interpreter lock, so
@@ -35,6 +41,7 @@ _log = logging.getLogger("ordermq.consumer")
 _QUICK_CALL_NS = 100_000
 _QUICK_CALL_WITHOUT_LOCK_NS = 5_000
 _CHECK_AFTER_S = 0.001  # how long a queue may wait behind a listener that does not return
+_RECOVERY_S = 0.1  # how long a thread waits for the I/O thread before it asks again
 
 
 _Served = TypeVar("_Served", bound=AssignedQueue, contravariant=True)
@@ -74,6 +81,9 @@ class ListenerPool(Protocol[_Served]):
     def resize(self, size: int) -> None:
         """Set the maximum number of threads, or of limited tasks; any thread."""
 
+    def look(self) -> None:
+        """Replace threads that exceptions have ended; now and then, on the I/O thread."""
+
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
         """Return the stack of the listener that runs for a queue on this thread."""
 
@@ -81,11 +91,40 @@ class ListenerPool(Protocol[_Served]):
         """End the threads; False if a listener still ran after `timeout_s` seconds."""
 
 
+class Serving:
+    """The state of a queue that is served: another thread puts right what an error has broken.
+
+    Attributes:
+        run: serves it; None: it has not begun.
+        context: of the call that is being settled, or was last.
+        submits: the run has ended, and rests: True if the queue must be served again. None before.
+    """
+
+    # One is made for each run: values of the class cost less than an `__init__`.
+    run: core.contract.ConsumeRun | None = None
+    context: Any = None
+    submits: bool | None = None
+
+
+class Runs(Value, Generic[Queue]):
+    """The functions of a dispatcher that a pool calls.
+
+    Args:
+        run: consumes one queue until it is empty, revoked, out of its time slice, or `goes_on`
+            returned False; it reports its calls to `goes_on`, and its state to its second argument.
+        run_async: the same on an event loop; sets its second argument first.
+        recover: ends a run that has begun and that an error has broken; on the I/O thread.
+    """
+
+    run: Callable[[Queue, Serving], None]
+    run_async: Callable[[Queue, asyncio.Event], Coroutine[Any, Any, None]]
+    recover: Callable[[Queue, Serving, BaseException], None]
+
+
 def pool_for(
     listener: Callable[..., object],
     size: int,
-    run: Callable[[Queue], None],
-    run_async: Callable[[Queue, asyncio.Event], Coroutine[Any, Any, None]],
+    runs: Runs[Queue],
     name: str,
     runtime: Runtime,
     user_code: UserCode,
@@ -103,28 +142,40 @@ def pool_for(
         return user_code.listener_loop(f"{name}-listeners")
 
     if is_async(listener):
-        return ListenerLoop(run_async, make_loop(), size if limits_tasks else None)
+        return ListenerLoop(runs.run_async, make_loop(), size if limits_tasks else None)
     return WorkerPool(
-        size, run, name, lambda check: runtime.post_after(_CHECK_AFTER_S, check), make_loop
+        size, runs, name, lambda check: runtime.post_after(_CHECK_AFTER_S, check), make_loop
     )
 
 
-class _Worker:
+def _move(source: Callable[[], Queue], to: collections.deque[Queue] | list[Queue]) -> None:
+    """Append one of `source`, such as a list's `pop`, which has one.
+
+    Native code from the taking to the end of `to`, in which no exception can come to the thread: a
+    queue must be in one place at any time, or nobody would serve it, or two at once.
+    """
+    to.extend(islice(iter(source, None), 1))
+
+
+class _Worker(Generic[Queue]):
     """A thread of the pool; guarded by the pool's lock, except where its own thread reads."""
 
     __slots__ = (
-        "ident", "is_ended", "is_quick", "is_watching", "is_woken", "ready", "shaken_by",
-        "since_ns", "taken", "wake",
+        "ident", "is_ended", "is_late", "is_quick", "is_watching", "is_woken", "ready", "serving",
+        "settled", "shaken_by", "since_ns", "taken", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.ident = 0
-        self.taken: object = None  # a queue that it takes, and has not begun to serve
+        self.taken: list[Queue] = []  # the queue that it serves, or is about to
+        self.serving: Serving | None = None  # how far it is with that
+        self.settled = NativeEvent()  # the I/O thread has put right what an error broke
         self.ready: list[Any] = []  # what it has just taken of the queues that are ready
-        self.shaken_by: BaseException | None = None  # came between two runs
+        self.shaken_by: BaseException | None = None  # came between two runs, or broke one
         self.is_woken = False  # woken for a waiting queue, whichever worker is primary
         self.is_quick = True  # by its last report
         self.is_watching = False  # woken because a queue may be ready
+        self.is_late = False  # at the last look it did not run yet
         self.is_ended = False
         self.since_ns = 0  # when it last took a queue or reported
         # A lock as a binary semaphore for its one waiter: an Event would allocate a lock per wait
@@ -143,9 +194,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     listener is quick again.
 
     Args:
-        run: consumes one queue until it is empty, revoked, out of its time slice, or `goes_on`
-            returned False; it reports its calls to `goes_on`.
-        later: calls its argument in about a millisecond, on any thread.
+        later: calls its argument in about a millisecond, on the I/O thread.
         make_loop: for listeners that turn out to be asynchronous.
         clock_ns: for the duration of calls.
     """
@@ -157,30 +206,31 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     def __init__(
         self,
         size: int,
-        run: Callable[[Queue], None],
+        runs: Runs[Queue],
         name: str,
         later: Callable[[Callable[[], None]], None],
         make_loop: Callable[[], TaskLoop],
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._size = size
-        self._run = run
+        self._run = runs.run
+        self._recover = runs.recover
         self._name = name
         self._later = later
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
         self._work: collections.deque[Queue] = collections.deque()
-        self._threads: list[threading.Thread] = []
-        self._workers: dict[int, _Worker] = {}  # by ident
-        self._idle: list[_Worker] = []
-        self._primary: _Worker | None = None
+        self._threads: dict[threading.Thread, _Worker[Queue]] = {}
+        self._workers: dict[int, _Worker[Queue]] = {}  # by ident
+        self._idle: list[_Worker[Queue]] = []
+        self._primary: _Worker[Queue] | None = None
         self._steps = 0  # of the primary worker: queues taken and reports
         self._steps_checked = -1  # at the last check
         self._has_check = False  # one check at a time is on its way
         self._is_closing = False
         self._is_short = False  # of threads, and that is logged
         self._ready: ReadyQueues | None = None
-        self._watcher: _Worker | None = None  # the idle one that waits for ready queues
+        self._watcher: _Worker[Queue] | None = None  # the idle one that waits for ready queues
         self._make_loop = make_loop
         self._loop: TaskLoop | None = None
         has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # since Python 3.13
@@ -189,10 +239,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     def submit(self, assigned: Queue) -> None:
         with self._lock:
             self._work.append(assigned)
-            if self._primary is None:
-                self._wake_workers(1)
-            else:
-                self._schedule_check()
+            self._announce()
 
     def take_from(self, ready: ReadyQueues) -> None:
         self._ready = ready
@@ -258,10 +305,10 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             self._idle.clear()
             # All of them, and again after a call that Ctrl-C ended: who is woken finds no work.
             for worker in list(self._workers.values()):
-                if worker.wake.locked():
-                    self._rouse(worker)
+                self._rouse(worker)
+            threads = [each for each in self._threads if each.ident is not None]
         # A listener may close its consumer: its own thread it cannot wait for.
-        threads = [each for each in self._threads if each is not threading.current_thread()]
+        threads = [each for each in threads if each is not threading.current_thread()]
         for thread in threads:
             thread.join(timeout_s)
         if self._loop is not None:
@@ -270,12 +317,21 @@ class WorkerPool(ProcessBound, Generic[Queue]):
 
     # Under the lock.
 
+    def _announce(self) -> None:
+        """See to it that a queue that begins to wait is served."""
+        if self._primary is None:
+            self._wake_workers(1)
+        else:
+            self._schedule_check()
+
     def _wake_workers(self, most: int) -> None:
         """Wake idle workers, or start new ones; the first becomes primary if none is."""
         for _ in range(most):
             if self._idle:
-                worker = self._idle.pop()
+                # Woken first: who wakes may be stopped in between, and must not lose a thread.
+                worker = self._idle[-1]
                 self._rouse(worker)
+                self._idle.pop()
             elif len(self._threads) < self._size and not self._is_closing:
                 started = self._start()
                 if started is None:
@@ -287,21 +343,26 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             if self._primary is None:
                 self._primary = worker
 
-    def _rouse(self, worker: _Worker) -> None:
-        worker.wake.release()
+    def _rouse(self, worker: _Worker[Queue]) -> None:
+        if worker.wake.locked():
+            worker.wake.release()
         if worker is self._watcher and self._ready is not None:
             self._ready.interrupt()
 
-    def _start(self) -> _Worker | None:
+    def _start(self) -> _Worker[Queue] | None:
         """Start a worker; None where the system gives no thread: those that run go on alone."""
-        worker = _Worker()
+        worker: _Worker[Queue] = _Worker()
         name = f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True)
-        self._threads.append(thread)
+        self._threads[thread] = worker
         try:
-            thread.start()
+            # A thread of listeners may get an exception here; others can wait until it runs.
+            if threading.get_ident() in self._workers:
+                start_aside(thread)
+            else:
+                thread.start()
         except RuntimeError as error:
-            self._threads.remove(thread)  # else it would count, and `close` would wait for it
+            del self._threads[thread]  # else it would count, and `close` would wait for it
             if not self._is_short:
                 self._is_short = True
                 _log.error(
@@ -334,10 +395,10 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         self._wake_workers(len(self._work))
         self._schedule_check()
 
-    def _end_worker(self, worker: _Worker) -> None:
+    def _end_worker(self, worker: _Worker[Queue]) -> None:
         worker.is_ended = True
-        self._threads.remove(threading.current_thread())
-        del self._workers[worker.ident]
+        self._threads.pop(threading.current_thread(), None)
+        self._workers.pop(worker.ident, None)
 
     def _check(self) -> None:
         with self._lock:
@@ -351,72 +412,142 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             else:
                 self._detach_primary()
 
+    def _put_back(self, worker: _Worker[Queue]) -> bool:
+        """Have what a worker has taken served by whoever comes next.
+
+        Returns: False if it is in the middle of that.
+        """
+        for each in worker.ready:
+            assert self._ready is not None
+            ready = cast(Queue, self._ready.queue_of(each))
+            if ready not in worker.taken:
+                worker.taken.append(ready)
+        worker.ready.clear()
+        serving = worker.serving
+        if serving is not None and serving.run is not None and serving.submits is None:
+            return False
+        while worker.taken and (serving is None or serving.submits is not False):
+            _move(worker.taken.pop, self._work)
+        worker.taken.clear()
+        worker.serving = None
+        return True
+
+    # On the I/O thread, to which no exception comes from outside.
+
+    def look(self) -> None:
+        with self._lock:
+            ended = [each for each in self._threads.items() if self._has_died(*each)]
+            for thread, worker in ended:
+                self._bury(thread, worker)
+        for _, worker in ended:
+            error = worker.shaken_by or RuntimeError("its thread has ended")
+            _log.error("a thread of the listeners of %s was ended by %r", self._name, error)
+            with self._lock:
+                was_put_back = self._put_back(worker)
+            if not was_put_back:
+                self._recover_run(worker, error)
+        with self._lock:
+            if self._primary is None:
+                self._wake_workers(len(self._work))
+        self._check()  # also where an exception has kept a thread from asking for it
+
+    def _has_died(self, thread: threading.Thread, worker: _Worker[Queue]) -> bool:
+        was_late, worker.is_late = worker.is_late, thread.ident is None
+        return not thread.is_alive() and (was_late or not worker.is_late)
+
+    def _bury(self, thread: threading.Thread, worker: _Worker[Queue]) -> None:
+        worker.is_ended = True  # should it begin after all
+        del self._threads[thread]
+        self._workers.pop(worker.ident, None)
+        if worker in self._idle:
+            self._idle.remove(worker)
+        if worker is self._primary:
+            self._primary = None
+        if worker is self._watcher:
+            self._watcher = None
+
+    def _recover_run(self, worker: _Worker[Queue], error: BaseException) -> None:
+        """End what a worker has begun, and cannot end; may be asked for again."""
+        serving = worker.serving
+        if serving is not None and worker.taken and serving.submits is None:
+            assigned = worker.taken[0]
+            try:
+                self._recover(assigned, serving, error)
+            except Exception:  # noqa: BLE001 - logged; its thread serves the other queues
+                _log.exception(
+                    "%s: a run could not be recovered (please report)",
+                    assigned.queue,
+                    extra=log_fields(assigned.queue),
+                )
+        self._let_go(worker)
+        worker.settled.set()
+
     # A worker's thread.
 
-    def _serve(self, worker: _Worker) -> None:
-        worker.ident = threading.get_ident()
-        self._workers[worker.ident] = worker
-        while True:
+    def _serve(self, worker: _Worker[Queue]) -> None:
+        while not worker.is_ended:
             try:
-                return self._serve_until_end(worker)
+                worker.ident = threading.get_ident()
+                self._workers[worker.ident] = worker
+                self._serve_until_end(worker)
+                return
             except UsedAfterFork:
                 raise  # the thread that a listener has forked, alone in its process
             except BaseException as error:  # noqa: BLE001 - logged
-                # Sent to this thread by PyThreadState_SetAsyncExc, as libraries do for a time limit
-                # of a listener, and too late: it comes when the thread wakes up for other work.
+                # An error of a run; or sent to this thread by PyThreadState_SetAsyncExc, as
+                # libraries do for a time limit of a listener, and too late: that comes anywhere.
                 worker.shaken_by = error
 
-    def _serve_until_end(self, worker: _Worker) -> None:
+    def _serve_until_end(self, worker: _Worker[Queue]) -> None:
         while True:
             if worker.shaken_by is not None:
                 self._settle(worker, worker.shaken_by)
             assigned = self._next(worker)
             if assigned is not None:
                 worker.since_ns = self._clock_ns()
-                worker.taken = None
-                # `run` handles its own errors. Should that fail, too, this thread must go on: it
-                # may be the primary one, and every queue of the consumer waits for that.
-                try:
-                    self._run(assigned)
-                except BaseException:  # noqa: BLE001 - logged
-                    _log.exception(
-                        "%s: a run ended by an error (please report)",
-                        assigned.queue,
-                        extra=log_fields(assigned.queue),
-                    )
+                worker.serving = serving = Serving()
+                self._run(assigned, serving)
+                self._let_go(worker)
             elif self._is_closing or worker.is_ended:
                 return
             else:
                 self._sleep(worker)
 
-    def _settle(self, worker: _Worker, error: BaseException) -> None:
-        """Put right what an exception between two runs may have left half done."""
+    def _let_go(self, worker: _Worker[Queue]) -> None:
+        """Let others have the queue that a worker has served."""
+        if worker.serving is not None and worker.serving.submits:
+            with self._lock:
+                if worker.taken:
+                    _move(worker.taken.pop, self._work)
+                self._announce()
+        worker.taken.clear()
+        worker.serving = None
+
+    def _settle(self, worker: _Worker[Queue], error: BaseException) -> None:
+        """Put right what an exception may have left half done, within a run or between two."""
         with self._lock:
             if worker in self._idle:
                 self._idle.remove(worker)
             if worker is self._watcher:
                 self._watcher = None
             worker.wake.acquire(blocking=False)  # it may have been roused, or not
-            taken = cast(Queue | None, worker.taken)
-            if taken is not None and taken not in self._work:
-                self._work.appendleft(taken)
-            for each in worker.ready:
-                assert self._ready is not None
-                ready = cast(Queue, self._ready.queue_of(each))
-                if ready not in self._work:
-                    self._work.append(ready)
-            worker.taken = None
-            worker.ready.clear()
             # Whatever it was woken for, it looks for it now.
             worker.is_woken = worker.is_watching = True
-            worker.shaken_by = None
-        _log.warning(
-            "a thread of the listeners of %s got %s between two calls; it goes on",
-            self._name,
-            type(error).__name__,
-        )
+            is_between = self._put_back(worker)
+        # A run is ended by the I/O thread: another exception may come here at any moment.
+        while worker.serving is not None and not self._is_closing:
+            with contextlib.suppress(RuntimeError):  # the program ends
+                self._later(partial(self._recover_run, worker, error))
+            worker.settled.wait(_RECOVERY_S)
+        worker.shaken_by = None
+        if is_between:
+            _log.warning(
+                "a thread of the listeners of %s got %s between two calls; it goes on",
+                self._name,
+                type(error).__name__,
+            )
 
-    def _sleep(self, worker: _Worker) -> None:
+    def _sleep(self, worker: _Worker[Queue]) -> None:
         """Sleep until `_rouse`; one of the idle workers also until there is a ready queue."""
         ready = self._ready if worker is self._watcher else None
         if ready is None or not ready.wait():
@@ -432,9 +563,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 return
         worker.wake.acquire()  # at once: it was released
 
-    def _next(self, worker: _Worker) -> Queue | None:
+    def _next(self, worker: _Worker[Queue]) -> Queue | None:
         """Return the next queue; None after it made the worker idle or ended it, or to close."""
         with self._lock:
+            if worker in self._idle:
+                self._idle.remove(worker)  # who has woken it was stopped before
             if len(self._threads) > self._size and worker is not self._primary:
                 self._end_worker(worker)
                 self._wake_workers(len(self._work) if self._primary is None else 0)
@@ -446,15 +579,13 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             if self._work and (is_primary or worker.is_woken or not worker.is_quick):
                 worker.is_woken = False
                 self._steps += is_primary
-                # Noted before it is taken out: an exception in between must not lose it.
-                assigned = worker.taken = self._work[0]
-                self._work.popleft()
+                _move(self._work.popleft, worker.taken)
                 self._schedule_check()
-                return assigned
+                return worker.taken[0]
             ready = self._next_ready(worker) if is_primary or worker.is_watching else None
             worker.is_watching = False
             if ready is not None:
-                worker.taken = ready
+                worker.taken.append(ready)
                 worker.ready.clear()
                 self._primary = worker
                 self._steps += 1
@@ -471,7 +602,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                     self._watcher = worker
             return None
 
-    def _next_ready(self, worker: _Worker) -> Queue | None:
+    def _next_ready(self, worker: _Worker[Queue]) -> Queue | None:
         """Return the next ready queue, if a consume request may follow at once."""
         if self._ready is None or self._is_closing:
             return None
@@ -503,6 +634,8 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
         self._loop.post(self._start, assigned)
 
     def take_from(self, ready: ReadyQueues) -> None: ...
+
+    def look(self) -> None: ...
 
     def goes_on(self, calls: int) -> bool:
         return True  # tasks share the loop by awaiting; nobody waits for a thread

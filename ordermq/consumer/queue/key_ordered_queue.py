@@ -75,6 +75,11 @@ class KeyOrderedQueue(AssignedQueue):
         calls = self.lane_calls.copy().values()
         return [RunningCall(self, *call) for call in calls] or super().running_calls()
 
+    def has_claim(self, claim: BatchClaim) -> bool:
+        """Return True until a claim has ended."""
+        call = self.lane_calls.get(claim.messages.first_offset)
+        return call is not None and call[0] is claim.messages
+
     def claimed_ms(self, claim: BatchClaim) -> int:
         call = self.lane_calls.get(claim.messages.first_offset)
         return self.last_claim_ms if call is None else RunningCall(self, *call).since_ms

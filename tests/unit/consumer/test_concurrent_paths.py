@@ -26,7 +26,7 @@ from ordermq.consumer.dispatch import concurrent
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher, SendBack
 from ordermq.consumer.dispatch.consume_loop import DispatcherParts
 from ordermq.consumer.dispatch.failure_policy import DeadLetter
-from ordermq.consumer.dispatch.worker_pool import WorkerPool
+from ordermq.consumer.dispatch.worker_pool import Runs, Serving, WorkerPool
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
@@ -180,14 +180,33 @@ class Batches:
 
         if not self.submitted:
             return
-        steps = self.service._consume(self.submitted.pop(0))
+        self.serving = Serving()
+        steps = self.service._consume(self.submitted.pop(0), self.serving)
         try:
             step = next(steps)
             while True:
                 step = steps.send(step.perform(listen, cast(Any, None), cast(Any, None)))
         except StopIteration:
             pass
+        self.submitted += [self.assigned] * bool(self.serving.submits)
         self.look()
+
+    def run(self) -> None:
+        """Serve the queue once with the dispatcher's listener."""
+        self.serving = Serving()
+        cast(Any, self.service)._run(self.submitted.pop(), self.serving)
+        self.submitted += [self.assigned] * bool(self.serving.submits)
+
+    def recover(self, error: BaseException) -> None:
+        cast(Any, self.service)._recover(self.assigned, self.serving, error)
+
+    def pool(self, size: int) -> WorkerPool[AssignedQueue]:
+        service: Any = self.service
+        runs: Runs[AssignedQueue] = Runs(service._run, service._run_async, service._recover)
+        service._pool = WorkerPool(
+            size, runs, "test", lambda check: threading.Thread(target=check).start(), OwnThreads
+        )
+        return cast("WorkerPool[AssignedQueue]", service._pool)
 
     def drain(self, script: Iterator[tuple[str | None, str]]) -> None:
         """Serve the queue as long as it is submitted."""
@@ -398,10 +417,7 @@ def test_the_watch_finds_the_calls_of_every_thread(result: str) -> None:
         return None
 
     service._listener = listen
-    pool: WorkerPool[AssignedQueue] = WorkerPool(
-        3, service._run, "test", lambda check: threading.Thread(target=check).start(), OwnThreads
-    )
-    service._pool = pool
+    pool = batches.pool(3)
     pool.submit(batches.submitted.pop())
     entered.wait(DEADLINE_S)
     found = batches.service._running_calls([])
@@ -430,8 +446,9 @@ def test_a_broken_run_has_no_call_in_progress() -> None:
         batches.follow(iter([(None, "none"), ("more", "none")]))
 
     service._pool.submit = refuse
-    with pytest.raises(TypeError, match="a defect"):
+    with pytest.raises(TypeError, match="a defect") as raised:
         perform()
+    batches.recover(raised.value)
     assert batches.service._running_calls([]) == []
     assert batches.statistics["messages_done"] == 0
     assert not batches.service._runs
@@ -448,8 +465,11 @@ def test_what_a_broken_run_has_done_before_is_counted() -> None:
 
     service: Any = batches.service
     service._listener = listen
-    while batches.submitted and not batches.assigned.internal_errors:
-        service._run(batches.submitted.pop())
+    with pytest.raises(TypeError) as raised:
+        while batches.submitted:
+            batches.run()
+    cast(Any, batches.assigned)._on_room = lambda _: None
+    batches.recover(raised.value)
     assert batches.assigned.lease is None
     assert batches.service._running_calls([]) == []
     assert batches.statistics["internal_errors"] == 1
@@ -470,7 +490,7 @@ def test_counts_are_read_while_a_run_goes_on() -> None:
     service: Any = batches.service
     service._listener = listen
     while batches.submitted:
-        service._run(batches.submitted.pop())
+        batches.run()
     assert counted == [(done, done) for done in range(COUNT)]
     assert batches.statistics["batches"] == COUNT
 
@@ -494,7 +514,7 @@ def test_a_retry_topic_counts_the_attempts_of_other_members() -> None:
         service: Any = batches.service
         service._listener = lambda messages, context: attempts.append(context.attempt)
         while batches.submitted:
-            service._run(batches.submitted.pop())
+            batches.run()
     assert attempts == [4, 6] + [4] * (COUNT - 2)
 
 
@@ -603,10 +623,7 @@ def test_many_threads_and_failures_lose_nothing() -> None:
 
     service._finish_soon = finish_soon
     service._listener = listen
-    pool: WorkerPool[AssignedQueue] = WorkerPool(
-        4, service._run, "test", lambda check: threading.Thread(target=check).start(), OwnThreads
-    )
-    service._pool = pool
+    pool = batches.pool(4)
     batches.assigned._on_idle = lambda: (
         ended.set() if batches.assigned.done_offset == count else None
     )
@@ -659,8 +676,9 @@ def test_each_call_is_settled_by_its_worker_or_by_the_watch_and_never_by_both() 
 
     def work() -> None:
         while assigned.done_offset < count:
+            serving = Serving()
             try:
-                steps = service._consume(batches.submitted.pop())
+                steps = service._consume(batches.submitted.pop(), serving)
             except IndexError:  # others have it
                 time.sleep(0)
                 continue
@@ -668,6 +686,8 @@ def test_each_call_is_settled_by_its_worker_or_by_the_watch_and_never_by_both() 
                 step = next(steps)
                 while True:
                     step = steps.send(step.perform(listen, cast(Any, None), cast(Any, None)))
+            if serving.submits:
+                batches.submitted.append(assigned)
 
     def watch() -> None:
         while assigned.done_offset < count:

@@ -24,7 +24,7 @@ from ordermq.consumer.dispatch.consume_loop import (
 )
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Stop, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
-from ordermq.consumer.dispatch.worker_pool import stacks_of_tasks
+from ordermq.consumer.dispatch.worker_pool import Serving, stacks_of_tasks
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import BatchClaim, Pause, QueueCallbacks
@@ -147,7 +147,8 @@ class Lanes:
         """Serve the queue once, if it was submitted."""
         if not self.submitted:
             return
-        steps = self.service._consume(self.submitted.pop())
+        self.serving = Serving()
+        steps = self.service._consume(self.submitted.pop(), self.serving)
         try:
             step = next(steps)
             while True:
@@ -158,7 +159,7 @@ class Lanes:
                     continue
                 step = steps.send(step.perform(listener, cast(Any, None), cast(Any, None)))
         except StopIteration:
-            return
+            self.submitted += [self.assigned] * bool(self.serving.submits)
 
     def follow(self, script: Iterator[tuple[str | None, str]]) -> None:
         """Run once, with a listener that follows a script."""
@@ -507,7 +508,10 @@ def test_an_internal_error_gives_back_what_was_claimed() -> None:
     # What fails is what a dispatcher does between a claim and its call.
     service._plan = service._make_plan(1, on_start=broken, is_shared=True, is_judged=False)
     service._client.runtime = None
-    service._run(lanes.submitted.pop())
+    serving = Serving()
+    with pytest.raises(RuntimeError) as raised:
+        service._run(lanes.submitted.pop(), serving)
+    service._recover(lanes.assigned, serving, raised.value)
     assert lanes.assigned.lease is None
     assert lanes.assigned.internal_errors == 1
     assert lanes.assigned.running_calls() == []

@@ -16,6 +16,7 @@ from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import DispatcherParts, OnIoThread
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
 from ordermq.consumer.dispatch.orderly import MAX_MESSAGES_PER_CLAIM, OrderlyDispatcher
+from ordermq.consumer.dispatch.worker_pool import Serving
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
@@ -111,7 +112,8 @@ class Consumption:
 
     def run(self, listener: Listener) -> None:
         """One run, to its end."""
-        steps = self.service._consume(self.assigned)
+        serving = Serving()
+        steps = self.service._consume(self.assigned, serving)
         try:
             step = next(steps)
             while True:
@@ -122,7 +124,7 @@ class Consumption:
                     continue
                 step = steps.send(self.call(step, listener))
         except StopIteration:
-            return
+            self.submitted += [self.assigned] * bool(serving.submits)
 
     def call(self, calls: Any, listener: Listener) -> Any:
         def listen(messages: Sequence[MessageView], context: ConsumeContext) -> Any:
@@ -167,7 +169,7 @@ def test_what_a_run_has_counted_is_read_at_any_time_and_once() -> None:
 def test_a_run_that_is_about_to_end_leaves_the_next_one_alone() -> None:
     consumption = Consumption()
     assigned = consumption.assigned
-    first = consumption.service._consume(assigned)
+    first = consumption.service._consume(assigned, Serving())
     assert consumption.call(next(first), lambda messages, context: None) is None
     # Its worker has cleared the dispatch flag, and not ended yet: the next worker may begin.
     assert assigned.accept(assigned.generation, batch(range(200, 210)), 210)
@@ -321,11 +323,11 @@ def test_a_queue_pauses_longer_after_each_internal_error_in_a_row() -> None:
         consumption.runtime.post = lambda job: job()
         for rest_ms in (1_000, 2_000, 4_000):
             assert assigned.regain(Lease(7, 1 << 60, True), 0) or rest_ms == 1_000
-            service._recover(assigned)
+            service._recover(assigned, Serving(), ValueError("a defect"))
             assert assigned.lease is None
             await submitted_after(rest_ms)
         for _ in range(20):
-            service._recover(assigned)
+            service._recover(assigned, Serving(), ValueError("a defect"))
         await submitted_after(60_000)
         assert assigned.regain(Lease(7, 1 << 60, True), 0)
         assert assigned.accept(assigned.generation, batch(range(3)), 3)

@@ -8,12 +8,13 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from ordermq.client.runtime import Runtime
-from ordermq.consumer.dispatch.worker_pool import WorkerPool, stacks_of_tasks
+from ordermq.consumer.dispatch.worker_pool import Runs, Serving, WorkerPool, stacks_of_tasks
 
 WAIT_S = 10.0
 QUICK_NS = 1_000
@@ -30,6 +31,7 @@ class Work:
 
     def __init__(self, *calls_ns: int) -> None:
         self.started = threading.Event()
+        self.is_served_again = False
         self.thread = 0
         self.went_on: list[bool] = []
         self._calls: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -55,18 +57,28 @@ def no_loop() -> Any:
     raise AssertionError("no listener here is asynchronous")
 
 
+async def no_coroutine(*_: Any) -> None:
+    raise AssertionError("no listener here is asynchronous")
+
+
 class Pool(WorkerPool):
     """A pool whose checks run on request, and whose calls take a given time."""
 
     def __init__(self, size: int) -> None:
         self.checks: list[Callable[[], None]] = []
         self.now_ns = threading.local()
-        super().__init__(size, self.serve, "test", self.checks.append, no_loop, self.read_clock)
+        self.recovered: list[tuple[Any, BaseException]] = []
+        runs: Any = Runs(self.serve, no_coroutine, self.recover)
+        super().__init__(size, runs, "test", self.checks.append, no_loop, self.read_clock)
 
     def read_clock(self) -> int:
         return getattr(self.now_ns, "value", 0)
 
-    def serve(self, work: Any) -> None:
+    def recover(self, work: Any, serving: Serving, error: BaseException) -> None:
+        self.recovered.append((work, error))
+        serving.submits = work.is_served_again
+
+    def serve(self, work: Any, serving: Serving) -> None:
         work.thread = threading.get_ident()
         work.started.set()
         for call_ns in work.calls():
@@ -474,6 +486,120 @@ def test_without_an_engine_the_thread_sleeps_until_a_submit() -> None:
     ready.is_open = False
     for _ in range(3):
         assert pool.give_quick(Work(QUICK_NS)).started.wait(WAIT_S)
+    pool.end()
+
+
+def broken_once(pool: Pool, error: BaseException) -> None:
+    """Break the first run of a pool, which has begun."""
+
+    def breaks(work: Any, serving: Serving) -> None:
+        serving.run = cast(Any, object())
+        pool._run = pool.serve  # type: ignore[assignment, method-assign]
+        raise error
+
+    pool._run = breaks  # type: ignore[assignment, method-assign]
+
+
+@pytest.mark.parametrize("is_served_again", [False, True])
+def test_a_broken_run_is_recovered_elsewhere_before_its_thread_goes_on(
+    is_served_again: bool,
+) -> None:
+    """Its own thread cannot: an exception that was sent to it may be followed by another one."""
+    pool = Pool(1)
+    error = KeyboardInterrupt()
+    broken_once(pool, error)
+    work = Work()
+    work.is_served_again = is_served_again
+    pool.give_quick(work)
+    after = pool.give_quick(Work())
+    wait_until(lambda: bool(pool.checks))
+    assert not after.started.is_set()
+    wait_until(lambda: pool.run_checks() or bool(pool.recovered))
+    assert after.started.wait(WAIT_S)
+    assert pool.recovered == [(work, error)]
+    pool.end()
+    assert work.started.is_set() is is_served_again
+
+
+def test_a_recovery_that_is_interrupted_is_made_once() -> None:
+    pool = Pool(1)
+    broken_once(pool, KeyboardInterrupt())
+    later, asked = pool._later, 0
+
+    def interrupted(action: Callable[[], None]) -> None:
+        nonlocal asked
+        asked += 1
+        later(action)
+        if asked < 4:
+            raise TimeoutError
+
+    pool._later = interrupted  # type: ignore[assignment, method-assign]
+    pool.give_quick(Work())
+    wait_until(lambda: asked == 4)
+    wait_until(lambda: pool.run_checks() or bool(pool.recovered))
+    assert pool.give_quick(Work()).started.wait(WAIT_S)
+    pool.run_checks()
+    assert len(pool.recovered) == 1
+    pool.end()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_thread_that_has_ended_leaves_what_it_had_taken_to_others(has_begun: bool) -> None:
+    """Of exceptions that keep coming, one ends it in the end, whatever it catches."""
+    pool = Pool(1)
+    serve, ends = pool._serve, SystemExit()
+
+    def end(worker: Any) -> None:
+        pool._serve = serve  # type: ignore[method-assign]
+        worker.ident = threading.get_ident()
+        pool._workers[worker.ident] = worker
+        pool._next(worker)
+        worker.serving = Serving()
+        worker.serving.run = cast(Any, object()) if has_begun else None
+        worker.shaken_by = ends
+
+    pool._serve = end  # type: ignore[method-assign]
+    work = pool.give_quick(Work())
+    (thread,) = pool._threads
+    thread.join(WAIT_S)
+    pool.look()
+    assert pool.recovered == [(work, ends)] * has_begun
+    assert pool.give_quick(Work()).started.wait(WAIT_S)
+    assert work.started.is_set() is not has_begun
+    pool.end()
+
+
+def test_a_thread_that_never_runs_is_replaced() -> None:
+    """One that a listener's thread starts may be ended by an exception sent to that one."""
+    pool = Pool(1)
+    with mock.patch.object(threading.Thread, "start"):
+        work = pool.give_quick(Work())
+    pool.look()
+    assert len(pool._threads) == 1, "it may just begin"
+    pool.look()
+    assert work.started.wait(WAIT_S)
+    pool.end()
+
+
+@pytest.mark.parametrize("is_roused", [False, True])
+def test_a_thread_whose_waking_was_interrupted_is_not_lost(is_roused: bool) -> None:
+    pool = Pool(1)
+    pool.give_quick(Work())
+    wait_until(lambda: len(pool._idle) == 1)
+    rouse = pool._rouse
+
+    def interrupted(worker: Any) -> None:
+        pool._rouse = rouse  # type: ignore[method-assign]
+        if is_roused:
+            rouse(worker)
+        raise KeyboardInterrupt
+
+    pool._rouse = interrupted  # type: ignore[method-assign]
+    works = [Work(), Work()]
+    with pytest.raises(KeyboardInterrupt):
+        pool.give_quick(works[0])
+    pool.give_quick(works[1])
+    assert all(work.started.wait(WAIT_S) for work in works)
     pool.end()
 
 
