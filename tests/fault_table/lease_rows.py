@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ordermq import Admin
+from ordermq.client.session import ClientSession
+from ordermq.config import RemotingConfig
+from ordermq.errors import OrderMQError
 from tests.fault_table.network import TO_CLIENT, TO_SERVER, Network
 from tests.fault_table.rows import Missing, Row, kill_one, pause, scene_on, silence
 from tests.fault_table.scene import Scene
@@ -79,8 +82,21 @@ def leasing(
         if way.is_grpc:
             with Admin(servers.name_servers) as admin:
                 admin.create_group(scene.run.group, is_orderly=way.is_ordered)
+            eventually(lambda: knows_topic(told, scene.run.topic), "the proxy knows the topic")
         scene.join(2)
         yield scene
+
+
+def knows_topic(endpoint: str, topic: str) -> bool:
+    """Return whether a proxy gives a route: the first one takes it seconds on a busy machine."""
+    session = ClientSession(endpoint, RemotingConfig())
+    try:
+        session.call(session.routes.get(topic))
+    except OrderMQError:
+        return False
+    finally:
+        session.close()
+    return True
 
 
 def freeze_member(way: Way, scene: Scene) -> None:
