@@ -451,6 +451,12 @@ static omq_buffer *wire_of(omq_pull_connection *connection) {
     return connection->tls.step == NULL ? &connection->out : &connection->sealed_out;
 }
 
+static omq_tls_state step_tls(omq_pull_connection *connection, const omq_tls_input *input) {
+    /* Not before the first step: the thread has nothing yet that it could give back. */
+    connection->engine->leave = connection->tls.leave;
+    return connection->tls.step(connection->owner, connection, input);
+}
+
 /* End a connection whose TLS cannot continue; false: it can. */
 static bool end_tls(omq_pull_connection *connection, omq_tls_state state) {
     switch (state) {
@@ -476,7 +482,7 @@ static bool seal(omq_pull_connection *connection) {
     }
     omq_tls_input input = {.frames = out->bytes + out->begin,
                            .frames_size = out->end - out->begin};
-    omq_tls_state state = connection->tls.step(connection->owner, connection, &input);
+    omq_tls_state state = step_tls(connection, &input);
     out->begin = out->end = 0;
     return !end_tls(connection, state);
 }
@@ -714,7 +720,7 @@ static void open_records(omq_pull_connection *connection) {
     if (input.record_count == 0) {
         return;
     }
-    omq_tls_state state = connection->tls.step(connection->owner, connection, &input);
+    omq_tls_state state = step_tls(connection, &input);
     sealed->begin += input.records_size;
     if (take_frames(connection)) { /* also what came before the end */
         (void)end_tls(connection, state);
@@ -875,9 +881,6 @@ static void serve_connection(omq_pull_connection *connection, unsigned what) {
         engine->connections = connection;
         engine->connection_count++;
         connection->whole_ms = engine->now_ms;
-        if (connection->tls.leave != NULL) {
-            engine->leave = connection->tls.leave;
-        }
     }
     if (what & CLOSE) {
         end_connection(connection, OMQ_CONNECTION_CLOSED, 0, NULL, 0);

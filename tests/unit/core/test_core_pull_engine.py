@@ -542,6 +542,13 @@ def test_a_record_that_cannot_be_deciphered_ends_the_connection(tls_run: Run, se
     assert bodies(queue, 100) == [b"m%d" % each for each in range(10)]
 
 
+def test_an_engine_with_tls_is_closed_before_its_first_step(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    for _ in range(5):
+        Run(contexts).close()  # giving back a state that its thread never had would be fatal
+
+
 def test_a_peer_that_closes_properly_has_closed(tls_run: Run) -> None:
     queue = core.ProcessQueue("q")
     tls_run.stream(queue)
