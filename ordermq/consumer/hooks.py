@@ -116,7 +116,9 @@ def wrapped(
 ) -> Any:
     """Return the listener with hooks and filters around it; plain or `async def` as it was."""
     results = replace(results, is_strict=config.strict_results)
-    around = _Around(group, namespace, clock, config, statistics, hooks, filters, results)
+    around = _Around(group, config, statistics, hooks, filters, results)
+    now_ms, timeout_ms, is_strict = clock.now_ms, config.consume_timeout_ms, results.is_strict
+    success, succeeded = ConsumeResult.SUCCESS, ConsumeReturn.SUCCESS  # names of enums are slow
 
     # Two wrappers that differ in one `await`: a plain listener cannot be driven by the async
     # one without an event loop per thread.
@@ -130,33 +132,49 @@ def wrapped(
             return ConsumeResult.SUCCESS
         if not hooks and len(kept) == len(messages):
             return listener(kept, context)  # nothing is left to do around it
-        call = around.begin(kept, context)
+        # What nearly every call passes is written out here: a function for each step takes longer.
+        call = ConsumeCall(group, context._assigned.source, kept, context.attempt)
+        call.namespace = namespace
+        for hook in hooks:
+            try:
+                returned: object = hook.before(call)  # type: ignore[func-returns-value]
+                if returned is not None:
+                    require_plain_result("hook", hook.before, returned)
+            except BaseException:  # noqa: BLE001 - as of `raised`
+                around.raised(hook.before, call)
+        begun_ms = now_ms()  # after the hooks: their time is not the listener's
         try:
-            call.result = listener(kept, context)
+            result = listener(kept, context)
         except BaseException as error:
-            call.exception = error
-            around.end(call, context)
+            around.ended(call, context, None, error, now_ms() - begun_ms)
             raise
-        # Most calls return one of these; to ask whether a value is awaitable takes 0.4 us.
-        if (
-            call.result is not None
-            and call.result is not ConsumeResult.SUCCESS
-            and inspect.isawaitable(call.result)
-        ):  # awaited by the dispatcher, hooks and all
-            return finish(call, messages, context)
-        around.end(call, context)
+        if (result is success or (result is None and not is_strict)) and context._ack_index is None:
+            call.result = result
+            call.done = len(kept)
+            spent_ms = call.spent_ms = now_ms() - begun_ms
+            call.outcome = succeeded if spent_ms < timeout_ms else ConsumeReturn.TIME_OUT
+            around.tell_after(call)
+            return result if kept is messages else around.result(call, messages, context)
+        # To ask whether a value is awaitable takes 0.4 us.
+        if result is not None and inspect.isawaitable(result):
+            # Awaited by the dispatcher, hooks and all.
+            return finish(call, messages, context, result, begun_ms)
+        around.ended(call, context, result, None, now_ms() - begun_ms)
         return around.result(call, messages, context)
 
     async def finish(
-        call: ConsumeCall, messages: Sequence[MessageView], context: ConsumeContext
+        call: ConsumeCall,
+        messages: Sequence[MessageView],
+        context: ConsumeContext,
+        awaited: object,
+        begun_ms: int,
     ) -> object:
         try:
-            call.result = await result_of(cast(Awaitable[object], call.result))
+            result = await result_of(cast(Awaitable[object], awaited))
         except BaseException as error:
-            call.exception = error
+            around.ended(call, context, None, error, now_ms() - begun_ms)
             raise
-        finally:
-            around.end(call, context)
+        around.ended(call, context, result, None, now_ms() - begun_ms)
         return around.result(call, messages, context)
 
     return call_async if is_async(listener) else call_plain
@@ -166,8 +184,6 @@ class _Around(Record):
     """The steps of a wrapped call."""
 
     group: str
-    namespace: str
-    clock: Clock
     config: ConsumeConfig
     statistics: ConsumerStatistics
     hooks: Sequence[ConsumeHook]
@@ -190,62 +206,57 @@ class _Around(Record):
             self.statistics.add("filtered", len(messages) - len(kept))
         return kept
 
-    def begin(self, messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeCall:
-        call = ConsumeCall(
-            self.group,
-            context.message_queue,
-            messages,
-            context.attempt,
-            namespace=self.namespace,
-        )
-        for hook in self.hooks:
-            self._run(hook.before, call)
-        call.spent_ms = -self.clock.now_ms()  # after the hooks: their time is not the listener's
-        return call
-
-    def end(self, call: ConsumeCall, context: ConsumeContext) -> None:
-        call.spent_ms += self.clock.now_ms()
-        result, size = call.result, len(call.messages)
-        is_success = result is ConsumeResult.SUCCESS or (
-            result is None and not self.results.is_strict
-        )
-        if call.exception is None and is_success and context._ack_index is None:
-            call.done = size  # what nearly every call returns
-        elif call.exception is None:
+    def ended(
+        self,
+        call: ConsumeCall,
+        context: ConsumeContext,
+        result: object,
+        error: BaseException | None,
+        spent_ms: int,
+    ) -> None:
+        """Tell the hooks of a call that did not simply succeed."""
+        size = len(call.messages)
+        call.result, call.exception, call.spent_ms = result, error, spent_ms
+        if error is None:
             # As the dispatcher will judge it: `ack_index` and a result that nobody understands
             # send messages back, too, and a hook must not be told of success then.
             with contextlib.suppress(ConfigError):
                 call.done = context.judge(result, self.results, size).done
-        if call.exception is not None:
+        if error is not None:
             call.outcome = ConsumeReturn.EXCEPTION
-        elif call.result is None and self.config.strict_results:
+        elif result is None and self.config.strict_results:
             call.outcome = ConsumeReturn.RETURN_NULL
-        elif call.spent_ms >= self.config.consume_timeout_ms:
+        elif spent_ms >= self.config.consume_timeout_ms:
             call.outcome = ConsumeReturn.TIME_OUT
-        elif call.done < len(call.messages):
+        elif call.done < size:
             call.outcome = ConsumeReturn.FAILED
         else:
             call.outcome = ConsumeReturn.SUCCESS
-        for hook in self.hooks:
-            self._run(hook.after, call)
+        self.tell_after(call)
 
-    def _run(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
-        try:
-            returned: object = step(call)  # type: ignore[func-returns-value]
-            if returned is not None:
-                require_plain_result("hook", step, returned)
+    def tell_after(self, call: ConsumeCall) -> None:
+        """Call `after` of each hook."""
+        for hook in self.hooks:
+            try:
+                returned: object = hook.after(call)  # type: ignore[func-returns-value]
+                if returned is not None:
+                    require_plain_result("hook", hook.after, returned)
+            except BaseException:  # noqa: BLE001 - as of `raised`
+                self.raised(hook.after, call)
+
+    def raised(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
+        """Count what a step of a hook has raised; at its first time log it."""
         # Also sys.exit(): a hook watches the call and does not decide it.
-        except BaseException:  # noqa: BLE001 - the user's; logged and counted
-            self.statistics.add("hook_errors")
-            if step in self.failed:
-                return
-            self.failed.append(step)  # one line per hook: it may raise at each message
-            _log.exception(
-                "%s: consume hook raised; the listener call continues, further errors of this "
-                "hook are counted in hook_errors",
-                call.message_queue,
-                extra=log_fields(call.message_queue, group=self.group),
-            )
+        self.statistics.add("hook_errors")
+        if step in self.failed:
+            return
+        self.failed.append(step)  # one line per hook: it may raise at each message
+        _log.exception(
+            "%s: consume hook raised; the listener call continues, further errors of this "
+            "hook are counted in hook_errors",
+            call.message_queue,
+            extra=log_fields(call.message_queue, group=self.group),
+        )
 
     def result(
         self, call: ConsumeCall, messages: Sequence[MessageView], context: ConsumeContext
