@@ -25,6 +25,7 @@ LOGGERS = (
     "ordermq.events",
     "ordermq.faststream",
     "ordermq.kombu",
+    "ordermq.metrics",
     "ordermq.producer",
     "ordermq.remoting",
     "ordermq.rocketmq",
