@@ -372,6 +372,21 @@ def test_processes_of_an_async_consumer_are_ready_and_measured(
         assert "Traceback" not in run.log
 
 
+def test_a_second_signal_does_not_wait_for_processes_that_do_not_end(
+    folder: Path, producer: Producer
+) -> None:
+    send(producer, 1)
+    with running(folder, "--stop-timeout", "600") as run:
+        eventually(lambda: bool(run.seen()), "a message was consumed", 60)
+        for pid in run.pids:
+            os.kill(pid, signal.SIGSTOP)
+        run.process.send_signal(signal.SIGTERM)
+        run.wait_for_log("stopping")
+        run.process.send_signal(signal.SIGTERM)
+        run.ends_with(1)
+        assert "process 1 has not ended in time; killing it" in run.log
+
+
 def test_a_signal_that_another_thread_gets_ends_run(folder: Path, producer: Producer) -> None:
     send(producer, 1)
     kill = "signal.pthread_kill(threading.get_ident(), signal.SIGTERM)"

@@ -28,7 +28,7 @@ _LINE_LIMIT = 1 << 24  # bytes of an answer: the metrics of thousands of queues
 _TEXT_LIMIT = 1 << 16  # bytes of output without an end of line
 _ASK_S = 8.0  # for an answer; below a scrape's time-out of ten
 _LOOK_S = 0.1  # between two looks at a new process
-_GRACE_S = 10.0  # beyond the stop time-out, until a process is killed
+_GRACE_S = 10.0  # beyond the stop time-out or a second signal, until a process is killed
 _DRAIN_S = 1.0  # for the last lines of a process
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _STEADY_S = 60.0  # a process that ran so long had started well
@@ -184,6 +184,7 @@ class ProcessSupervisor:
         self._plan = plan
         self._processes: list[ConsumerProcess | None] = [None] * plan.processes
         self._stopping = asyncio.Event()
+        self._is_hurried = asyncio.Event()  # a second signal has come
         self._roll_asked = asyncio.Event()
         self._code = ExitCode.OK
         self._restarts = 0
@@ -230,6 +231,8 @@ class ProcessSupervisor:
         """Stop every process; a second call does not wait for listeners."""
         is_second = self._stopping.is_set()
         self._stopping.set()
+        if is_second:
+            self._is_hurried.set()
         for process in self._processes:
             # One that a rolling restart has told would take this for its second signal.
             if process is not None and (is_second or not process.was_told_to_end.is_set()):
@@ -316,12 +319,20 @@ class ProcessSupervisor:
         told = asyncio.create_task(process.was_told_to_end.wait())
         await asyncio.wait((ended, told), return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
-        if not ended.done():
-            left_s = self._plan.stop_timeout_s + _GRACE_S
-            if not (await asyncio.wait((ended,), timeout=left_s))[0]:
-                self.tell(f"process {process.number} has not ended for {left_s:g} s; killing it")
-                process.signal(signal.SIGKILL)
+        if not ended.done() and not await self._is_in_time(ended):
+            self.tell(f"process {process.number} has not ended in time; killing it")
+            process.signal(signal.SIGKILL)
         return await ended
+
+    async def _is_in_time(self, ended: asyncio.Task[int]) -> bool:
+        """Wait for the end of a process that was told; False if it takes too long."""
+        hurried = asyncio.create_task(self._is_hurried.wait())
+        at_most_s = self._plan.stop_timeout_s + _GRACE_S
+        await asyncio.wait((ended, hurried), timeout=at_most_s, return_when=asyncio.FIRST_COMPLETED)
+        if hurried.done():
+            await asyncio.wait((ended,), timeout=_GRACE_S)
+        hurried.cancel()
+        return ended.done()
 
     # Rolling restarts.
 
