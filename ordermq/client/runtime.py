@@ -27,6 +27,7 @@ _log = logging.getLogger("ordermq.client")
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 _ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
 _HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
+_ERROR_PAUSE_S = 0.1  # for memory to come back, where the loop itself fails
 _LAST_ROUNDS = 3  # of cancelling what still runs
 
 
@@ -232,6 +233,12 @@ class Runtime(ProcessBound):
         except (SystemExit, KeyboardInterrupt) as error:
             self.errors += 1
             _log.error("I/O thread: user code asked it to exit; it goes on", exc_info=error)
+        # Nor must what the loop's own turn raises, as where there is no memory for it.
+        except BaseException as error:  # noqa: BLE001 - logged and counted
+            self.errors += 1
+            with contextlib.suppress(MemoryError):
+                _log.error("I/O thread: internal error (please report)", exc_info=error)
+            time.sleep(_ERROR_PAUSE_S)
 
     def _cancel_all(self) -> None:
         # Their `finally` blocks must run, so the loop goes on until each task has ended. More than

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -252,6 +253,28 @@ def test_an_error_nobody_expected_is_logged_and_counted_and_the_thread_goes_on(
     assert runtime.errors >= 1
     assert str(error) in caplog.text
     assert caplog.records[-1].exc_info
+
+
+def test_the_thread_goes_on_where_its_loop_fails_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ordermq.client.runtime.new_event_loop", asyncio.SelectorEventLoop)
+    runtime = Runtime.acquire()
+    selector: Any = runtime.loop._selector  # type: ignore[attr-defined]
+    select, errors = selector.select, [RuntimeError("no turn"), MemoryError()]
+
+    def fail_first(timeout: float | None = None) -> Any:
+        if errors:
+            raise errors.pop()
+        return select(timeout)
+
+    monkeypatch.setattr(selector, "select", fail_first)
+    try:
+        assert runtime.call(asyncio.sleep(0, "alive"), 10.0) == "alive"
+        assert runtime.errors == 2
+    finally:
+        runtime.release()
+    assert "no turn" in caplog.text
 
 
 def test_an_abandoned_request_that_failed_is_no_internal_error(
