@@ -264,10 +264,13 @@ class History(Closing):
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def wait_written(self) -> None:
+        if self._writer is None:
+            return
+        # A line may wait whose thread has yet to wake the one that writes, or one that was started
+        # and, for want of memory, never ran.
+        self._wake()
         # A disk that hangs is waited for once, not at each commit.
-        if self._writer is not None and not self._is_stalled:
-            # A line may wait whose thread has yet to wake the one that writes.
-            self._wake()
+        if not self._is_stalled:
             self._is_stalled = not self._writer.flush(_WAIT_S)
 
     def close(self) -> None:

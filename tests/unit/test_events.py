@@ -145,6 +145,22 @@ def test_a_disk_that_hangs_holds_up_no_event_and_one_commit_for_a_second(
     assert [line["seq"] for line in lines(path)] == list(range(103))
 
 
+def test_a_thread_that_never_ran_is_started_again_at_a_later_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ordermq.events._WAIT_S", 0.05)
+    monkeypatch.setattr("ordermq.background_writer._START_S", 0.0)
+    history = History(tmp_path / "h.jsonl", "p1", in_background=True)
+    with monkeypatch.context() as patched:  # as where there is no memory for it
+        patched.setattr("ordermq.background_writer.start_aside", lambda thread: None)
+        history.record(EventType.COMMIT_SENT, off=1)
+        history.wait_written()
+        assert len(lines(tmp_path / "h.jsonl")) == 1
+    history.wait_written()
+    eventually(lambda: len(lines(tmp_path / "h.jsonl")) == 2, "the line is written")
+    history.close()
+
+
 def test_a_history_is_closed_though_its_disk_hangs(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
