@@ -355,6 +355,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         name = f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True)
         self._threads[thread] = worker
+        handled = sys.exc_info()[1]  # by a caller
         try:
             # A thread of listeners may get an exception here; others can wait until it runs.
             if threading.get_ident() in self._workers:
@@ -362,6 +363,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             else:
                 thread.start()
         except RuntimeError as error:
+            interruption = error.__context__
+            if interruption is not None and interruption is not handled:
+                # Not of the system: an exception of a signal handler ended the wait for the thread,
+                # and Python released a lock that it had not taken again. The thread runs.
+                raise interruption from error
             del self._threads[thread]  # else it would count, and `close` would wait for it
             if not self._is_short:
                 self._is_short = True
