@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib import pyplot
 
 from bench.end_to_end.pictures import head
+from ordermq.cli.output import counted
 
 _LINES = {
     "jvm": ("JVM", "#9aa5b1"),
@@ -94,7 +95,7 @@ def draw_growth(result: dict[str, Any], folder: Path) -> Path:
 def draw_kafka(result: dict[str, Any], folder: Path) -> Path:
     """Draw throughput and CPU of ordermq and of Kafka's connector into `folder`."""
     works = result["works"]
-    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
     ways = list(next(iter(works.values())))
     height = 0.8 / len(ways)
     units = {"krows_per_second": "thousand rows per second", "cpu_us_per_row": "CPU us per row"}
@@ -108,13 +109,14 @@ def draw_kafka(result: dict[str, Any], folder: Path) -> Path:
         panel.invert_yaxis()
         panel.set_xlabel(label)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False, fontsize=7)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     work = result["workload"]
     head(
         figure,
         "Spark: ordermq and Kafka's connector",
         f"{work['rows']:,} messages of {work['body_bytes']} bytes, {work['queues']} queues, "
-        f"alternated, {work['rounds']} rounds",
+        f"alternated, {counted(work['rounds'], 'round')}",
     )
     target = folder / "spark_kafka.png"
     folder.mkdir(parents=True, exist_ok=True)
