@@ -116,7 +116,8 @@ def wrapped(
 ) -> Any:
     """Return the listener with hooks and filters around it; plain or `async def` as it was."""
     results = replace(results, is_strict=config.strict_results)
-    around = _Around(group, config, statistics, hooks, filters, results)
+    befores, afters = [each.before for each in hooks], [each.after for each in hooks]
+    around = _Around(group, config, statistics, afters, filters, results)
     now_ms, timeout_ms, is_strict = clock.now_ms, config.consume_timeout_ms, results.is_strict
     success, succeeded = ConsumeResult.SUCCESS, ConsumeReturn.SUCCESS  # names of enums are slow
 
@@ -135,13 +136,7 @@ def wrapped(
         # What nearly every call passes is written out here: a function for each step takes longer.
         call = ConsumeCall(group, context._assigned.source, kept, context.attempt)
         call.namespace = namespace
-        for hook in hooks:
-            try:
-                returned: object = hook.before(call)  # type: ignore[func-returns-value]
-                if returned is not None:
-                    require_plain_result("hook", hook.before, returned)
-            except BaseException:  # noqa: BLE001 - as of `raised`
-                around.raised(hook.before, call)
+        around.tell(befores, call)
         begun_ms = now_ms()  # after the hooks: their time is not the listener's
         try:
             result = listener(kept, context)
@@ -153,7 +148,7 @@ def wrapped(
             call.done = len(kept)
             spent_ms = call.spent_ms = now_ms() - begun_ms
             call.outcome = succeeded if spent_ms < timeout_ms else ConsumeReturn.TIME_OUT
-            around.tell_after(call)
+            around.tell(afters, call)
             return result if kept is messages else around.result(call, messages, context)
         # To ask whether a value is awaitable takes 0.4 us.
         if result is not None and inspect.isawaitable(result):
@@ -186,7 +181,7 @@ class _Around(Record):
     group: str
     config: ConsumeConfig
     statistics: ConsumerStatistics
-    hooks: Sequence[ConsumeHook]
+    afters: Sequence[Callable[[ConsumeCall], None]]  # steps of hooks
     filters: Sequence[MessageFilter]
     results: ListenerResults
     failed: list[Callable[[ConsumeCall], None]] = field(default_factory=list)  # steps of hooks
@@ -232,21 +227,21 @@ class _Around(Record):
             call.outcome = ConsumeReturn.FAILED
         else:
             call.outcome = ConsumeReturn.SUCCESS
-        self.tell_after(call)
+        self.tell(self.afters, call)
 
-    def tell_after(self, call: ConsumeCall) -> None:
-        """Call `after` of each hook."""
-        for hook in self.hooks:
+    def tell(self, steps: Sequence[Callable[[ConsumeCall], None]], call: ConsumeCall) -> None:
+        """Take one step of each hook."""
+        for step in steps:
             try:
-                returned: object = hook.after(call)  # type: ignore[func-returns-value]
+                returned: object = step(call)
                 if returned is not None:
-                    require_plain_result("hook", hook.after, returned)
-            except BaseException:  # noqa: BLE001 - as of `raised`
-                self.raised(hook.after, call)
+                    require_plain_result("hook", step, returned)
+            # Also sys.exit(): a hook watches the call and does not decide it.
+            except BaseException:  # noqa: BLE001 - the user's; logged and counted
+                self._raised(step, call)
 
-    def raised(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
+    def _raised(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
         """Count what a step of a hook has raised; at its first time log it."""
-        # Also sys.exit(): a hook watches the call and does not decide it.
         self.statistics.add("hook_errors")
         if step in self.failed:
             return
