@@ -194,10 +194,10 @@ class PostgreSqlReader:
     # The log.
 
     def _follow(self, stream: psycopg.Connection[Any], decoder: Decoder) -> None:
-        begin = self._begin(stream)
+        confirmed = self._confirmed_place(stream)
         connection = stream.pgconn
         started = connection.exec_(
-            f"START_REPLICATION SLOT {self._slots.name} LOGICAL {_lsn(begin)} "
+            f"START_REPLICATION SLOT {self._slots.name} LOGICAL {_lsn(confirmed)} "
             f"(proto_version '1', publication_names '{self._slots.name}')".encode()
         )
         if started.status != ExecStatus.COPY_BOTH:
@@ -222,7 +222,7 @@ class PostgreSqlReader:
         self._settle(most=0)
         self._tell(connection)
 
-    def _begin(self, stream: psycopg.Connection[Any]) -> int:
+    def _confirmed_place(self, stream: psycopg.Connection[Any]) -> int:
         """Return what this reader itself has confirmed of the server's log; 0: only the slot knows.
 
         A server that starts again has forgotten what it was told since its last checkpoint.
