@@ -84,7 +84,11 @@ class NameServerApi:
 
     Addresses of brokers come out of here only, and `address_map` has been applied to them: whatever
     connects to a broker connects to an address that can be reached.
+
+    Attributes: no_answer: the error when none of the servers answers.
     """
+
+    no_answer = "no name server answers"
 
     def __init__(
         self,
@@ -232,7 +236,7 @@ class NameServerApi:
         if isinstance(failure, BrokerError):
             raise failure
         raise RouteError(
-            f"no name server answers ({'; '.join(self.addresses)}): {failure}", topic=topic
+            f"{self.no_answer} ({'; '.join(self.addresses)}): {failure}", topic=topic
         ) from failure
 
     def _heard(self, address: str, unheard: set[str]) -> None:

@@ -26,7 +26,14 @@ from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import join_address, split_address
-from ordermq.errors import BrokerError, ConnectionLost, OrderMQError, RemotingError, RequestTimeout
+from ordermq.errors import (
+    BrokerError,
+    ConnectionLost,
+    OrderMQError,
+    RemotingError,
+    RequestTimeout,
+    RouteError,
+)
 from ordermq.grpc.connection import Call, GrpcConnection, GrpcEvents
 from ordermq.grpc.messages import (
     PYTHON,
@@ -98,6 +105,9 @@ _CODES = {
     Code.NOT_IMPLEMENTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     Code.UNSUPPORTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
 }
+# A proxy that is just starting refuses connections, and then needs seconds on a busy machine for
+# its first route, which it gives at once when it is asked again.
+_COLD_PROXY_MS, _COLD_PROXY_PAUSE_MS = 30_000, 500
 _WRONG_ORDER = {
     True: "the group is not an ordered one, so its messages would come in no order: create it as "
     "one (mqadmin updateSubGroup -g {group} -o true) before its first member starts",
@@ -210,6 +220,8 @@ class ProxyConnections(Connections):
 class ProxyRoutes(NameServerApi):
     """Routes by the method QueryRoute, from the endpoint that answered last."""
 
+    no_answer = "no proxy answers"
+
     def __init__(
         self,
         connections: ProxyConnections,
@@ -222,12 +234,31 @@ class ProxyRoutes(NameServerApi):
         self._proxies = connections
         self._on_topic = on_topic
         self._endpoints = endpoints_of(addresses)
+        self._has_answered = False
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic, None if the proxy knows none.
+
+        Raises: as of a name server; before its first answer of all only after 30 s.
+        """
         if topic == AUTO_CREATE_TOPIC:
             return None  # proxies show nobody the template of new topics
         self._on_topic(topic)
-        return await self._ask(partial(self._route_from, topic), topic)
+        until_ms = self._clock.now_ms() + _COLD_PROXY_MS
+        while True:
+            try:
+                route = await self._ask(partial(self._route_from, topic), topic)
+            except (RouteError, BrokerError) as error:
+                is_cold = not self._has_answered and (
+                    isinstance(error, RouteError)
+                    or error.response_code == ResponseCode.SYSTEM_ERROR
+                )
+                if not is_cold or self._clock.now_ms() + _COLD_PROXY_PAUSE_MS >= until_ms:
+                    raise
+            else:
+                self._has_answered = True
+                return route
+            await self._clock.sleep_ms(_COLD_PROXY_PAUSE_MS)
 
     async def is_answering(self, address: str) -> None:
         await self._route_from(AUTO_CREATE_TOPIC, address)
