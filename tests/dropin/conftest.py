@@ -60,7 +60,7 @@ def name_server() -> Iterator[None]:
 
 def forget_topics(cluster: Cluster) -> None:
     # The suites use one topic, and each is surprised by what another left there.
-    brokers = [part for part in cluster.addresses if part != "name-server"]
+    brokers = [part for part in cluster.addresses if part.startswith("broker")]
     for topic in ("test", "TopicTest", "YOUR-TOPIC"):
         for broker in brokers:
             cluster.ask(broker, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})

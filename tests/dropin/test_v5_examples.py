@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ordermq import Admin
+from ordermq.errors import StateError
 from tests.dropin.conftest import INSTANCE
 from tests.dropin.old_programs import Program
 from tests.dropin.test_old_packages import needed
@@ -29,7 +31,8 @@ def cluster() -> Cluster:
     running = Cluster(Path(INSTANCE))
     for topic, kind in TOPICS.items():
         running.put_topic(topic, {"broker-a": 4}, message_type=kind)
-    with Admin(running.name_servers) as admin:
+    # The instance may have served an earlier run.
+    with Admin(running.name_servers) as admin, contextlib.suppress(StateError):
         admin.create_group("consumer-group", is_orderly=False)
     return running
 
