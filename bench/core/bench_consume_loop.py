@@ -34,7 +34,7 @@ from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, MemberContext
 from ordermq.events import NoHistory
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message import MessageBatch, MessageView
@@ -56,12 +56,14 @@ def _parts(
 ) -> DispatcherParts:
     clock = SystemClock()
     return DispatcherParts(
-        client=cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
-        group="bench",
+        member=MemberContext(
+            cast(Any, SimpleNamespace(clock=clock, runtime=None, client_id="me")),
+            "bench",
+            EventRecorder(NoHistory(), "bench"),
+            statistics,
+        ),
         config=config,
         listener=cast(Any, listener),
-        recorder=EventRecorder(NoHistory(), "bench"),
-        statistics=statistics,
         user_code=OwnThreads(),
         guard=_NEVER_STOPS,
     )

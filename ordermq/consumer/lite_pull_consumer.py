@@ -267,17 +267,10 @@ class LitePullConsumer(GroupConsumer):
             from ordermq.consumer.dispatch.failure_policy import FailureHandler, Retry
             from ordermq.consumer.dispatch.polled_failures import PolledFailures
 
-            handler = FailureHandler(
-                parts.client,
-                self.group,
-                ConsumeConfig(),
-                self._policy or Retry(),
-                parts.recorder,
-                parts.statistics,
-                self._guard,
-            )
+            member = parts.member
+            handler = FailureHandler(member, ConsumeConfig(), self._policy or Retry(), self._guard)
             self._buffer.fail_with(
-                PolledFailures(parts.client, handler, self._buffer, parts.statistics)
+                PolledFailures(member.client, handler, self._buffer, member.statistics)
             )
         return self._buffer
 

@@ -608,12 +608,9 @@ class PushConsumer(GroupConsumer):
             # With these a ROLLBACK is a failure to hooks, as in Java, also where it commits.
             listener, results = self._listener, MANUAL_COMMIT
         shared = DispatcherParts(
-            client=parts.client,
-            group=self.group,
+            member=parts.member,
             config=self.config.consume,
             listener=self._wrapped(listener, results),
-            recorder=parts.recorder,
-            statistics=parts.statistics,
             user_code=parts.user_code,
             guard=self._guard,
         )

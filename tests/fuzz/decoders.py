@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
@@ -29,9 +30,11 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
     from ordermq.client.name_server_api import NameServerApi
     from ordermq.client.routes import publish_queues, subscribe_queues
     from ordermq.clock import ManualClock
-    from ordermq.config import RemotingConfig, SerializeType
+    from ordermq.config import PullConfig, RemotingConfig, SerializeType
     from ordermq.consumer.fetch import fetcher
+    from ordermq.consumer.fetch.pull_path import QueuePulls
     from ordermq.consumer.group.admin_requests import AdminRequests
+    from ordermq.consumer.queue.statistics import MemberContext
     from ordermq.core import compression
     from ordermq.errors import (
         ConfigError,
@@ -255,10 +258,10 @@ def requests(data: bytes) -> None:
         replies = request_reply.Requests.__new__(request_reply.Requests)
         replies._namespace = ""
         _assert_readable(replies._view(pushed, request.body))
+    client: Any = _Client()
     admin = AdminRequests(
-        cast(Any, _Client()), "g", cast(Any, _Client()), cast(Any, _Client()),
-        subscriptions=tuple, assigned=list, last_pull_ms=lambda _: 0, seek=lambda *_: None,
-        pull_now=lambda _: None, consume_type="CONSUME_PASSIVELY", thread_count=1,
+        MemberContext(client, "g", client, client), client, client, subscriptions=tuple,
+        assigned=list, seek=lambda *_: None, consume_type="CONSUME_PASSIVELY", thread_count=1,
     )  # fmt: skip
     if request.code != RequestCode.GET_CONSUMER_RUNNING_INFO:  # reads nothing of the request
         answer = admin.answer(request)
@@ -365,10 +368,12 @@ async def _serve(data: bytes) -> None:
     header = headers.PullHeader("g", QUEUE.topic, 0, 0, 32, PullFlag.SUSPEND, subscription="*")
     target = _Target()
     api = BrokerApi(cast(Any, None), config, "me")
-    loop = fetcher.PullLoop(
-        api, connection, api.pull_frames(header), 1_000, QUEUE, target, ASKED, (), 0,
-        is_filtered=False,
+    pulls = QueuePulls(
+        cast(Any, SimpleNamespace(queue=QUEUE)), cast(Any, target), api.pull_frames(header),
+        PullConfig(broker_suspend_ms=500, pull_timeout_ms=1_000), ASKED, (), 0,
+        is_filtered=False, window=None,
     )  # fmt: skip
+    loop = fetcher.PullLoop(api, connection, pulls)
     loop.start()
     other = connection.begin_request(
         Command(RequestCode.LOCK_BATCH_MQ, opaque=OPAQUE + 1), timeout_ms=1_000

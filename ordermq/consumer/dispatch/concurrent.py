@@ -107,15 +107,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         super().__init__(parts, CONCURRENT, limits_tasks=True)
         self._policy = policy
         self._max_retries = policy.max_attempts - 1
-        self._failures = FailureHandler(
-            parts.client,
-            parts.group,
-            parts.config,
-            policy,
-            parts.recorder,
-            parts.statistics,
-            parts.guard,
-        )
+        self._failures = FailureHandler(parts.member, parts.config, policy, parts.guard)
         self._guard = parts.guard
         self._pops = deliver_later is not None
         self._deliver_later = deliver_later or self._deliver_by_retry_topic

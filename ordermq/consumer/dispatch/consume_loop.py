@@ -26,7 +26,6 @@ from typing import Any, Generic, Protocol, cast
 
 from ordermq import core
 from ordermq.client.runtime import Runtime, result_of
-from ordermq.client.session import ClientSession
 from ordermq.client.user_code import HOLD_S, UserCode
 from ordermq.clock import Clock, system_clock_id
 from ordermq.config import ConsumeConfig, PullConfig
@@ -47,10 +46,10 @@ from ordermq.consumer.queue.receiver import (
     Queue,
     ReadyQueues,
 )
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.leases.lease import Lease
-from ordermq.model.log_fields import MemberFields, log_fields
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -251,12 +250,9 @@ class DispatcherParts(Value, kw_only=True):
         guard: stops the consumer after too many dead letters.
     """
 
-    client: ClientSession
-    group: str
+    member: MemberContext
     config: ConsumeConfig
     listener: AnyListener
-    recorder: EventRecorder
-    statistics: ConsumerStatistics
     user_code: UserCode
     guard: DeadLetterGuard
 
@@ -281,11 +277,13 @@ class ConsumeLoop(ABC, Generic[Queue]):
         limits_tasks: bool = False,
         lane: int = 0,
     ) -> None:
-        client, config, recorder = parts.client, parts.config, parts.recorder
+        member, config = parts.member, parts.config
+        client, recorder, statistics = member.client, member.recorder, member.statistics
+        self._member = member
         self._client = client
         self._clock = client.clock
-        self._group = parts.group
-        self._fields = MemberFields(parts.group, client.client_id)
+        self._group = member.group
+        self._fields = member.fields
         self._config = config
         self._listener = parts.listener
         self._results = results = replace(results, is_strict=config.strict_results)
@@ -293,12 +291,12 @@ class ConsumeLoop(ABC, Generic[Queue]):
         self._other_success = _SUCCESS if results.is_strict else None
         self._recorder = recorder
         self._records = CallRecords(recorder, lane)
-        self._statistics = parts.statistics
+        self._statistics = statistics
         self._pool: ListenerPool[Queue] = pool_for(
             parts.listener,
             config.consume_thread_count,
             Runs(self._run, self._run_async, self._recover),
-            f"ordermq-{parts.group}",
+            f"ordermq-{member.group}",
             client.runtime,
             parts.user_code,
             limits_tasks=limits_tasks,
@@ -307,7 +305,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         # Runs that may have counts to take, and calls in progress. Taken by those who read them,
         # and once a second, the counts cost a pull nothing.
         self._runs: set[core.contract.ConsumeRun] = set()
-        parts.statistics.gather_with(self._count_runs)
+        statistics.gather_with(self._count_runs)
 
     def _make_plan(
         self,

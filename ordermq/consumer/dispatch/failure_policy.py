@@ -29,13 +29,12 @@ from ordermq.consumer.dispatch.consume_loop import (
 from ordermq.consumer.listener import ConsumeContext, Verdict
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, Fenced, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.model import properties as props
 from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
 from ordermq.model.failure_story import FailureStory
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageView
 from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
@@ -326,25 +325,22 @@ class FailureHandler:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         config: ConsumeConfig,
         policy: FailurePolicy,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
         guard: DeadLetterGuard,
         chance: Callable[[], float] = _random,
     ) -> None:
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._config = config
         self._policy = policy
         self._limit = policy.max_attempts
         self._guard = guard
         self._chance = chance
-        self._recorder = recorder
-        self._statistics = statistics
+        self._recorder = member.recorder
+        self._statistics = member.statistics
         self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""
 
     def delay_ms(self, assigned: AssignedQueue, context: ConsumeContext, done: int = 0) -> int:

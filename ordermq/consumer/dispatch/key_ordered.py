@@ -67,15 +67,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         topic = self._failure_handler.parking_topic
         if not topic:
             return None
-        return ParkedKeys(
-            self._client,
-            self._group,
-            topic,
-            self._recorder,
-            self._statistics,
-            self._call_parked,
-            self.submit,
-        )
+        return ParkedKeys(self._member, topic, self._call_parked, self.submit)
 
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks

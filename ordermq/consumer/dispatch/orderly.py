@@ -95,15 +95,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         }
         # Otherwise None and SUCCESS are done without being judged.
         self._judges_all = not config.auto_commit
-        self._failure_handler = FailureHandler(
-            parts.client,
-            parts.group,
-            config,
-            on_failure,
-            parts.recorder,
-            parts.statistics,
-            parts.guard,
-        )
+        self._failure_handler = FailureHandler(parts.member, config, on_failure, parts.guard)
         self._direct: set[Queue] = set()  # queues with a message consumed directly; I/O thread
         self._commits_each = config.commit_interval_ms == 0
 

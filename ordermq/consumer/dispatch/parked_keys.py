@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from ordermq.client.session import ClientSession
 from ordermq.consumer.dispatch.parking_log import (
     ParkedName,
     ParkingLog,
@@ -24,10 +23,9 @@ from ordermq.consumer.dispatch.parking_log import (
 )
 from ordermq.consumer.queue.assigned_queue import BatchClaim
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.supervisor import every
 
@@ -47,20 +45,17 @@ class ParkedKeys:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         topic: str,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
         call: Callable[[KeyOrderedQueue, BatchClaim, MessageView], Coroutine[Any, Any, bool]],
         submit: Callable[[KeyOrderedQueue], None],
     ) -> None:
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._topic = topic
-        self._recorder = recorder
-        self._statistics = statistics
+        self._recorder = member.recorder
+        self._statistics = member.statistics
         self._call = call
         self._submit = submit
         self._busy: set[tuple[KeyOrderedQueue, bytes]] = set()  # keys being moved, either way

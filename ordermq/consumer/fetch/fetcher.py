@@ -21,28 +21,26 @@ from ordermq.client.connections import is_forbidden
 from ordermq.client.pull_connections import engine_obstacle
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.runtime import cancelled
-from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
-from ordermq.consumer.fetch.copy_filter import CopyFilter, copy_filter
+from ordermq.consumer.fetch.copy_filter import copy_filter
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.consumer.fetch.life_watch import LifeWatch
 from ordermq.consumer.fetch.pull_path import PullPath, PullTarget, QueuePulls, RunningPulls
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit, QueueState
 from ordermq.consumer.queue.receiver import Flow, Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics, MemberContext
 from ordermq.errors import OrderMQError, ProtocolError, RemotingError, RouteError
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import OFFSET_RESET, PullFlag, ResponseCode
 from ordermq.remoting.command import Command, next_opaque
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.framing import PullFrames
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
+from ordermq.value import Value
 
 if TYPE_CHECKING:
     from ordermq.client.queue_life import NewLife, QueueMark
@@ -63,10 +61,6 @@ class PullLoop(ResponseFuture):
     It has no task: as an answer is read it is buffered and the next pull is sent, on the I/O
     thread. A task per pull cost more than all of that.
 
-    Args:
-        offset: of the first pull.
-        broker_id: the replica that is asked; the loop ends where the broker suggests another.
-        is_filtered: the broker passes messages over.
     Attributes:
         ended: done when the loop is over, with the answer that was no batch of messages, or
             None; or with what `Connection.request` raises. Cancel it to end the loop.
@@ -87,31 +81,18 @@ class PullLoop(ResponseFuture):
         "offset",
     )
 
-    def __init__(
-        self,
-        api: BrokerApi,
-        connection: Connection,
-        frames: PullFrames,
-        timeout_ms: int,
-        queue: MessageQueue,
-        target: PullTarget,
-        offset: int,
-        tags: tuple[bytes, ...],
-        broker_id: int,
-        *,
-        is_filtered: bool,
-    ) -> None:
-        self.code = frames.code
+    def __init__(self, api: BrokerApi, connection: Connection, pulls: QueuePulls) -> None:
+        self.code = pulls.frames.code
         self._api = api
         self._connection = connection
-        self._frames = frames
-        self._timeout_ms = timeout_ms
-        self._queue = queue
-        self._target = target
-        self.offset = offset
-        self._tags = tags
-        self._is_filtered = is_filtered
-        self._suggestion = str(broker_id)
+        self._frames = pulls.frames
+        self._timeout_ms = pulls.config.pull_timeout_ms
+        self._queue = pulls.assigned.queue
+        self._target: PullTarget = pulls.target
+        self.offset = pulls.offset
+        self._tags = pulls.tags
+        self._is_filtered = pulls.is_filtered
+        self._suggestion = str(pulls.broker_id)
         self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
@@ -197,50 +178,45 @@ class PythonPath:
 
     async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> PullLoop:
         connection = await self._api.begin_pulls(address)
-        pulls = plan()
-        return PullLoop(
-            self._api,
-            connection,
-            pulls.frames,
-            pulls.config.pull_timeout_ms,
-            pulls.assigned.queue,
-            pulls.target,
-            pulls.offset,
-            pulls.tags,
-            pulls.broker_id,
-            is_filtered=pulls.is_filtered,
-        )
+        return PullLoop(self._api, connection, plan())
+
+
+class FetchParts(Value):
+    """The parts that the fetchers of all queues of one member share.
+
+    Args:
+        move: continues with a queue from an offset.
+    """
+
+    member: MemberContext
+    config: PullConfig
+    offsets: OffsetCommitter
+    receiver: Receiver[Any]
+    path: PullPath
+    move: Move
 
 
 class QueueFetcher:
-    """Fetches one queue: starts its pull loop, and decides what to do with unusual answers."""
+    """Fetches one queue: starts its pull loop, and decides what to do with unusual answers.
 
-    def __init__(
-        self,
-        client: ClientSession,
-        group: str,
-        config: PullConfig,
-        assigned: AssignedQueue,
-        copies: CopyFilter,
-        offsets: OffsetCommitter,
-        receiver: Receiver[Any],
-        statistics: ConsumerStatistics,
-        path: PullPath,
-        mark: QueueMark | None,
-        move: Move,
-    ) -> None:
-        self._client = client
-        self._config = config
-        self._path = path
+    Args:
+        mark: of the life in which the queue was fetched before; None if it was not.
+    """
+
+    def __init__(self, parts: FetchParts, assigned: AssignedQueue, mark: QueueMark | None) -> None:
+        member = parts.member
+        self._client = client = member.client
+        self._config = config = parts.config
+        self._path = parts.path
+        self._statistics = statistics = member.statistics
         self.life = LifeWatch(client, assigned, mark, statistics, self._begin_life)
-        self._move_to = move
+        self._move_to = parts.move
         self.assigned = assigned
-        self._copies = copies
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
-        self._offsets = offsets
-        self._receiver = receiver
-        self._statistics = statistics
+        self._copies = copy_filter(config, client.api, assigned, member.recorder, statistics)
+        self._group = member.group
+        self._fields = member.fields
+        self._offsets = parts.offsets
+        self._receiver = parts.receiver
         # Kept for the life of the assignment: a broker's suggestion holds until the next one.
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
@@ -637,27 +613,21 @@ class Fetcher:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         config: PullConfig,
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
         move: Move,
     ) -> None:
-        self._client = client
-        self._group = group
+        self._client = member.client
+        self._group = member.group
         self._config = config
-        self._offsets = offsets
         self._receiver = receiver
-        self._recorder = recorder
-        self._statistics = statistics
-        self._path = self._choose_path()
+        path = self._choose_path(member.statistics)
+        self._parts = FetchParts(member, config, offsets, receiver, path, move)
         self._before_first = before_first
-        self._move = move
         self._marks: dict[MessageQueue, QueueMark] = {}  # of queues that were given up
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
 
@@ -665,19 +635,7 @@ class Fetcher:
         self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
     ) -> None:
         """Fetch a queue that was just assigned; see `QueueFetcher.subscribe`."""
-        fetcher = QueueFetcher(
-            self._client,
-            self._group,
-            self._config,
-            assigned,
-            copy_filter(self._config, self._client.api, assigned, self._recorder, self._statistics),
-            self._offsets,
-            self._receiver,
-            self._statistics,
-            self._path,
-            self._marks.pop(assigned.queue, None),
-            self._move,
-        )
+        fetcher = QueueFetcher(self._parts, assigned, self._marks.pop(assigned.queue, None))
         fetcher.life.begin()
         fetcher.subscribe(subscription, is_registered=is_registered)
         self._by_queue[assigned.queue] = fetcher
@@ -765,11 +723,11 @@ class Fetcher:
             fetcher.life.close()
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
 
-    def _choose_path(self) -> PullPath:
+    def _choose_path(self, statistics: ConsumerStatistics) -> PullPath:
         if engine_obstacle() is not None:
             return PythonPath(self._client.api)
         path = EnginePath(self._client, self._receiver)
-        self._statistics.gather_with(path.gather)
+        statistics.gather_with(path.gather)
         self._receiver.take_from(path)
         return path
 

@@ -17,14 +17,13 @@ from typing import Any
 import orjson
 
 from ordermq.client.connections import Answer
-from ordermq.client.session import ClientSession
 from ordermq.consumer.dispatch.worker_pool import stacks_of_all_threads
+from ordermq.consumer.fetch.message_fetcher import MessageFetcher
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
+from ordermq.consumer.queue.statistics import MemberContext, TopicRates
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ProtocolError, StateError
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -50,7 +49,6 @@ class AdminRequests:
         receiver: consumes the message of request 309, or refuses.
         subscriptions: returns the subscriptions of this moment.
         assigned: returns the queues held at this moment.
-        last_pull_ms: returns when a queue was last pulled, ms since 1970; 0 if not yet.
         seek: lets a queue continue from an offset.
         consume_type: see the function of that name.
         thread_count: of the worker pool, for the tool to print.
@@ -58,33 +56,29 @@ class AdminRequests:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         receiver: Receiver[Any],
-        statistics: ConsumerStatistics,
+        fetcher: MessageFetcher,
         *,
         subscriptions: Callable[[], Sequence[Subscription]],
         assigned: Callable[[], list[AssignedQueue]],
-        last_pull_ms: Callable[[MessageQueue], int],
         seek: Callable[[AssignedQueue, int], object],
-        pull_now: Callable[[AssignedQueue], object],
         consume_type: str,
         thread_count: int,
     ) -> None:
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._receiver = receiver
-        self._statistics = statistics
+        self._fetcher = fetcher
+        self._statistics = member.statistics
         self._subscriptions = subscriptions
         self._assigned = assigned
-        self._last_pull_ms = last_pull_ms
         self._seek = seek
-        self._pull_now = pull_now
         self._consume_type = consume_type
         self._is_polled = consume_type == _POLLED
         self.thread_count = thread_count
-        self._started_ms = client.clock.wall_ms()
+        self._started_ms = member.client.clock.wall_ms()
         self._lost_ms: dict[MessageQueue, int] = {}
         self._handlers: dict[int, Callable[[Command], Answer]] = {
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
@@ -133,7 +127,7 @@ class AdminRequests:
         if (topic := request.ext.get(PULL_NOW)) is not None:
             for assigned in self._assigned():
                 if assigned.queue.topic == topic:
-                    self._pull_now(assigned)
+                    self._fetcher.pull_now(assigned)
         parts: dict[str, Any] = {
             "mqPopTable": {},
             "properties": {
@@ -179,7 +173,7 @@ class AdminRequests:
             "lastConsumeTimestamp": self._started_ms if claimed_ms < 0 else now_ms - idle_ms,
             # The last time it was known to be locked: the tool prints how long ago that was.
             "lastLockTimestamp": now_ms if lease else self._lost_ms.get(assigned.queue, 0),
-            "lastPullTimestamp": self._last_pull_ms(assigned.queue),
+            "lastPullTimestamp": self._fetcher.last_pull_ms(assigned.queue),
             "locked": lease is not None and lease.is_lock,
             "transactionMsgCount": buffered.consuming_count,
             "transactionMsgMaxOffset": max(buffered.last_consuming, 0),

@@ -32,7 +32,7 @@ from ordermq.consumer.fetch.message_fetcher import MessageFetcher
 from ordermq.consumer.group.admin_requests import AdminRequests, consume_type
 from ordermq.consumer.group.queue_control import QueueControl
 from ordermq.consumer.group.queue_locks import Locks, NoLocks, QueueLocks
-from ordermq.consumer.group.rebalance import Rebalancer
+from ordermq.consumer.group.rebalance import QueueOwner, Rebalancer
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
 from ordermq.consumer.offsets.offset_committer import (
@@ -51,13 +51,13 @@ from ordermq.consumer.queue.statistics import (
     EventRecorder,
     HeldQueue,
     Lag,
+    MemberContext,
 )
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
 from ordermq.leases.lease import Lease
 from ordermq.leases.lock_epochs import LocalEpochs, StoredEpochs
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic, wrapped
 from ordermq.model.subscription import Subscription
@@ -98,10 +98,8 @@ class ReceiverParts(Value):
     Args: deliver_later: of a member that pops; others send failed messages back to the brokers.
     """
 
-    client: ClientSession
+    member: MemberContext
     offsets: OffsetCommitter
-    recorder: EventRecorder
-    statistics: ConsumerStatistics
     user_code: UserCode
     deliver_later: DeliverLater | None
 
@@ -190,7 +188,8 @@ class GroupMember(ProcessBound):
             on_master_moved=self._on_master_moved,
             on_internal_error=partial(statistics.add, "internal_errors"),
         )
-        self._fields = MemberFields(group, client.client_id)
+        self._member = member = MemberContext(client, group, self._recorder, statistics)
+        self._fields = member.fields
         self._runtime = client.runtime
         self._shutdown = Shutdown(client.runtime, self._hand_over, is_hurried_by_second=True)
         self._ending = threading.RLock()  # of the parts below; a signal handler may close, too
@@ -228,10 +227,8 @@ class GroupMember(ProcessBound):
         # Each part is made after the parts it uses; it reaches later ones through callbacks.
         self._receiver = settings.make_receiver(
             ReceiverParts(
-                client,
+                member,
                 self.offsets,
-                self._recorder,
-                statistics,
                 settings.user_code,
                 None if pop is None else pop.leases.return_later,
             )
@@ -239,33 +236,29 @@ class GroupMember(ProcessBound):
         self._fetcher = self._choose_fetcher(pop)
         self._locks = self._choose_locks(pop, at_broker)
         self._revocation = Revocation(
-            client,
+            member,
             self._locks,
             self.offsets,
-            statistics,
             settings.drain_timeout_ms,
             is_leaving=lambda: self._leaving,
         )
         self._rebalancer = Rebalancer(
-            client,
-            group,
+            member,
             settings.rebalance,
             settings.lease.lock_retry_ms,
-            self.subscriptions.topics,
+            QueueOwner(
+                self.subscriptions.topics, self._make_queue, self._on_assigned, self._on_released
+            ),
             self._locks,
             self.offsets,
             self._revocation,
-            make_queue=self._make_queue,
-            on_assigned=self._on_assigned,
-            on_released=self._on_released,
             # A queue is whoever's that pops it next, so each member holds all of them.
             takes_all=is_broadcasting or pop is not None,
         )
         statistics.follow(self._rebalancer.assigned)
         self.offsets.follow(self._rebalancer.assigned)
         self.control = QueueControl(
-            client,
-            group,
+            member,
             self._rebalancer,
             self.offsets,
             submit=self._receiver.submit,
@@ -274,21 +267,17 @@ class GroupMember(ProcessBound):
         )
         settings.guard.follow(self.control.pause_all)
         self._admin_requests = AdminRequests(
-            client,
-            group,
+            member,
             self._receiver,
-            statistics,
+            self._fetcher,
             subscriptions=self.subscriptions.all,
             assigned=self._rebalancer.assigned,
-            last_pull_ms=self._fetcher.last_pull_ms,
             seek=self.control.seek_soon if pop is None else self._move_group,
-            pull_now=self._fetcher.pull_now,
             consume_type=consume_type(settings.is_polled, pops=pop is not None),
             thread_count=settings.thread_count,
         )
         self._check = SubscriptionCheck(
-            client,
-            group,
+            member,
             lambda: () if self._rebalancer.assigned_by_user else self.subscriptions.all(),
             is_ordered=self._receiver.is_ordered,
             pops=pop is not None,
@@ -302,12 +291,9 @@ class GroupMember(ProcessBound):
         from ordermq.consumer.pop.parts import PopParts  # here, as few pop
 
         return PopParts(
-            self.client,
-            self._group,
+            self._member,
             settings.lease,
             settings.pop,
-            self._recorder,
-            settings.statistics,
             held=lambda: self._rebalancer.assigned(),
             is_late=lambda: self._shutdown.is_late,
             is_ordered=settings.uses_locks,
@@ -319,13 +305,10 @@ class GroupMember(ProcessBound):
         if pop is not None:
             return pop.fetcher(settings.pull, self.offsets, self._receiver, self._before_first)
         return Fetcher(
-            self.client,
-            self._group,
+            self._member,
             settings.pull,
             self.offsets,
             self._receiver,
-            self._recorder,
-            settings.statistics,
             before_first=self._before_first,
             move=lambda assigned, offset: self.control.seek_soon(assigned, offset),
         )
@@ -342,13 +325,10 @@ class GroupMember(ProcessBound):
                 retry_ms=lease.lock_retry_ms,
             )
         return QueueLocks(
-            client,
-            self._group,
+            self._member,
             lease,
             self.offsets,
             StoredEpochs(client, at_broker) if lease.store_epochs else LocalEpochs(client.clock),
-            self._recorder,
-            self._settings.statistics,
             held=lambda: self._rebalancer.assigned(),
             on_regained=self._fetcher.restart,
         )

@@ -6,9 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from ordermq.client.session import ClientSession
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
-from ordermq.model.log_fields import MemberFields
 from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
@@ -34,15 +33,14 @@ class Membership:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         retry_ms: int,
         warn: Callable[[str, str, Mapping[str, object]], object],
     ) -> None:
         self.problem = ""
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._retry_ms = retry_ms
         self._warn = warn
         self.is_in_doubt = self.has_stepped_down = False

@@ -9,13 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
 from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError, StateError
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -33,17 +32,16 @@ class QueueControl:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         rebalancer: Rebalancer,
         offsets: OffsetCommitter,
         submit: Callable[[AssignedQueue], None],
         restart: Callable[[AssignedQueue], None],
         unpark: Callable[[AssignedQueue, bytes], bool],
     ) -> None:
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._rebalancer = rebalancer
         self._offsets = offsets
         self._submit = submit

@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
 from ordermq.config import LeaseConfig
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.leases.lock_epochs import LockEpochs
 from ordermq.leases.lock_requests import Granted, LockRequests
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -163,31 +161,28 @@ class QueueLocks:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         config: LeaseConfig,
         offsets: OffsetCommitter,
         epochs: LockEpochs,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         on_regained: Callable[[AssignedQueue], None],
     ) -> None:
         self.refusals: dict[str, str] = {}
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._config = config
         self._offsets = offsets
         self._epochs = epochs
-        self._recorder = recorder
-        self._statistics = statistics
+        self._recorder = member.recorder
+        self._statistics = member.statistics
         self._held = held
         self._on_regained = on_regained
         self._unread: dict[MessageQueue, str] = {}  # why a regained queue could not start
         self._wake = asyncio.Event()
         # The loop may be asleep for the interval of a broker with longer locks.
-        self._requests = LockRequests(client, group, config, on_times=self._wake.set)
+        self._requests = LockRequests(member.client, member.group, config, on_times=self._wake.set)
         self._losses_at_grant: dict[MessageQueue, int] = {}
         self._left_to_expire: set[MessageQueue] = set()  # an epoch of theirs may still arrive
         self._drained: dict[str, list[AssignedQueue]] = defaultdict(list)  # to unlock, by broker

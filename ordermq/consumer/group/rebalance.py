@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled
-from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.allocation import allocate
@@ -19,9 +18,9 @@ from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.leases.lease import Lease
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
@@ -192,6 +191,22 @@ class LockRetries:
         return found
 
 
+class QueueOwner(Value):
+    """The member that a rebalancer gets queues for.
+
+    Args:
+        topics: returns the subscribed topics, sorted; the group's retry topic too.
+        make_queue: makes the state of a queue under a lease, from an offset.
+        on_assigned: called with a new queue before its first pull.
+        on_released: called with a queue that was given up.
+    """
+
+    topics: Callable[[], list[str]]
+    make_queue: Callable[[MessageQueue, Lease, int], AssignedQueue]
+    on_assigned: Callable[[AssignedQueue], None]
+    on_released: Callable[[AssignedQueue], None]
+
+
 class Rebalancer:
     """Keeps the queues this member holds equal to its share; on the I/O thread.
 
@@ -199,10 +214,6 @@ class Rebalancer:
         retry_ms: pause before a broker that failed is asked again; the longest before a refused
             lock is.
         takes_all: the share is every queue of every topic, whatever other members there are.
-        topics: returns the subscribed topics, sorted; the group's retry topic too.
-        make_queue: makes the state of a queue under a lease, from an offset.
-        on_assigned: called with a new queue before its first pull.
-        on_released: called with a queue that was given up.
     Attributes:
         assigned_by_user: if not empty, exactly these are held; nothing is shared with the group.
         held: the queues held or still being released.
@@ -211,32 +222,25 @@ class Rebalancer:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         config: RebalanceConfig,
         retry_ms: int,
-        topics: Callable[[], list[str]],
+        owner: QueueOwner,
         locks: Locks,
         offsets: OffsetCommitter,
         revocation: Revocation,
-        make_queue: Callable[[MessageQueue, Lease, int], AssignedQueue],
-        on_assigned: Callable[[AssignedQueue], None],
-        on_released: Callable[[AssignedQueue], None],
         *,
         takes_all: bool,
     ) -> None:
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._config = config
         self._retry_ms = retry_ms
-        self._topics = topics
+        self._owner = owner
         self._locks = locks
         self._offsets = offsets
         self._revocation = revocation
-        self._make_queue = make_queue
-        self._on_assigned = on_assigned
-        self._on_released = on_released
         self._takes_all = takes_all
         self.assigned_by_user: frozenset[MessageQueue] = frozenset()
         self.held: dict[MessageQueue, AssignedQueue] = {}
@@ -247,7 +251,7 @@ class Rebalancer:
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce()
         self._topic_problems = TopicProblems(self._is_connected)
-        self.membership = Membership(client, group, retry_ms, self._warnings.note)
+        self.membership = Membership(member, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
         self._untaken: dict[MessageQueue, tuple[str, int]] = {}  # problem, and failures in a row
@@ -376,7 +380,7 @@ class Rebalancer:
         await cancelled(*list(self._releases.values()))
 
     async def _balance_all(self) -> None:
-        topics = [] if self._has_left else self._topics()
+        topics = [] if self._has_left else self._owner.topics()
         for assigned in self.assigned():
             if assigned.queue.topic not in topics:
                 self._release(assigned)
@@ -543,14 +547,14 @@ class Rebalancer:
             self._ask_again_in(self._retry_ms)
             await self._locks.give_back(queue, lease)
             return
-        if queue.topic not in self._topics():  # unsubscribed meanwhile
+        if queue.topic not in self._owner.topics():  # unsubscribed meanwhile
             await self._locks.give_back(queue, lease)
             return
-        # Nothing is awaited from here to `_on_assigned`: who sees the queue may use it.
-        assigned = self._make_queue(queue, lease, start)
+        # Nothing is awaited from here to `on_assigned`: who sees the queue may use it.
+        assigned = self._owner.make_queue(queue, lease, start)
         self.held[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, start)
-        self._on_assigned(assigned)
+        self._owner.on_assigned(assigned)
         # The consumer was closed, or asked to give this queue up, while the offset was read.
         if self._closing or self._has_left or queue in self._excluded:
             self._release(assigned)
@@ -569,7 +573,7 @@ class Rebalancer:
 
     def lost_topics(self) -> list[str]:
         """Return why topics that were there, or are closed, have no queue, one text for each."""
-        return self._topic_problems.lost(self._topics())
+        return self._topic_problems.lost(self._owner.topics())
 
     def _release(self, assigned: AssignedQueue) -> None:
         if assigned.queue in self._releases:
@@ -586,7 +590,7 @@ class Rebalancer:
             # Also after a cancel, at the end of `close`: the queue is no longer held in any case.
             self.held.pop(assigned.queue, None)
             self._releases.pop(assigned.queue, None)
-            self._on_released(assigned)
+            self._owner.on_released(assigned)
             if not self._closing:  # nothing is taken instead, and there may be a thousand
                 self.wake()
 

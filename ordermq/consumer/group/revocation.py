@@ -7,12 +7,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 
@@ -39,17 +38,16 @@ class Revocation:
 
     def __init__(
         self,
-        client: ClientSession,
+        member: MemberContext,
         locks: Locks,
         offsets: OffsetCommitter,
-        statistics: ConsumerStatistics,
         drain_timeout_ms: int,
         is_leaving: Callable[[], bool],
     ) -> None:
-        self._client = client
+        self._client = member.client
         self._locks = locks
         self._offsets = offsets
-        self._statistics = statistics
+        self._statistics = member.statistics
         self._drain_timeout_ms = drain_timeout_ms
         self._is_leaving = is_leaving
         self._drained: dict[AssignedQueue, asyncio.Event] = {}

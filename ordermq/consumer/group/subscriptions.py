@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError, OrderMQError
-from ordermq.model.log_fields import MemberFields
 from ordermq.model.names import retry_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
 from ordermq.remoting.bodies import MemberSubscriptions
@@ -108,16 +108,15 @@ class SubscriptionCheck:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         subscriptions: Callable[[], Sequence[Subscription]],
         *,
         is_ordered: bool,
         pops: bool,
     ) -> None:
-        self._client = client
-        self._group = group
-        self._fields = MemberFields(group, client.client_id)
+        self._client = member.client
+        self._group = member.group
+        self._fields = member.fields
         self._subscriptions = subscriptions
         self._is_ordered = is_ordered
         self._pops = pops

@@ -12,7 +12,6 @@ from typing import Any
 
 from ordermq.client.connections import is_forbidden
 from ordermq.client.runtime import cancelled
-from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
@@ -21,7 +20,7 @@ from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.transport import PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError, OrderMQError, ProtocolError, RemotingError, RouteError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch
@@ -40,7 +39,7 @@ class QueuePops:
 
     def __init__(
         self,
-        client: ClientSession,
+        member: MemberContext,
         config: PullConfig,
         assigned: AssignedQueue,
         subscription: Subscription,
@@ -48,16 +47,15 @@ class QueuePops:
         leases: PopLeases,
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
-        statistics: ConsumerStatistics,
     ) -> None:
         self.assigned = assigned
-        self._client = client
+        self._client = client = member.client
         self._config = config
         self._transport = transport
         self._leases = leases
         self._offsets = offsets
         self._receiver = receiver
-        self._statistics = statistics
+        self._statistics = member.statistics
         self._wake = asyncio.Event()
         self._attempt_id = ""  # of a pop without an answer
         self._polled_ms = client.clock.now_ms()
@@ -261,23 +259,22 @@ class PopFetcher:
 
     def __init__(
         self,
-        client: ClientSession,
+        member: MemberContext,
         config: PullConfig,
         transport: PopTransport,
         leases: PopLeases,
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
-        statistics: ConsumerStatistics,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
     ) -> None:
-        self._client = client
+        self._member = member
+        self._client = member.client
         self._config = config
         self._transport = transport
         self._leases = leases
         self._offsets = offsets
         self._receiver = receiver
-        self._statistics = statistics
         self._before_first = before_first
         self._by_queue: dict[MessageQueue, QueuePops] = {}
         self._late: set[asyncio.Task[None]] = set()
@@ -287,7 +284,7 @@ class PopFetcher:
         self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
     ) -> None:
         pops = QueuePops(
-            self._client,
+            self._member,
             self._config,
             assigned,
             subscription,
@@ -295,7 +292,6 @@ class PopFetcher:
             self._leases,
             self._offsets,
             self._receiver,
-            self._statistics,
         )
         self._by_queue[assigned.queue] = pops
         is_begun = False

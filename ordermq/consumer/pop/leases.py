@@ -15,7 +15,7 @@ from ordermq.config import LeaseConfig, PopConfig
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.transport import PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import EventRecorder, MemberContext
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
 from ordermq.events import BY_COMMIT, EventType
 from ordermq.leases.lease import UNLOCKED, Lease, LeaseTimes
@@ -50,21 +50,19 @@ class PopLeases:
 
     def __init__(
         self,
-        client: ClientSession,
+        member: MemberContext,
         transport: PopTransport,
         lease: LeaseConfig,
         config: PopConfig,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         *,
         is_ordered: bool,
     ) -> None:
         self.refusals: dict[str, str] = {}
-        self._client = client
+        self._client = member.client
         self._transport = transport
-        self._recorder = recorder
-        self._statistics = statistics
+        self._recorder = member.recorder
+        self._statistics = member.statistics
         self._held = held
         self._times = LeaseTimes.of_life(config.pop_invisible_ms, lease)
         self._retry_ms = min(lease.lock_retry_ms, self._times.retry_ms)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from ordermq.client.session import ClientSession
 from ordermq.config import LeaseConfig, PopConfig, PullConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
 from ordermq.consumer.pop.fetcher import PopFetcher
@@ -14,7 +13,7 @@ from ordermq.consumer.pop.returns import Returns
 from ordermq.consumer.pop.transport import PopTransport, RemotingPop
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -30,39 +29,27 @@ class PopParts:
 
     def __init__(
         self,
-        client: ClientSession,
-        group: str,
+        member: MemberContext,
         lease: LeaseConfig,
         config: PopConfig,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         *,
         is_late: Callable[[], bool],
         is_ordered: bool,
         from_first: bool,
     ) -> None:
-        self._client = client
-        self._statistics = statistics
-        self._recorder = recorder
+        self._member = member
+        self._client = client = member.client
         returns = Returns(client, config, is_late)
         self._transport = self._choose_transport(
-            group, config, returns, is_ordered=is_ordered, from_first=from_first
+            config, returns, is_ordered=is_ordered, from_first=from_first
         )
-        self.leases = PopLeases(
-            client,
-            self._transport,
-            lease,
-            config,
-            recorder,
-            statistics,
-            held,
-            is_ordered=is_ordered,
-        )
+        self.leases = PopLeases(member, self._transport, lease, config, held, is_ordered=is_ordered)
 
     def _choose_transport(
-        self, group: str, config: PopConfig, returns: Returns, *, is_ordered: bool, from_first: bool
+        self, config: PopConfig, returns: Returns, *, is_ordered: bool, from_first: bool
     ) -> PopTransport:
+        group = self._member.group
         if self._client.proxy is None:
             return RemotingPop(
                 self._client, group, config, returns, is_ordered=is_ordered, from_first=from_first
@@ -77,7 +64,7 @@ class PopParts:
         """Make the storage of the member's offsets."""
         starts = at_broker if self._client.proxy is None else ServerStarts()
         return PopOffsets(
-            self._client, starts, self._transport, self._recorder, self.leases.batch_at
+            self._client, starts, self._transport, self._member.recorder, self.leases.batch_at
         )
 
     def fetcher(
@@ -89,12 +76,11 @@ class PopParts:
     ) -> PopFetcher:
         """Make the fetcher; see `PopFetcher`."""
         return PopFetcher(
-            self._client,
+            self._member,
             config,
             self._transport,
             self.leases,
             offsets,
             receiver,
-            self._statistics,
             before_first=before_first,
         )

@@ -1,8 +1,8 @@
 """ConsumerStatistics and EventRecorder: what a consumer counts, and what it records.
 
-Each part of a consumer is given both. Counters and throughput answer metrics and admin tools
-(docs/internals/semantics.md#admin-requests); recorded events are for `ordermq audit`
-(docs/internals/semantics.md#invariants).
+Each part of a member is given both by its `MemberContext`. Counters and throughput answer metrics
+and admin tools (docs/internals/semantics.md#admin-requests); recorded events are for
+`ordermq audit` (docs/internals/semantics.md#invariants).
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ordermq import core
 from ordermq.clock import Clock, SystemClock
 from ordermq.config.checks import hint
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
 from ordermq.events import EventType, GuardedRecorder, Member, Recorder, members_of
+from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.value import Record, Value
+
+if TYPE_CHECKING:
+    from ordermq.client.session import ClientSession
 
 _log = logging.getLogger("ordermq.consumer")
 
@@ -433,3 +437,26 @@ class EventRecorder:
     def close(self) -> None:
         """Write the last line; a second call does nothing."""
         self._recorder.close()
+
+
+class MemberContext:
+    """One member of a group: its client and name, and where its parts count and record.
+
+    Attributes:
+        fields: those of its log records.
+    """
+
+    __slots__ = ("client", "fields", "group", "recorder", "statistics")
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        recorder: EventRecorder,
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self.client = client
+        self.group = group
+        self.recorder = recorder
+        self.statistics = statistics
+        self.fields = MemberFields(group, client.client_id)

@@ -24,7 +24,6 @@ from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch import concurrent
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher, SendBack
-from ordermq.consumer.dispatch.consume_loop import DispatcherParts
 from ordermq.consumer.dispatch.failure_policy import DeadLetter
 from ordermq.consumer.dispatch.worker_pool import Runs, Serving, WorkerPool
 from ordermq.consumer.listener import ConcurrentContext
@@ -34,8 +33,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.events import NoHistory, Recorder
 from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageRun, MessageView
@@ -44,7 +42,7 @@ from ordermq.model.names import RETRY_PREFIX
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
-from .consume_loops import LOOPS, consuming_by
+from .consume_loops import LOOPS, consuming_by, dispatcher_parts
 from .test_consume_paths import RAISED, RESULTS
 from .test_lane_paths import Remembered
 
@@ -113,18 +111,7 @@ class Batches:
         settings = ConsumeConfig(send_back_retry_ms=10, **config)
         with mock.patch.object(concurrent, "MOST_UNREPORTED", per_run):
             self.service = ConcurrentDispatcher(
-                DispatcherParts(
-                    client=cast(
-                        Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")
-                    ),
-                    group="G",
-                    config=settings,
-                    listener=lambda messages, context: None,
-                    recorder=EventRecorder(history, "G"),
-                    statistics=self.statistics,
-                    user_code=OwnThreads(),
-                    guard=DeadLetterGuard("G", 0, 0, self.statistics),
-                ),
+                dispatcher_parts(self.clock, settings, self.statistics, history),
                 DeadLetter(),
                 None,
                 is_broadcasting=False,

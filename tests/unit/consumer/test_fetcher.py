@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
-from ordermq.config import RemotingConfig
+from ordermq.config import PullConfig, RemotingConfig
 from ordermq.consumer.fetch.fetcher import PullLoop
+from ordermq.consumer.fetch.pull_path import QueuePulls
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks, QueueState
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.leases.lease import Lease
@@ -69,14 +70,17 @@ class Pulls:
         self.loop = PullLoop(
             BrokerApi(cast(Any, None), RemotingConfig(), "me"),
             cast(Any, self.line),
-            self.frames,
-            30_000,
-            QUEUE,
-            self,
-            10,
-            (),
-            broker_id=0,
-            is_filtered=is_filtered,
+            QueuePulls(
+                self.assigned,
+                cast(Any, self),
+                self.frames,
+                PullConfig(),
+                10,
+                (),
+                broker_id=0,
+                is_filtered=is_filtered,
+                window=None,
+            ),
         )
         self.loop.start()
 

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import (
-    DispatcherParts,
     ListenerCancelled,
     OnIoThread,
 )
@@ -28,16 +26,15 @@ from ordermq.consumer.dispatch.worker_pool import Serving, stacks_of_tasks
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import BatchClaim, Pause, QueueCallbacks
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.events import EventType, Member, NoHistory, Recorder
 from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
-from .consume_loops import LOOPS, consuming_by
+from .consume_loops import LOOPS, consuming_by, dispatcher_parts
 from .test_consume_paths import RAISED, RESULTS
 
 START_MS = 1_000
@@ -114,16 +111,7 @@ class Lanes:
         self.statistics = ConsumerStatistics(self.clock)
         self.statistics.follow(lambda: [self.assigned])
         self.service = KeyOrderedDispatcher(
-            DispatcherParts(
-                client=cast(Any, SimpleNamespace(clock=self.clock, runtime=None, client_id="me")),
-                group="G",
-                config=settings,
-                listener=lambda messages, context: None,
-                recorder=EventRecorder(history, "G"),
-                statistics=self.statistics,
-                user_code=OwnThreads(),
-                guard=DeadLetterGuard("G", 0, 0, self.statistics),
-            ),
+            dispatcher_parts(self.clock, settings, self.statistics, history),
             policy_for(policy, settings, "G"),
             cast(OffsetCommitter, SimpleNamespace(commit=self._commit, is_transactional=False)),
         )

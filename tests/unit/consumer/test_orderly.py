@@ -10,10 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.dispatch.consume_loop import DispatcherParts, OnIoThread
+from ordermq.consumer.dispatch.consume_loop import OnIoThread
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
 from ordermq.consumer.dispatch.orderly import MAX_MESSAGES_PER_CLAIM, OrderlyDispatcher
 from ordermq.consumer.dispatch.worker_pool import Serving
@@ -25,11 +24,10 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     QueueState,
 )
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.receiver import DirectResult
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import StateError
-from ordermq.events import NoHistory, Recorder
+from ordermq.events import Recorder
 from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
@@ -37,6 +35,7 @@ from ordermq.model.status import ConsumeResult
 
 from .batches import QUEUE, batch
 from .claims import begin_batch
+from .consume_loops import dispatcher_parts
 
 START_MS = 1_000
 LEASE_END_MS = 50_000
@@ -80,18 +79,7 @@ class Consumption:
         self.runtime = SimpleNamespace(post=lambda job: None, spawn=self.spawn)
         settings = ConsumeConfig(**config)
         self.service = OrderlyDispatcher(
-            DispatcherParts(
-                client=cast(
-                    Any, SimpleNamespace(clock=self.clock, runtime=self.runtime, client_id="me")
-                ),
-                group="G",
-                config=settings,
-                listener=lambda messages, context: None,
-                recorder=EventRecorder(recorder or NoHistory(), "G"),
-                statistics=self.statistics,
-                user_code=OwnThreads(),
-                guard=DeadLetterGuard("G", 0, 0, self.statistics),
-            ),
+            dispatcher_parts(self.clock, settings, self.statistics, recorder, self.runtime),
             policy_for(on_failure, settings, "G"),
             cast(OffsetCommitter, SimpleNamespace(commit=self.commit, is_transactional=False)),
         )

@@ -18,7 +18,7 @@ from ordermq.config import LeaseConfig
 from ordermq.consumer.group.queue_locks import QueueLocks
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, MemberContext
 from ordermq.errors import RemotingError
 from ordermq.events import NoHistory
 from ordermq.leases.lease import Lease, LeaseTimes
@@ -118,14 +118,14 @@ class Broker:
             report_failure=lambda *_: None,
             doubt_route=lambda topic: None,
         )
+        self.member = MemberContext(
+            cast(Any, client), "g", EventRecorder(NoHistory(), "g"), ConsumerStatistics(self.clock)
+        )
         self.locks = QueueLocks(
-            cast(Any, client),
-            "g",
+            self.member,
             LeaseConfig(),
             cast(Any, SimpleNamespace(start_offset=self.start_offset)),
             LocalEpochs(self.clock),
-            EventRecorder(NoHistory(), "g"),
-            ConsumerStatistics(self.clock),
             held=lambda: [self.queue],
             on_regained=lambda _: None,
         )
@@ -248,10 +248,7 @@ def test_a_renewal_that_is_answered_late_releases_nothing_before_the_commit(answ
 
     broker.client.api.unlock = unlock
     offsets = SimpleNamespace(commit_last=commit_last, forget=lambda queue: None, is_local=False)
-    revocation = Revocation(
-        cast(Any, broker.client), broker.locks, cast(Any, offsets),
-        ConsumerStatistics(broker.clock), 30_000, lambda: True,
-    )  # fmt: skip
+    revocation = Revocation(broker.member, broker.locks, cast(Any, offsets), 30_000, lambda: True)
 
     async def work() -> None:
         release = asyncio.ensure_future(revocation.release(broker.queue))

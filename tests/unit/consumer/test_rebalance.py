@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 from ordermq.clock import ManualClock
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.queue_locks import NoLocks
-from ordermq.consumer.group.rebalance import LockRetries, Plan, Rebalancer, plan, share_of
+from ordermq.consumer.group.rebalance import (
+    LockRetries,
+    Plan,
+    QueueOwner,
+    Rebalancer,
+    plan,
+    share_of,
+)
 from ordermq.consumer.queue.assigned_queue import QueueState
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, MemberContext
+from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
@@ -143,11 +152,19 @@ class NewTopics:
             group_members=self.group_members,
         )
         self.rebalancer = Rebalancer(
-            cast(Any, client),
-            "G",
+            MemberContext(
+                cast(Any, client), "G", EventRecorder(NoHistory(), "G"), ConsumerStatistics()
+            ),
             RebalanceConfig(),
             200,
-            lambda: self.topics,
+            QueueOwner(
+                topics=lambda: self.topics,
+                make_queue=lambda queue, lease, offset: cast(
+                    Any, SimpleNamespace(queue=queue, state=QueueState.ACTIVE)
+                ),
+                on_assigned=lambda assigned: self.assigned.append(assigned.queue),
+                on_released=lambda assigned: None,
+            ),
             NoLocks(held=list, on_regained=lambda each: None, clock=self.clock, retry_ms=200),
             cast(
                 Any,
@@ -156,11 +173,6 @@ class NewTopics:
                 ),
             ),
             cast(Any, None),
-            make_queue=lambda queue, lease, offset: cast(
-                Any, SimpleNamespace(queue=queue, state=QueueState.ACTIVE)
-            ),
-            on_assigned=lambda assigned: self.assigned.append(assigned.queue),
-            on_released=lambda assigned: None,
             takes_all=False,
         )
         self.rounds = asyncio.ensure_future(self.go_round())
