@@ -29,7 +29,7 @@ NAMES_BEGIN: Final = "<!-- names -->\n"
 # The pages with a table of other clients' names, and the clients of each.
 NAME_PAGES: Final = (
     (ROOT / "docs" / "from-kafka.md", ("Kafka's clients",)),
-    (ROOT / "docs" / "from-java.md", ("RocketMQ's Java client",)),
+    (ROOT / "docs" / "from-java.md", ("RocketMQ's Java client", "rocketmq-client-python")),
     (ROOT / "docs" / "celery.md", ("Celery", "pika")),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Never, Unpack
 
 from ordermq.admin.check import CheckStep, ConnectionCheck
 from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
@@ -19,6 +19,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.closing import Closing
 from ordermq.config import ClientConfig, ProducerConfig, RemotingConfig
+from ordermq.config.checks import refuse_unknown
 from ordermq.errors import ConfigError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -139,6 +140,7 @@ class Admin(Closing):
         *,
         brokers: Sequence[str] = (),
         message_type: str | None = None,
+        **unknown: Never,
     ) -> TopicState:
         """Create a topic, and return once producers find all of its queues.
 
@@ -154,6 +156,8 @@ class Admin(Closing):
             ConfigError: an illegal name, a number out of range, a broker that is not known.
             StateError: the topic exists.
         """
+        if unknown:
+            refuse_unknown(Admin.create_topic, unknown)
         brokers = (brokers,) if isinstance(brokers, str) else brokers
         return self._client.call(
             self._topics.create(check_topic(name), queues, brokers, message_type)

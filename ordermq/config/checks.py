@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any, NoReturn, Self
@@ -91,34 +91,76 @@ def require_server_name(config: object, name: str, characters: str) -> None:
 
 def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `; did you mean 'x'?` with the most similar known name, or nothing."""
+    nearest = nearest_name(name, known, cutoff)
+    return f"; did you mean {nearest!r}?" if nearest else ""
+
+
+def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the most similar known name, or nothing."""
     import difflib  # only for a mistake: it takes longer to load than all of this package's checks
 
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
+    return near[0] if near else ""
 
 
-def meaning_of(name: str, known: Iterable[str]) -> str:
+def meaning_of(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
     """Return the end of an error about an unknown setting: what to give instead, or nothing.
 
     A name of another client comes before the most similar one, which often misleads:
     auto_offset_reset is nearest to offset_store.
+
+    Args: elsewhere: names of other calls with what each is (`names_of_calls`).
     """
-    from ordermq.config.foreign_names import find_foreign_name  # only for a mistake
+    from ordermq.config.foreign_names import FOREIGN_NAMES, find_foreign_name  # for a mistake
 
     names = frozenset(known)
+    others = (
+        {}
+        if elsewhere is None
+        else {each: what for each, what in elsewhere.items() if each not in names}
+    )
+    if name in others and name not in FOREIGN_NAMES:
+        return f": it is {others[name]}"
     foreign = find_foreign_name(name)
-    if foreign is None or name.replace("_", "").lower() in {
+    if foreign is not None and name.replace("_", "").lower() not in {
         each.replace("_", "") for each in names
     }:
-        return hint(name, sorted(names))
-    return foreign.explained(names)
+        return foreign.explained(names)
+    nearest = nearest_name(name, [*names, *others])
+    what = f", {others[nearest]}" if nearest in others else ""
+    return f"; did you mean {nearest!r}{what}?" if nearest else ""
 
 
 def arguments_of(call: Callable[..., object] | None) -> list[str]:
     """Return the names of the arguments of a method, or of a constructor, which are no settings."""
     import inspect  # only for a mistake, as above
 
-    return [] if call is None else list(inspect.signature(call).parameters)
+    if call is None:
+        return []
+    # Without the names of `**settings` and `*topics`, which nobody gives.
+    taken = inspect.signature(call).parameters.values()
+    return [each.name for each in taken if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+
+
+def names_of_calls(client: type | None, *sent: type) -> dict[str, str]:
+    """Return the arguments of a client's methods, and these, each with what it is.
+
+    Args: sent: what is given to these methods, as Message, whose arguments come first.
+    """
+    calls: dict[str, Callable[..., object]] = {each.__name__: each for each in sent}
+    for base in [] if client is None else reversed(client.__mro__[:-1]):
+        calls |= {
+            name: each
+            for name, each in vars(base).items()
+            if not name.startswith("_") and callable(each) and not isinstance(each, type)
+        }
+    found: dict[str, str] = {}
+    for name, call in calls.items():
+        for argument in arguments_of(call):
+            found.setdefault(argument, f"an argument of {name}()")
+    found |= {name: "a method" for name, call in calls.items() if not isinstance(call, type)}
+    found.pop("self", None)
+    return found
 
 
 def refuse_unknown(call: Callable[..., object], unknown: Mapping[str, object]) -> NoReturn:
@@ -127,11 +169,30 @@ def refuse_unknown(call: Callable[..., object], unknown: Mapping[str, object]) -
     For a call that takes `**unknown: Never`: type checkers report such a keyword all the same.
     """
     name = next(iter(unknown))
-    known = [each for each in arguments_of(call) if each != "unknown"]
     raise TypeError(
         f"{call.__qualname__}() got an unexpected keyword argument {name!r}"
-        f"{meaning_of(name, known)}"
+        f"{meaning_of(name, arguments_of(call))}"
     )
+
+
+def refuse_misplaced(
+    call: Callable[..., object], given: Sequence[object], example: str
+) -> NoReturn:
+    """Raise TypeError for arguments in the wrong place, or of the wrong kind; show a right call.
+
+    For a call that takes `*misplaced: Never`: type checkers report such an argument all the same.
+
+    Args: given: all arguments that were given by place.
+    """
+    # Their types and not their values: one may be a secret, or a body.
+    kinds = ", ".join(type(each).__name__ for each in given)
+    raise TypeError(f"{call.__qualname__}() was given ({kinds}) by place: write {example}")
+
+
+def refuse_places(client: type, group: object, misplaced: Sequence[object]) -> NoReturn:
+    """Raise TypeError for a client that was given more than its group by place."""
+    example = f"{client.__name__}(group, name_servers='host:port')"
+    refuse_misplaced(client, (group, *misplaced), example)
 
 
 GRPC = "grpc://"  # before the address of a proxy's endpoint
@@ -220,10 +281,12 @@ class Flat(Value):
         Raises: ConfigError: unknown setting (with the most similar name), or a value out of its
             range.
         """
-        return cls._of(settings, None)
+        return cls._of(settings)
 
     @classmethod
-    def _of(cls, settings: Mapping[str, Any], client: type | None) -> Self:
+    def _of(
+        cls, settings: Mapping[str, Any], client: type | None = None, sent: Sequence[type] = ()
+    ) -> Self:
         own = {f.name: f for f in fields(cls)}
         parts: dict[str, Any] = {}
         home: dict[str, str] = {}
@@ -240,7 +303,8 @@ class Flat(Value):
             else:
                 known = [*own, *home, *arguments_of(client)]
                 given = cls.__name__ if client is None else client.__name__
-                raise ConfigError(f"{given} has no setting {name!r}{meaning_of(name, known)}")
+                meant = meaning_of(name, known, names_of_calls(client, *sent))
+                raise ConfigError(f"{given} has no setting {name!r}{meant}")
         for name, values in parts.items():
             factory = own[name].default_factory
             if name in direct and values:
@@ -253,15 +317,22 @@ class Flat(Value):
 
     @classmethod
     def given(
-        cls, config: Self | None, settings: Mapping[str, object], client: type | None = None
+        cls,
+        config: Self | None,
+        settings: Mapping[str, object],
+        client: type | None = None,
+        *sent: type,
     ) -> Self:
         """Return `config`, or a configuration of flat settings.
 
-        Args: client: the class that was given them; one of its own arguments may be meant, too.
+        Args:
+            client: the class that was given them; one of its own arguments, or one of its
+                methods', may be meant, too.
+            sent: what is given to these methods, as Message.
         Raises: ConfigError: both are given, or as `of`.
         """
         if config is None:
-            return cls._of(settings, client)
+            return cls._of(settings, client, sent)
         if settings:
             names = ", ".join(settings)
             raise ConfigError(f"give `config` or flat settings, not both: config and {names}")

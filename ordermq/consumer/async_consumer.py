@@ -16,7 +16,13 @@ from ordermq.client.user_code import CallersLoop, running_task
 from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
-from ordermq.config.checks import arguments_of, meaning_of, refuse_unknown
+from ordermq.config.checks import (
+    arguments_of,
+    meaning_of,
+    names_of_calls,
+    refuse_misplaced,
+    refuse_unknown,
+)
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
@@ -283,11 +289,14 @@ class AsyncConsumer(AsyncStarting):
         self,
         topic: str,
         expression: str = EVERYTHING,
-        *,
+        *misplaced: Never,
         sql: str | None = None,
         **unknown: Never,
     ) -> None:
         """Consume `topic`, or the part of it that `PushConsumer.subscribe` describes."""
+        if misplaced:
+            example = "consumer.subscribe(topic, expression), and a listener with @consumer.orderly"
+            refuse_misplaced(AsyncConsumer.subscribe, (topic, expression, *misplaced), example)
         if unknown:
             refuse_unknown(AsyncConsumer.subscribe, unknown)
         self._require_not_started("subscribe")
@@ -514,7 +523,8 @@ def _is_for_listener(
     known = ConsumerConfig.kinds().keys() | _OF_ITERATION
     for name in settings:
         if name not in known:
-            meant = meaning_of(name, [*known, *arguments_of(AsyncConsumer)])
+            own = [*known, *arguments_of(AsyncConsumer)]
+            meant = meaning_of(name, own, names_of_calls(AsyncConsumer))
             raise ConfigError(f"AsyncConsumer has no setting {name!r}{meant}")
     given = {*arguments, *settings}
     listened, iterated = sorted(_OF_LISTENERS & given), sorted(_OF_ITERATION & given)

@@ -27,7 +27,7 @@ from ordermq.client.user_code import HOLD_S, OwnThreads, UserCode, running_task
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeConfig, LitePullConsumerConfig, MessageModel
-from ordermq.config.checks import refuse_unknown
+from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknown
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
@@ -49,7 +49,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
 from ordermq.model.codec import Codec, require_codec
-from ordermq.model.message_queue import MessageQueue, require_offset
+from ordermq.model.message_queue import MessageQueue, require_offset, require_queue
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
 from ordermq.wall_time import moment_ms, span_ms
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ordermq.wall_time import Moment, Span
 
 _T = TypeVar("_T")
+_QUEUES = "assignment() or fetch_message_queues(topic)"
 _Waits = Generator[tuple[PollWaiter, float | None], None, PolledBatch]
 _CLOSE_TIMEOUT_S = 60.0
 
@@ -108,7 +109,7 @@ class LitePullConsumer(GroupConsumer):
     def __init__(
         self,
         group: str | None = None,
-        *,
+        *misplaced: Never,
         name_servers: str | Sequence[str] | None = None,
         instance_name: str | None = None,
         config: LitePullConsumerConfig | None = None,
@@ -120,6 +121,8 @@ class LitePullConsumer(GroupConsumer):
         clock: Clock | None = None,
         **settings: Unpack[LitePullConsumerSettings],
     ) -> None:
+        if misplaced:
+            refuse_places(type(self), group, misplaced)
         self.config = LitePullConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
@@ -322,7 +325,7 @@ class LitePullConsumer(GroupConsumer):
         self,
         topic: str,
         expression: str = EVERYTHING,
-        *,
+        *misplaced: Never,
         sql: str | None = None,
         **unknown: Never,
     ) -> None:
@@ -337,6 +340,9 @@ class LitePullConsumer(GroupConsumer):
         Raises: ConfigError: an illegal topic or expression, or two of them. StateError: after
             `assign`. RouteError, BrokerError: as `start`, or a broker does not filter by `sql`.
         """
+        if misplaced:
+            example = "consumer.subscribe(topic, expression)"
+            refuse_misplaced(LitePullConsumer.subscribe, (topic, expression, *misplaced), example)
         if unknown:
             refuse_unknown(LitePullConsumer.subscribe, unknown)
         if self._assigned is not None:
@@ -607,6 +613,7 @@ class LitePullConsumer(GroupConsumer):
         else:
             wanted = {}
             for queue, offset in offsets.items():
+                require_queue(queue, _QUEUES)
                 require_offset(offset, f"commit of {queue}")
                 assigned = self._buffer.find(queue)
                 # In order, an offset beyond the position comes from before a lost lease: another
@@ -640,6 +647,7 @@ class LitePullConsumer(GroupConsumer):
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's offset of any queue as the broker has it; None if it has none."""
+        require_queue(queue, _QUEUES)
 
         async def ask() -> int | None:
             member = self._live()
@@ -653,6 +661,7 @@ class LitePullConsumer(GroupConsumer):
 
         Raises: StateError: the queue is not assigned.
         """
+        require_queue(queue, _QUEUES)
         return cast(PolledQueue, self._live().control.find(queue)).position
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -665,21 +674,25 @@ class LitePullConsumer(GroupConsumer):
         Raises: StateError: the queue is not assigned. ConfigError: the broker does not have the
             offset.
         """
+        require_queue(queue, _QUEUES)
         require_offset(offset, f"seek of {queue}")
         self._run(self._seek(queue, self.poller(), lambda lowest, highest: offset))
 
     def aseek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]:
         """`seek` for asyncio code, on any loop."""
+        require_queue(queue, _QUEUES)
         require_offset(offset, f"seek of {queue}")
         poller = self.poller()  # as in `apoll`
         return self._arun(partial(self._seek, queue, poller, lambda lowest, highest: offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue from the oldest message the broker has; as `seek`."""
+        require_queue(queue, _QUEUES)
         self._run(self._seek(queue, self.poller(), lambda lowest, highest: lowest))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue with the next message to be stored; as `seek`."""
+        require_queue(queue, _QUEUES)
         self._run(self._seek(queue, self.poller(), lambda lowest, highest: highest))
 
     async def _seek(
@@ -712,6 +725,7 @@ class LitePullConsumer(GroupConsumer):
         Args:
             timestamp_ms: ms since 1970, a datetime, or an age as "2h".
         """
+        require_queue(queue, _QUEUES)
         wanted_ms = moment_ms("timestamp_ms", timestamp_ms, self._clock.wall_ms())
 
         async def ask() -> int:
@@ -840,4 +854,7 @@ def _several(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     # A queue is a tuple, so one alone would be taken for three of its fields.
     if isinstance(queues, MessageQueue):
         raise ConfigError(f"{queues}: expected a list of queues; give [queue] for one")
-    return list(queues)
+    several = list(queues)
+    for queue in several:
+        require_queue(queue, _QUEUES)
+    return several

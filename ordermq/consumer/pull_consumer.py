@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from ordermq.client.name_server_api import parse_name_servers, refuse_proxies
 from ordermq.client.routes import MASTER_ID, PullSource
@@ -13,13 +13,14 @@ from ordermq.client.store_times import offset_at_time
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running
 from ordermq.config import PullConsumerConfig
+from ordermq.config.checks import refuse_places
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ConfigError, RemotingError, StateError
 from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message import MessageBatch, MessageView
-from ordermq.model.message_queue import MessageQueue, require_offset
+from ordermq.model.message_queue import MessageQueue, require_offset, require_queue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_group, check_topic
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ordermq.wall_time import Moment
 
 _T = TypeVar("_T")
+_QUEUES = "fetch_subscribe_message_queues(topic)"
 
 
 class PullStatus(StrEnum):
@@ -155,7 +157,7 @@ class PullConsumer(Starting):
     def __init__(
         self,
         group: str | None = None,
-        *,
+        *misplaced: Never,
         name_servers: str | Sequence[str] | None = None,
         instance_name: str | None = None,
         config: PullConsumerConfig | None = None,
@@ -163,6 +165,8 @@ class PullConsumer(Starting):
         clock: Clock | None = None,
         **settings: Unpack[PullConsumerSettings],
     ) -> None:
+        if misplaced:
+            refuse_places(type(self), group, misplaced)
         self.config = PullConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
@@ -244,7 +248,7 @@ class PullConsumer(Starting):
             ConfigError: an argument out of its range, an illegal expression.
             RemotingError: the broker refused, or did not answer. RouteError: not known.
         """
-        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = self._wanted(queue, expression, sql)
         return self._run(self._pull(queue, wanted, offset, max_count, timeout_ms))
 
     def pull_block_if_not_found(
@@ -257,7 +261,7 @@ class PullConsumer(Starting):
         sql: str | None = None,
     ) -> PullResult:
         """`pull`, but at the queue's end wait for a message, `broker_suspend_ms` at most."""
-        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = self._wanted(queue, expression, sql)
         return self._run(self._pull(queue, wanted, offset, max_count, None, is_waiting=True))
 
     async def apull(
@@ -271,7 +275,7 @@ class PullConsumer(Starting):
         sql: str | None = None,
     ) -> PullResult:
         """`pull` for asyncio code, on any loop."""
-        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = self._wanted(queue, expression, sql)
         return await self._arun(self._pull(queue, wanted, offset, max_count, timeout_ms))
 
     async def apull_block_if_not_found(
@@ -284,8 +288,12 @@ class PullConsumer(Starting):
         sql: str | None = None,
     ) -> PullResult:
         """`pull_block_if_not_found` for asyncio code, on any loop."""
-        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = self._wanted(queue, expression, sql)
         return await self._arun(self._pull(queue, wanted, offset, max_count, None, is_waiting=True))
+
+    def _wanted(self, queue: MessageQueue, expression: str, sql: str | None) -> Subscription:
+        require_queue(queue, _QUEUES)
+        return Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
 
     def send_back(self, message: MessageView, delay_level: int = 0) -> None:
         """Have the broker store a message again, in the group's retry topic, for later.
@@ -315,6 +323,7 @@ class PullConsumer(Starting):
 
     def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset the broker still has."""
+        require_queue(queue, _QUEUES)
         client = self._live()
 
         async def ask() -> int:
@@ -324,6 +333,7 @@ class PullConsumer(Starting):
 
     def max_offset(self, queue: MessageQueue) -> int:
         """The offset the next message of the queue will get."""
+        require_queue(queue, _QUEUES)
         client = self._live()
 
         async def ask() -> int:
@@ -339,6 +349,7 @@ class PullConsumer(Starting):
         Args:
             timestamp_ms: ms since 1970, a datetime, or an age as "2h".
         """
+        require_queue(queue, _QUEUES)
         client = self._live()
         wanted_ms = moment_ms("timestamp_ms", timestamp_ms, client.clock.wall_ms())
 
@@ -354,6 +365,7 @@ class PullConsumer(Starting):
         Args:
             from_store: ask the broker; else what this consumer last wrote or read, if anything.
         """
+        require_queue(queue, _QUEUES)
         client = self._live()
 
         async def ask() -> int | None:
@@ -374,6 +386,7 @@ class PullConsumer(Starting):
         Args:
             offset: of the next message to consume, 0 or more.
         """
+        require_queue(queue, _QUEUES)
         client = self._live()
         require_offset(offset, f"commit of {queue}")
 

@@ -22,7 +22,7 @@ from ordermq.client.user_code import CallersLoop, OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeFromWhere, ConsumeMode, ConsumerConfig, MessageModel
-from ordermq.config.checks import refuse_unknown
+from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknown
 from ordermq.consumer.dispatch.failure_policy import (
     MAX_RECONSUME_TIMES,
     DeadLetter,
@@ -51,7 +51,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
 from ordermq.model.log_fields import log_fields
-from ordermq.model.message_queue import MessageQueue, require_offset
+from ordermq.model.message_queue import MessageQueue, require_offset, require_queue
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
@@ -115,7 +115,7 @@ class PushConsumer(GroupConsumer):
     def __init__(
         self,
         group: str | None = None,
-        *,
+        *misplaced: Never,
         name_servers: str | Sequence[str] | None = None,
         instance_name: str | None = None,
         config: ConsumerConfig | None = None,
@@ -128,6 +128,8 @@ class PushConsumer(GroupConsumer):
         clock: Clock | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
+        if misplaced:
+            refuse_places(type(self), group, misplaced)
         self.config = ConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
@@ -279,7 +281,7 @@ class PushConsumer(GroupConsumer):
         self,
         topic: str,
         expression: str = EVERYTHING,
-        *,
+        *misplaced: Never,
         sql: str | None = None,
         **unknown: Never,
     ) -> None:
@@ -298,6 +300,9 @@ class PushConsumer(GroupConsumer):
             BrokerError: while running, else at `start`: a broker does not filter by `sql`.
             RouteError: while running: no name server answers.
         """
+        if misplaced:
+            example = "consumer.subscribe(topic, expression), and a listener with @consumer.orderly"
+            refuse_misplaced(PushConsumer.subscribe, (topic, expression, *misplaced), example)
         if unknown:
             refuse_unknown(PushConsumer.subscribe, unknown)
         if self._is_closing:
@@ -761,6 +766,8 @@ class PushConsumer(GroupConsumer):
                 at the end.
         Raises: StateError: not running; the queue is not assigned, and `release` is not given.
         """
+        if message_queue is not None:
+            require_queue(message_queue, "assigned_queues()")
         member = self._live()
         if message_queue is not None:
             member.control.pause(message_queue, release)
@@ -775,6 +782,8 @@ class PushConsumer(GroupConsumer):
 
         Raises: StateError: not running; the queue is neither assigned nor released.
         """
+        if message_queue is not None:
+            require_queue(message_queue, "assigned_queues()")
         member = self._live()
         if message_queue is not None:
             member.control.resume(message_queue)
@@ -797,6 +806,7 @@ class PushConsumer(GroupConsumer):
             `offset`; RemotingError or RouteError if the broker was not reached: consumption
             continues from `offset`, and the next commit stores it.
         """
+        require_queue(message_queue, "assigned_queues()")
         require_offset(offset, f"seek of {message_queue}")
         self._require_pulls("seek")
         return self._live().control.seek(message_queue, offset)
@@ -807,6 +817,7 @@ class PushConsumer(GroupConsumer):
         Args: timestamp_ms: ms since 1970, a datetime, or an age as "2h".
         Returns and raises as `seek`.
         """
+        require_queue(message_queue, "assigned_queues()")
         wanted_ms = moment_ms("timestamp_ms", timestamp_ms, self._clock.wall_ms())
         self._require_pulls("seek_to_time")
         return self._live().control.seek_to_time(message_queue, wanted_ms)

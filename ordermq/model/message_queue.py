@@ -22,6 +22,15 @@ class MessageQueue(NamedTuple):
         return f"{self.topic}@{self.broker_name}/{self.queue_id}"
 
 
+def require_queue(queue: object, source: str) -> None:
+    """Raise ConfigError for anything but a queue, such as the name of its topic.
+
+    Args: source: the call that returns queues.
+    """
+    if not isinstance(queue, MessageQueue):
+        raise ConfigError(f"queue {queue!r}: expected a MessageQueue, one of {source}")
+
+
 def require_offset(offset: int, what: str) -> None:
     """Raise ConfigError unless a caller's offset is one that a queue may have."""
     if type(offset) is bool or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:

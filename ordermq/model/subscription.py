@@ -52,9 +52,10 @@ class Subscription(Value):
         Raises: ConfigError: not a str, no tag in it, or tags joined otherwise.
         """
         if not isinstance(expression, str | None):
+            remedy = "; decorate a listener with @consumer.orderly" if callable(expression) else ""
             raise ConfigError(
                 f"tag expression {expression!r} of topic {topic!r}: expected a str, '*' or tags "
-                f"joined by '||', not a {type(expression).__name__}"
+                f"joined by '||', not a {type(expression).__name__}{remedy}"
             )
         tags = split_tags(topic, expression)
         if any(_OTHER_SEPARATORS.search(tag) for tag in tags):

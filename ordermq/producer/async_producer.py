@@ -11,7 +11,7 @@ from ordermq.client.runtime import in_thread, shielded
 from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ProducerConfig
-from ordermq.config.checks import refuse_unknown
+from ordermq.config.checks import refuse_places, refuse_unknown
 from ordermq.errors import ConfigError
 from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageView
@@ -20,11 +20,13 @@ from ordermq.model.receipts import SendReceipt
 from ordermq.producer.hooks import SendCheck, SendHook
 from ordermq.producer.producer import Producer, no_pair
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
+from ordermq.producer.send_arguments import refuse_send, require_batch
 
 if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings
     from ordermq.health import ClientHealth
     from ordermq.model.message import MessageFields
+    from ordermq.wall_time import Span
 
 _CLOSE_TIMEOUT_S = 30.0
 _FLUSH_TIMEOUT_S = 30.0
@@ -46,7 +48,7 @@ class AsyncProducer(AsyncStarting):
     def __init__(
         self,
         group: str | None = None,
-        *,
+        *misplaced: Never,
         name_servers: str | Sequence[str] | None = None,
         selector: str | QueueSelector = "java",
         instance_name: str | None = None,
@@ -55,6 +57,8 @@ class AsyncProducer(AsyncStarting):
         clock: Clock | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
+        if misplaced:
+            refuse_places(type(self), group, misplaced)
         self._producer = Producer(
             group,
             name_servers=name_servers,
@@ -110,7 +114,7 @@ class AsyncProducer(AsyncStarting):
     async def send(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -120,27 +124,26 @@ class AsyncProducer(AsyncStarting):
         A caller that gives up, as by `asyncio.timeout`, does not know the outcome: the message is
         sent all the same. `send_nowait` keeps the receipt for later.
         """
-        if unknown:
-            refuse_unknown(AsyncProducer.send, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(AsyncProducer.send, message, misplaced, unknown)
         return await self._producer.asend(message, sharding_key=sharding_key, queue=queue)
 
     async def send_batch(
         self,
         messages: Sequence[Message],
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
     ) -> Sequence[SendReceipt]:
         """Send messages to one queue, all of them or none; as `Producer.send_batch`."""
-        if unknown:
-            refuse_unknown(AsyncProducer.send_batch, unknown)
+        require_batch(AsyncProducer.send_batch, messages, misplaced, unknown)
         return await self._producer.asend_batch(messages, sharding_key=sharding_key, queue=queue)
 
     def send_nowait(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -153,8 +156,8 @@ class AsyncProducer(AsyncStarting):
 
         Raises: ConfigError, StateError: as `send`, if that is known at once.
         """
-        if unknown:
-            refuse_unknown(AsyncProducer.send_nowait, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(AsyncProducer.send_nowait, message, misplaced, unknown)
         return self._producer.asend_nowait(message, sharding_key=sharding_key, queue=queue)
 
     async def send_many(
@@ -181,6 +184,8 @@ class AsyncProducer(AsyncStarting):
                 message, key = event
             except (TypeError, ValueError):
                 raise no_pair(event) from None
+            if not isinstance(message, Message):
+                raise no_pair(event)
             if len(in_flight) == max_in_flight:
                 receipts.append(await in_flight.popleft())
             in_flight.append(self.send_nowait(message, sharding_key=key))
@@ -191,18 +196,20 @@ class AsyncProducer(AsyncStarting):
     def send_oneway(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
     ) -> None:
         """Send without waiting for the outcome, as `Producer.send_oneway`."""
-        if unknown:
-            refuse_unknown(AsyncProducer.send_oneway, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(AsyncProducer.send_oneway, message, misplaced, unknown)
         self._producer.send_oneway(message, sharding_key=sharding_key, queue=queue)
 
-    async def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> None:
+    async def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S, **unknown: Never) -> None:
         """Wait until no message waits for its receipt; raises as `Producer.flush`."""
+        if unknown:
+            refuse_unknown(AsyncProducer.flush, unknown)
         await self._producer.aflush(timeout_s)
 
     # Requests and replies.
@@ -210,15 +217,15 @@ class AsyncProducer(AsyncStarting):
     async def request(
         self,
         message: Message,
-        timeout_ms: int = 3_000,
-        *,
+        timeout_ms: Span = 3_000,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
     ) -> MessageView:
         """Send, and wait for the reply of a consumer of the topic; as `Producer.request`."""
-        if unknown:
-            refuse_unknown(AsyncProducer.request, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(AsyncProducer.request, message, misplaced, unknown)
         return await self._producer.arequest(
             message, timeout_ms, sharding_key=sharding_key, queue=queue
         )

@@ -18,7 +18,7 @@ from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running, note_closed, note_open
 from ordermq.config import ProducerConfig
-from ordermq.config.checks import refuse_unknown
+from ordermq.config.checks import refuse_places, refuse_unknown
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
 from ordermq.model.log_fields import MemberFields
@@ -49,11 +49,13 @@ from ordermq.producer.request_reply import (
     Requests,
     reply_message,
 )
+from ordermq.producer.send_arguments import refuse_send, require_batch
 from ordermq.producer.send_protocol import SendProtocol
 from ordermq.producer.send_times import SendTimers, SendTimes
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.reading import AnswerWaiter, can_share_reads
+from ordermq.wall_time import span_ms
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from ordermq.model.codec import Codec
     from ordermq.model.message import MessageFields
     from ordermq.producer.trace_sends import TraceSends
+    from ordermq.wall_time import Span
 
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
@@ -95,7 +98,7 @@ class Producer(Starting):
     def __init__(
         self,
         group: str | None = None,
-        *,
+        *misplaced: Never,
         name_servers: str | Sequence[str] | None = None,
         selector: str | QueueSelector = "java",
         instance_name: str | None = None,
@@ -104,7 +107,9 @@ class Producer(Starting):
         clock: Clock | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self.config = ProducerConfig.given(config, settings, type(self))
+        if misplaced:
+            refuse_places(type(self), group, misplaced)
+        self.config = ProducerConfig.given(config, settings, type(self), Message)
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
@@ -291,7 +296,7 @@ class Producer(Starting):
     def send(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -309,8 +314,8 @@ class Producer(Starting):
             ConnectFailed: its broker is away, after all retries; it is not stored.
             RouteError: no broker has the topic.
         """
-        if unknown:
-            refuse_unknown(Producer.send, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(Producer.send, message, misplaced, unknown)
         self._live_for_blocking()
         waiter = ThreadWaiter()
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
@@ -320,7 +325,7 @@ class Producer(Starting):
     async def asend(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -329,8 +334,8 @@ class Producer(Starting):
 
         The message of a caller that is cancelled is sent all the same; a failure is logged then.
         """
-        if unknown:
-            refuse_unknown(Producer.asend, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(Producer.asend, message, misplaced, unknown)
         waiter = AsyncWaiter(self._arrivals_of_loop())
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending])
@@ -343,7 +348,7 @@ class Producer(Starting):
     def asend_nowait(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -352,8 +357,8 @@ class Producer(Starting):
 
         Cancelling it recalls no message.
         """
-        if unknown:
-            refuse_unknown(Producer.asend_nowait, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(Producer.asend_nowait, message, misplaced, unknown)
         waiter = AsyncWaiter(self._arrivals_of_loop())
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
@@ -362,7 +367,7 @@ class Producer(Starting):
     def send_batch(
         self,
         messages: Sequence[Message],
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -375,23 +380,19 @@ class Producer(Starting):
         Returns: one receipt per message, created when it is read.
         Raises: ConfigError: no messages, or of several topics; else as `send`.
         """
-        if unknown:
-            refuse_unknown(Producer.send_batch, unknown)
-        _require_one_topic(messages)
+        require_batch(Producer.send_batch, messages, misplaced, unknown)
         return self._send_and_wait(messages, sharding_key, queue)
 
     async def asend_batch(
         self,
         messages: Sequence[Message],
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
     ) -> Sequence[SendReceipt]:
         """`send_batch` for asyncio code, on any loop; cancelled as `asend`."""
-        if unknown:
-            refuse_unknown(Producer.asend_batch, unknown)
-        _require_one_topic(messages)
+        require_batch(Producer.asend_batch, messages, misplaced, unknown)
         waiter = AsyncBatchWaiter(len(messages))
         made = self._preparation.batch(messages, sharding_key, waiter.on_done)
         self._hand_in(messages[0], sharding_key, queue, made)
@@ -453,6 +454,8 @@ class Producer(Starting):
                     message, key = event
                 except (TypeError, ValueError):
                     raise no_pair(event) from None
+                if not isinstance(message, Message):
+                    raise no_pair(event)
                 pending = self._preparation.one(message, key, window.on_done)
             except StopIteration:
                 break
@@ -477,7 +480,7 @@ class Producer(Starting):
     def send_nowait(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -491,28 +494,32 @@ class Producer(Starting):
             Its callbacks run on the I/O thread: they must be quick, and `send` raises there.
         Raises: ConfigError, StateError: as `send`, if that is known at once.
         """
-        if unknown:
-            refuse_unknown(Producer.send_nowait, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(Producer.send_nowait, message, misplaced, unknown)
         waiter = FutureWaiter(self._live().runtime)
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
         return waiter.receipt
 
-    def flush(self, timeout_s: float = 30.0) -> None:
+    def flush(self, timeout_s: float = 30.0, **unknown: Never) -> None:
         """Wait until no message waits for its receipt: all are stored, or have failed.
 
         A failure is raised where its own receipt is read, not here.
 
         Raises: RequestTimeout: some still wait after `timeout_s`; they are sent all the same.
         """
+        if unknown:
+            refuse_unknown(Producer.flush, unknown)
         client = self._live_for_blocking()
         try:
             client.runtime.call(self._flush(), timeout_s)
         except NotDoneInTime:
             raise self._not_flushed(timeout_s) from None
 
-    async def aflush(self, timeout_s: float = 30.0) -> None:
+    async def aflush(self, timeout_s: float = 30.0, **unknown: Never) -> None:
         """`flush` for asyncio code, on any loop."""
+        if unknown:
+            refuse_unknown(Producer.aflush, unknown)
         client = self._live()
         try:
             await asyncio.wait_for(client.acall(self._flush()), timeout_s)
@@ -529,7 +536,7 @@ class Producer(Starting):
     def send_oneway(
         self,
         message: Message,
-        *,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -545,8 +552,8 @@ class Producer(Starting):
         Raises: KeyFailed, ConfigError, StateError: as `send`, if that is known at once. A later
             failure is logged and counted (`oneway_failures`).
         """
-        if unknown:
-            refuse_unknown(Producer.send_oneway, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(Producer.send_oneway, message, misplaced, unknown)
         self._live()
         if (failed := self._failed_keys.error_of(message.topic, sharding_key)) is not None:
             raise failed
@@ -643,8 +650,8 @@ class Producer(Starting):
     def request(
         self,
         message: Message,
-        timeout_ms: int = 3_000,
-        *,
+        timeout_ms: Span = 3_000,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
@@ -652,7 +659,8 @@ class Producer(Starting):
         """Send, and wait for the reply of a consumer of the topic.
 
         Args:
-            timeout_ms: for both together, at least 1; consumers see it as the TTL.
+            timeout_ms: for both together, at least 1 ms, or as "3s", or a timedelta; consumers
+                see it as the TTL.
             sharding_key, queue: as of `send`.
         Returns: the reply; the first one if several consumers reply.
         Raises:
@@ -660,8 +668,8 @@ class Producer(Starting):
             ConfigError: a property of the message is reserved for requests and replies.
             StateError: the producer was closed meanwhile. Else as `send`.
         """
-        if unknown:
-            refuse_unknown(Producer.request, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(Producer.request, message, misplaced, unknown)
         client = self._live_for_blocking()
         requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
         return self._decoding(client.runtime.call(requests.reply_to(request)))
@@ -669,15 +677,15 @@ class Producer(Starting):
     async def arequest(
         self,
         message: Message,
-        timeout_ms: int = 3_000,
-        *,
+        timeout_ms: Span = 3_000,
+        *misplaced: Never,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
         **unknown: Never,
     ) -> MessageView:
         """`request` for asyncio code, on any loop; keep the order by awaiting in order."""
-        if unknown:
-            refuse_unknown(Producer.arequest, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(Producer.arequest, message, misplaced, unknown)
         client = self._live()
         requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
         try:
@@ -693,11 +701,16 @@ class Producer(Starting):
         return message
 
     def _begin_request(
-        self, message: Message, timeout_ms: int, key: ShardingKey | None, queue: MessageQueue | None
+        self,
+        message: Message,
+        timeout_ms: Span,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
     ) -> tuple[Requests, Request]:
         requests = self._requests
         assert requests is not None
-        request = Request(requests, message, timeout_ms, self.client_id)
+        wait_ms = span_ms("timeout_ms", timeout_ms)
+        request = Request(requests, message, wait_ms, self.client_id)
         pending = self._preparation.one(message, key, request.on_done, request.properties)
         pending.is_alone = True  # brokers add what a reply needs to no message of a batch
         pending.requirement = request
@@ -1002,17 +1015,13 @@ def _fit_to_proxy(
 
 def no_pair(event: object) -> ConfigError:
     """Return the error of `send_many` for what is no pair, such as a message alone."""
+    kind = type(event).__name__
+    if isinstance(event, tuple):
+        kind = f"({', '.join(type(each).__name__ for each in event)})"
     return ConfigError(
-        f"send_many got a {type(event).__name__}: expected pairs (message, sharding key), with "
+        f"send_many got a {kind}: expected pairs (message, sharding key), with "
         "None as the key of a message that has none"
     )
-
-
-def _require_one_topic(messages: Sequence[Message]) -> None:
-    if not messages:
-        raise ConfigError("send_batch needs at least one message")
-    if len({message.topic for message in messages}) > 1:
-        raise ConfigError("send_batch takes messages of one topic only")
 
 
 def _receipts(made: Sequence[PendingMessage]) -> Sequence[SendReceipt]:

@@ -19,7 +19,6 @@ from ordermq.client.runtime import result_of
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import ProducerConfig
-from ordermq.config.checks import refuse_unknown
 from ordermq.errors import (
     BrokerError,
     ConfigError,
@@ -39,6 +38,7 @@ from ordermq.model.transaction_receipt import TransactionReceipt
 from ordermq.producer.pending_message import AsyncWaiter, PendingMessage, ThreadWaiter
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
+from ordermq.producer.send_arguments import refuse_send
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.rare_headers import CheckTransactionHeader, EndTransactionHeader
@@ -193,7 +193,7 @@ class TransactionProducer(Producer):
         self,
         message: Message,
         argument: Any = None,
-        *,
+        *misplaced: Never,
         execute: Execute | None = None,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
@@ -216,8 +216,8 @@ class TransactionProducer(Producer):
             ConfigError: the message is delayed, or there is no `execute`; else as `send`:
             nothing was executed.
         """
-        if unknown:
-            refuse_unknown(TransactionProducer.send_in_transaction, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(TransactionProducer.send_in_transaction, message, misplaced, unknown)
         client = self._live_for_blocking()
         execute = _executable(message, execute or self._execute)
         waiter = ThreadWaiter()
@@ -265,7 +265,7 @@ class TransactionProducer(Producer):
         self,
         message: Message,
         argument: Any = None,
-        *,
+        *misplaced: Never,
         execute: Execute | None = None,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
@@ -282,8 +282,8 @@ class TransactionProducer(Producer):
             others: as of `send_in_transaction`.
         Returns, raises: as `send_in_transaction`.
         """
-        if unknown:
-            refuse_unknown(TransactionProducer.asend_in_transaction, unknown)
+        if misplaced or unknown or not isinstance(message, Message):
+            refuse_send(TransactionProducer.asend_in_transaction, message, misplaced, unknown)
         client = self._live()
         executor = _executable(message, execute or self._execute)
         waiter = AsyncWaiter(self._arrivals_of_loop())

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -957,6 +958,19 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
     for call in (consumer.pause, consumer.resume, idle.assign):
         with pytest.raises(ConfigError, match=r"expected a list of queues; give \[queue\]"):
             call(QUEUES[0])
+        with pytest.raises(ConfigError, match=r"^queue 'orders': expected a MessageQueue, one of"):
+            call(["orders"])
+    for take in (
+        consumer.committed,
+        consumer.position,
+        consumer.seek_to_begin,
+        consumer.seek_to_end,
+        partial(consumer.seek, offset=0),
+        partial(consumer.offset_for_timestamp, timestamp_ms=0),
+        lambda queue: consumer.commit({queue: 0}),
+    ):
+        with pytest.raises(ConfigError, match=r"^queue 0: .*one of assignment\(\) or fetch_me"):
+            take(0)
     with pytest.raises(StateError, match="may be called only once"):
         consumer.start()
     with pytest.raises(StateError, match="not assigned to this member"):

@@ -198,9 +198,11 @@ def test_arguments_of_a_stream_are_checked_in_the_call(broker: EmbeddedBroker) -
 
 
 def test_what_is_no_pair_or_no_queue_is_refused_in_words(producer: Producer) -> None:
+    with pytest.raises(ConfigError, match=r"got a \(str, str\): expected pairs"):
+        producer.send_many([("orders", "order-17")])
     with pytest.raises(ConfigError, match=r"got a Message: expected pairs \(message, sharding key"):
         producer.send_many([orders()])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match=r"got a tuple: expected pairs"):
+    with pytest.raises(ConfigError, match=r"got a \(Message\): expected pairs"):
         producer.send_many([(orders(),)])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match=r"queue=3: expected a MessageQueue, one of producer\."):
         producer.send(orders(), queue=3)  # type: ignore[arg-type]

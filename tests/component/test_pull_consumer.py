@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -184,6 +185,16 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
             consumer.pull(ORDERS, "*", offset, count)
     with pytest.raises(ConfigError, match="contains no tag"):
         consumer.pull(ORDERS, "||", 0, 32)
+    for take in (
+        partial(consumer.pull, expression="*", offset=0, max_count=32),
+        consumer.min_offset,
+        consumer.max_offset,
+        partial(consumer.search_offset, timestamp_ms=0),
+        consumer.fetch_consume_offset,
+        partial(consumer.update_consume_offset, offset=0),
+    ):
+        with pytest.raises(ConfigError, match=r"^queue 'orders': .*fetch_subscribe_message_queues"):
+            take("orders")
     with pytest.raises(ConfigError, match="not both"):
         consumer.pull(ORDERS, "paid", 0, 32, sql="a > 5")
     with pytest.raises(BrokerError, match="does not filter by SQL92"):

@@ -7,6 +7,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,6 @@ def test_controlling_a_queue_of_another_member_is_refused(
             consumer.seek(foreign, 0)
         with pytest.raises(ConfigError, match="expected 0 or more"):
             consumer.seek(foreign, -1)
+        for each in (consumer.pause, consumer.resume, partial(consumer.seek, offset=0)):
+            with pytest.raises(ConfigError, match=r"^queue 'orders': .*one of assigned_queues"):
+                each("orders")

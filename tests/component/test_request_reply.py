@@ -246,8 +246,9 @@ def test_properties_of_requests_and_replies_are_not_the_users(asker: Producer) -
         with pytest.raises(ConfigError, match=f"property '{name}'"):
             asker.request(Message("orders", b"?", properties={name: "mine"}))
         asker.send(Message("orders", b"plain", properties={name: "mine"}))
-    with pytest.raises(ConfigError, match="timeout_ms=0"):
-        asker.request(Message("orders", b"?"), 0)
+    for wrong in (0, "0s", "soon", b"x"):
+        with pytest.raises(ConfigError, match="timeout_ms="):
+            asker.request(Message("orders", b"?"), wrong)  # type: ignore[arg-type]
 
 
 def test_a_request_that_cannot_be_sent_fails_at_once() -> None:

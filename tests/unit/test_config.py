@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ordermq import (
+    Admin,
     AsyncConsumer,
     AsyncProducer,
     DeadLetter,
     LitePullConsumer,
     Message,
     Producer,
+    PullConsumer,
     PushConsumer,
     Retry,
     TransactionProducer,
@@ -303,6 +306,43 @@ def test_an_unknown_setting_may_be_meant_for_an_argument_of_the_client(
 @pytest.mark.parametrize(
     ("client", "wrong", "meant"),
     [
+        (Producer, "sharding_key", ": it is an argument of send()"),
+        (Producer, "shard_key", "; did you mean 'sharding_key', an argument of send()?"),
+        (AsyncProducer, "shard_key", "; did you mean 'sharding_key', an argument of send()?"),
+        (Producer, "topic", ": it is an argument of Message()"),
+        (Producer, "tags", ": it is an argument of Message()"),
+        (Producer, "delay_ms", ": it is an argument of Message()"),
+        (Producer, "queue", ": it is an argument of send()"),
+        (PushConsumer, "topic", ": it is an argument of subscribe()"),
+        (PushConsumer, "expression", ": it is an argument of subscribe()"),
+        (PushConsumer, "listener", ": it is an argument of orderly()"),
+        (PushConsumer, "concurrently", ": it is a method"),
+        (LitePullConsumer, "topic", ": it is an argument of subscribe()"),
+        (LitePullConsumer, "timeout_ms", ": it is an argument of poll()"),
+        (AsyncConsumer, "listener", ": it is an argument of orderly()"),
+    ],
+)
+def test_a_setting_may_be_meant_for_a_method_of_the_client(
+    client: Callable[..., object], wrong: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"no setting '{wrong}'{re.escape(meant)}"):
+        client("g", name_servers="b:1", **{wrong: "x"})
+
+
+@pytest.mark.parametrize(
+    "client", [Producer, AsyncProducer, PushConsumer, LitePullConsumer, PullConsumer]
+)
+def test_a_client_takes_its_group_by_place_and_nothing_else(client: Callable[..., object]) -> None:
+    name = client.__name__
+    with pytest.raises(
+        TypeError, match=rf"^{name}\(\) was given \(str, str\) .* write {name}\(group"
+    ):
+        client("g", "a secret")
+
+
+@pytest.mark.parametrize(
+    ("client", "wrong", "meant"),
+    [
         (PushConsumer, "auto_offset_reset", "Kafka's clients; here consume_from_where="),
         (PushConsumer, "auto.offset.reset", "Kafka's clients; here consume_from_where="),
         (PushConsumer, "session_timeout_ms", "Kafka's clients; here lock_max_live_ms="),
@@ -312,6 +352,8 @@ def test_an_unknown_setting_may_be_meant_for_an_argument_of_the_client(
         (AsyncConsumer, "bootstrap_servers", "Kafka's clients; here name_servers="),
         (AsyncProducer, "linger_ms", "Kafka's clients; here no such setting"),
         (Producer, "retries", "Kafka's clients; here retry_times="),
+        (Producer, "timeout", "Kafka's clients; here send_timeout_ms="),
+        (PushConsumer, "orderly", "rocketmq-client-python; .*@consumer.orderly"),
         (Producer, "sendMsgTimeout", "RocketMQ's Java client; here send_timeout_ms="),
         (PushConsumer, "prefetch_count", "pika; here pull_threshold_for_queue="),
         (PushConsumer, "worker_concurrency", "Celery; here consume_thread_count="),
@@ -350,7 +392,11 @@ def test_an_argument_of_another_client_is_explained(
         (Producer.send, "key", r"Producer.send\(\) got .* 'key': .*; here sharding_key="),
         (Producer.send_oneway, "partition", "here queue="),
         (TransactionProducer.send_in_transaction, "messageGroup", "here sharding_key="),
+        (Producer.send, "timeout", "a send has its producer's send_timeout_ms"),
+        (Producer.send_batch, "key", "here sharding_key="),
+        (Producer.flush, "timeout", "here timeout_s="),
         (LitePullConsumer.poll, "timeout", "here timeout_ms="),
+        (Admin.create_topic, "num_partitions", "here queues="),
         (LitePullConsumer.batches, "max_records", "here poll_batch_size="),
         (PushConsumer.subscribe, "subExpression", "here expression="),
         (AsyncConsumer.subscribe, "topics", "one call of subscribe per topic"),
@@ -360,9 +406,13 @@ def test_an_argument_of_another_clients_method_is_explained(
     call: Callable[..., object], wrong: str, meant: str
 ) -> None:
     # Refused before the client is looked at, so none is needed.
+    by_place = {"message": Message("t", b"x"), "messages": [Message("t", b"x")]}
     takes = [*inspect.signature(call).parameters.values()][1:]
-    needed = {each.name: None for each in takes if each.default is each.empty}
-    needed.pop("unknown", None)
+    needed = {
+        each.name: by_place.get(each.name)
+        for each in takes
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+    }
     with pytest.raises(TypeError, match=meant):
         call(None, **needed, **{wrong: 1})
 
@@ -395,8 +445,10 @@ def test_every_name_of_another_client_leads_to_something_that_is_there() -> None
     for call in (
         Message,
         Producer.send,
+        Producer.flush,
         LitePullConsumer.poll,
         PushConsumer.subscribe,
+        Admin.create_topic,
         Retry,
         DeadLetter,
     ):
