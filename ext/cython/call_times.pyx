@@ -1,26 +1,25 @@
 @cython.final
-cdef class TimedListener:
+cdef class TimedListener(_ListenerAround):
     """A listener whose calls are timed; see core/contract/."""
 
-    cdef object _listener
     cdef object _success
     cdef object _other_success
     cdef dict _by_topic
     cdef object _on_other
 
     def __init__(self, listener, success, other_success, dict by_topic not None, on_other):
-        self._listener = listener
+        self._set_listener(listener)
         self._success = success
         self._other_success = other_success
         self._by_topic = by_topic
         self._on_other = on_other
 
-    def __call__(self, messages, CallContext context not None):
+    cdef object _perform(self, messages, CallContext context):
         cdef int64_t begun_ns = monotonic_ns()
         cdef int64_t spent_ns
         cdef object times
         try:
-            value = self._listener(messages, context)
+            value = self._call_listener(messages, context)
         except BaseException as error:
             self._on_other(messages, context, None, error, monotonic_ns() - begun_ns)
             raise

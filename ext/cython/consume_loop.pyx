@@ -61,6 +61,30 @@ cdef class CallContext:
             self._delay = value
 
 
+cdef class _ListenerAround:
+    # A listener with something around each call. The loop calls it, and it calls another one,
+    # without a tuple of arguments.
+    cdef object _listener
+    cdef _ListenerAround _inner  # the same, if it is one of these
+
+    cdef int _set_listener(self, listener) except -1:
+        self._listener = listener
+        if isinstance(listener, _ListenerAround):
+            self._inner = <_ListenerAround>listener
+        return 0
+
+    cdef inline object _call_listener(self, messages, CallContext context):
+        if self._inner is not None:
+            return self._inner._perform(messages, context)
+        return self._listener(messages, context)
+
+    cdef object _perform(self, messages, CallContext context):
+        raise NotImplementedError
+
+    def __call__(self, messages, CallContext context not None):
+        return self._perform(messages, context)
+
+
 @cython.final
 cdef class ConsumePlan:
     """The rules of a dispatcher, read once for all of its runs; see core/contract/."""
@@ -128,11 +152,7 @@ cdef class ConsumePlan:
         self._is_closed = rules.is_closed
 
     cdef inline int64_t _now(self) except? -1:
-        cdef timespec now
-        if not self._is_system_time:
-            return self._clock_ms()
-        clock_gettime(self._clock_id, &now)
-        return <int64_t>now.tv_sec * 1000 + <int64_t>now.tv_nsec // 1000000
+        return system_ms(self._clock_id) if self._is_system_time else self._clock_ms()
 
 
 @cython.final
@@ -466,12 +486,18 @@ cdef class ConsumeRun:
 
     def perform(self, listener, runtime, awaited):
         cdef CallContext context
+        cdef _ListenerAround around = None
+        if isinstance(listener, _ListenerAround):
+            around = <_ListenerAround>listener
         while self._advance():
             context = self._begin()
             if context is None:
                 break
             try:
-                value = listener(context.messages, context)
+                if around is not None:
+                    value = around._perform(context.messages, context)
+                else:
+                    value = listener(context.messages, context)
             # BaseException: a listener's sys.exit() must fail its batch, not end the worker.
             except BaseException as error:
                 return context, (None, error)
@@ -612,6 +638,12 @@ cdef inline object stolen(PyObject *result):
     cdef object value = <object>result
     Py_DECREF(value)
     return value
+
+
+cdef inline int64_t system_ms(clockid_t clock) noexcept:
+    cdef timespec now
+    clock_gettime(clock, &now)
+    return <int64_t>now.tv_sec * 1000 + <int64_t>now.tv_nsec // 1000000
 
 
 cdef inline int64_t monotonic_ns() noexcept:

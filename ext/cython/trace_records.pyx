@@ -410,10 +410,9 @@ cdef class TraceRecords:
 
 
 @cython.final
-cdef class TracedListener:
+cdef class TracedListener(_ListenerAround):
     """A listener whose calls are traced; see core/contract/."""
 
-    cdef object _listener
     cdef object _success
     cdef object _other_success
     cdef TraceRecords _records
@@ -428,7 +427,7 @@ cdef class TracedListener:
         self, listener, success, other_success, TraceRecords records not None,
         bytes group not None, one_id, wall_ms, int64_t timeout_ms, on_begin, on_end,
     ):
-        self._listener = listener
+        self._set_listener(listener)
         self._success = success
         self._other_success = other_success
         self._records = records
@@ -439,7 +438,7 @@ cdef class TracedListener:
         self._on_begin = on_begin
         self._on_end = on_end
 
-    def __call__(self, messages, CallContext context not None):
+    cdef object _perform(self, messages, CallContext context):
         cdef int64_t at_ms = self._wall_ms()
         cdef str request_id = self._one_id()
         cdef int64_t number = -1
@@ -451,7 +450,7 @@ cdef class TracedListener:
             self._on_begin(messages, request_id, at_ms)
         begun_ns = monotonic_ns()
         try:
-            value = self._listener(messages, context)
+            value = self._call_listener(messages, context)
         except BaseException as error:
             self._on_end(messages, context, None, error, monotonic_ns() - begun_ns, request_id)
             raise

@@ -32,6 +32,8 @@ from ordermq.errors import ConfigError
 
 __all__ = [
     "HAS_ENGINE",
+    "HookedCall",
+    "HookedListener",
     "IMPLEMENTATION",
     "AnswerBlock",
     "AnswerQueue",
@@ -128,6 +130,7 @@ ConsumePlan: type[contract.ConsumePlan] = _core.ConsumePlan
 ConsumeRun: type[contract.ConsumeRun] = _core.ConsumeRun
 DurationCounts: type[contract.DurationCounts] = _core.DurationCounts
 EventLines: type[contract.EventLines] = _core.EventLines
+HookedListener: type[contract.HookedListener] = _core.HookedListener
 TimedListener: type[contract.TimedListener] = _core.TimedListener
 SendTimer: type[contract.SendTimer] = _core.SendTimer
 TraceRecords: type[contract.TraceRecords] = _core.TraceRecords
@@ -169,6 +172,7 @@ if TYPE_CHECKING:  # one implementation's types, for these are subclassed
         AssignedQueue,
         CallContext,
         Claim,
+        HookedCall,
         MessageIndex,
         MessageRun,
         MessageView,
@@ -181,6 +185,7 @@ else:
     MessageView = _core.MessageView
     CallContext = _core.CallContext
     Claim = _core.Claim
+    HookedCall = _core.HookedCall
     PendingFields = _core.PendingFields
     PolledRun = _core.PolledRun
     AssignedQueue = _core.AssignedQueue

@@ -38,6 +38,8 @@ CLASSES = [
     "EventLines",
     "FrameTemplate",
     "RequestTemplate",
+    "HookedCall",
+    "HookedListener",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -99,6 +101,8 @@ PLANS: list[type[contract.ConsumePlan]] = [reference.ConsumePlan]
 CONSUME_RUNS: list[type[contract.ConsumeRun]] = [reference.ConsumeRun]
 DURATIONS: list[type[contract.DurationCounts]] = [reference.DurationCounts]
 EVENT_LINES: list[type[contract.EventLines]] = [reference.EventLines]
+HOOKED_CALLS: list[type[contract.HookedCall]] = [reference.HookedCall]
+HOOKED: list[type[contract.HookedListener]] = [reference.HookedListener]
 SEND_TIMERS: list[type[contract.SendTimer]] = [reference.SendTimer]
 TIMED: list[type[contract.TimedListener]] = [reference.TimedListener]
 TRACE_RECORDS: list[type[contract.TraceRecords]] = [reference.TraceRecords]

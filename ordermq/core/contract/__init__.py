@@ -32,6 +32,11 @@ from ordermq.core.contract.frame_codec import (
     ReadHeader,
     RequestTemplate,
 )
+from ordermq.core.contract.hooked_listener import (
+    HookedCall,
+    HookedListener,
+    HookRules,
+)
 from ordermq.core.contract.id_window import (
     IdWindow,
 )
@@ -124,6 +129,9 @@ __all__ = [
     "FrameTemplate",
     "Gathered",
     "Header",
+    "HookRules",
+    "HookedCall",
+    "HookedListener",
     "IdWindow",
     "JavaHash",
     "LaneKey",

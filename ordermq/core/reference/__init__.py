@@ -9,6 +9,7 @@ from ordermq.core.reference.call_times import DurationCounts, SendTimer, TimedLi
 from ordermq.core.reference.consume_loop import CallContext, ConsumePlan, ConsumeRun
 from ordermq.core.reference.event_lines import EventLines
 from ordermq.core.reference.frame_codec import FrameTemplate, read_header
+from ordermq.core.reference.hooked_listener import HookedCall, HookedListener
 from ordermq.core.reference.id_window import IdWindow
 from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
@@ -44,6 +45,8 @@ __all__ = [
     "DurationCounts",
     "EventLines",
     "FrameTemplate",
+    "HookedCall",
+    "HookedListener",
     "IdWindow",
     "LaneMap",
     "LockTable",
