@@ -6,7 +6,9 @@ them. Options take turns, with a run without any before every third of them: rat
 nearest such run. A third of what is read is not timed: it has the start of the process. Then
 producers send to a fourth topic, with the options and the ways of sending in turn, in the same
 manner; a third of what they send is not timed. Brokers of RocketMQ verify no signature by default,
-so an account costs what the client does for it. Writes bench/results/options_rocketmq.json.
+so an account costs what the client does for it. Java's client reads a topic of its own with the
+options that it has here; half of that is not timed, for its compiler needs as long. It needs a JDK,
+and is left out without one. Writes bench/results/options_rocketmq.json.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from typing import Any
 
 from bench import workloads
@@ -21,11 +24,14 @@ from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.end_to_end.ordermq_options import NAMESPACE, OPTIONS
 from bench.end_to_end.ordermq_send_options import IN_FLIGHT, ONE, SEND_OPTIONS, STREAM
 from bench.machine import command_line, run_json, save
+from bench.peers import java_classes, java_client
 from ordermq import Message, Producer
 
 BASE = "base"
 _BETWEEN_BASES = 3
 _PLAIN, _RICH, _SENT = "options-plain", "options-rich", "options-sent"
+JAVA = "Java client"
+_JAVA_TOPIC, _JAVA_MESSAGES = "options-java", 1_000_000
 _SENDS = {STREAM: 60_000, ONE: 6_000}  # messages of a run, by what it is compared with
 
 
@@ -65,13 +71,18 @@ def beside_nearest(ran: list[tuple[str, float]], base: str) -> list[tuple[str, d
 
 
 def measure(
-    version: str, rounds: int, messages: int, names: list[str], sends: list[str]
+    version: str, rounds: int, messages: int, names: list[str], sends: list[str], java: list[str]
 ) -> dict[str, Any]:
     rows: dict[str, list[dict[str, float]]] = {}
+    of_java: dict[str, list[float]] = {}
     sent: dict[str, list[dict[str, float]]] = {}
     with rocketmq(version) as address:
         if names:
             store_all(address, messages)
+        if java:
+            body = b"." * workloads.CATCH_UP_BODY_BYTES
+            print(f"storing {_JAVA_MESSAGES:,} messages for Java's client", flush=True)
+            store(address, Message(_JAVA_TOPIC, body), _JAVA_MESSAGES)
         store(address, Message(_SENT, b"makes the topic"), 0)
         for number in range(rounds + 1):  # the first one warms the page cache and Java's compiler
             for batch in workloads.LISTENER_BATCHES if names else ():
@@ -81,12 +92,24 @@ def measure(
                 ]
                 add(rows, number, [(f"{name}, batch {batch}", us) for name, us in ran],
                     f"{BASE}, batch {batch}")  # fmt: skip
+            for batch in workloads.LISTENER_BATCHES:
+                for name in java:
+                    cpu_us = run_java(address, name, f"{number}-{batch}", batch)
+                    print(
+                        f"round {number} {JAVA}, {name}, batch {batch}: {cpu_us:.2f} us", flush=True
+                    )
+                    if number:
+                        of_java.setdefault(f"{name}, batch {batch}", []).append(cpu_us)
             for base in _SENDS:
                 of_base = [name for name in sends if SEND_OPTIONS[name].base == base]
                 if of_base:
                     ran = [(name, run_sends(address, name)) for name in turns(of_base, base)]
                     add(sent, number, ran, base)
-    return {"rows": medians(rows), "sends": medians(sent)}
+    return {
+        "rows": medians(rows),
+        "sends": medians(sent),
+        "java": {name: round(statistics.median(found), 3) for name, found in of_java.items()},
+    }
 
 
 def store_all(address: str, messages: int) -> None:
@@ -129,6 +152,23 @@ def run(address: str, name: str, group: str, batch: int, messages: int) -> float
     return float(row["cpu_seconds"] / row["messages"] * 1e6)
 
 
+def run_java(address: str, name: str, group: str, batch: int) -> float:
+    """Return the CPU of one run of Java's client, in us per message."""
+    work: list[object] = [address, _JAVA_TOPIC, "--option", name]
+    work += ["--group", f"options-java-{group}-{name.replace(' ', '-')}", "--batch", batch]
+    work += ["--messages", _JAVA_MESSAGES, "--warm", _JAVA_MESSAGES // 2]
+    row = run_json("bench.peers.java_client", [*work, "--pull-size", workloads.PULL_SIZE])
+    return float(row["cpu_seconds"] / row["messages"] * 1e6)
+
+
+def java_options() -> list[str]:
+    """Return the options to measure Java's client with; none, and say why, if it cannot run."""
+    if absent := java_classes.missing():
+        print(f"ordermq: {JAVA} LEFT OUT: {', '.join(absent)} not found", file=sys.stderr)
+        return []
+    return list(java_client.OPTIONS)
+
+
 def run_sends(address: str, name: str) -> float:
     """Return the CPU of one run of sends, in us per message."""
     messages = _SENDS[SEND_OPTIONS[name].base]
@@ -143,16 +183,17 @@ def main() -> None:
     parser.add_argument("--version", default="5.3.3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=240_000)
-    parser.add_argument("--only", choices=[*OPTIONS, *SEND_OPTIONS], action="append",
+    parser.add_argument("--only", choices=[*OPTIONS, *SEND_OPTIONS, JAVA], action="append",
                         help="these rows; nothing is saved then")  # fmt: skip
     asked = parser.parse_args()
-    only = asked.only or [*OPTIONS, *SEND_OPTIONS]
+    only = asked.only or [*OPTIONS, *SEND_OPTIONS, JAVA]
     result = measure(
         asked.version,
         asked.rounds,
         asked.messages,
         [name for name in OPTIONS if name in only],
         [name for name in SEND_OPTIONS if name in only],
+        java_options() if JAVA in only else [],
     )
     result["command"] = command_line("bench.end_to_end.bench_options")
     result["workload"] = {
@@ -163,8 +204,9 @@ def main() -> None:
         "pull_size": workloads.PULL_SIZE,
         "in_flight": IN_FLIGHT,
         "sent": _SENDS,
+        "java_messages": _JAVA_MESSAGES,
     }
-    print(json.dumps({"rows": result["rows"], "sends": result["sends"]}, indent=1))
+    print(json.dumps({name: result[name] for name in ("rows", "sends", "java")}, indent=1))
     if not asked.only:
         print(save("options_rocketmq", result))
 

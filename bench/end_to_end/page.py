@@ -424,6 +424,37 @@ def processes_section(result: dict[str, Any]) -> str:
     )
 
 
+def java_options_table(result: dict[str, Any]) -> str:
+    """Return what Java's client costs with the same options, if it was measured."""
+    java: dict[str, float] = result.get("java", {})
+    options = [name.removesuffix(", batch 32") for name in java if name.endswith(", batch 32")]
+    if not options:
+        return ""
+    rows = [
+        [
+            option,
+            *(
+                cell
+                for batch in (32, 1)
+                for cell in beside_java(result["rows"], java, f"{option}, batch {batch}")
+            ),
+        ]
+        for option in options
+    ]
+    return (
+        "\n\nJava's client with the same options, and ordermq's CPU relative to it. Java reads "
+        f"{result['workload']['java_messages']:,} messages, the first half of which is not timed, "
+        "for its compiler needs as long.\n\n"
+        + table(["option", "Java, batch 32", "ordermq", "Java, batch 1", "ordermq"], rows)
+    )
+
+
+def beside_java(
+    rows: dict[str, dict[str, float]], java: dict[str, float], name: str
+) -> tuple[str, str]:
+    return f"{java[name]:.2f}", f"{rows[name]['cpu_us_per_message'] / java[name]:.2f}x"
+
+
 def options_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     rows: dict[str, dict[str, list[str]]] = {}
@@ -445,6 +476,7 @@ def options_section(result: dict[str, Any]) -> str:
             ["option", "batch 32", "relative", "batch 1", "relative"],
             [[option, *by_batch["32"], *by_batch["1"]] for option, by_batch in rows.items()],
         )
+        + java_options_table(result)
         + (
             "\n\nSends with one option at a time, in the same manner: "
             f"{work['in_flight']} messages in flight by `send_stream`, or awaited by as many "

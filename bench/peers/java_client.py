@@ -8,6 +8,14 @@ import tempfile
 
 from bench.peers.java_classes import class_path
 
+# As rows of bench_options are called, and as CatchUp.java calls them.
+OPTIONS = {
+    "base": (),
+    "account": ("account",),
+    "TLS": ("tls",),
+    "TLS and account": ("tls", "account"),
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -18,12 +26,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--pull-size", type=int, required=True)
     parser.add_argument("--warm", type=int, default=0, help="messages before the clock starts")
+    parser.add_argument("--option", choices=list(OPTIONS), default="base")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:  # where its log goes
         java = ["java", "-Xmx1g", f"-Duser.home={folder}", "-cp", class_path(), "CatchUp"]
         sizes = [asked.batch, asked.pull_size, asked.messages, asked.warm]
         work = [asked.address, asked.topic, asked.group, *map(str, sizes)]
-        subprocess.run([*java, *work], check=True)
+        subprocess.run([*java, *work, *OPTIONS[asked.option]], check=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,21 @@
 import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
+import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 
-/** Java's client catches up: `java CatchUp NAME_SERVER TOPIC GROUP BATCH PULL_SIZE MESSAGES WARM`. */
+/**
+ * Java's client catches up: `java CatchUp NAME_SERVER TOPIC GROUP BATCH PULL_SIZE MESSAGES WARM
+ * [OPTION...]`. Options are `tls`, which trusts every server, and `account`.
+ */
 public final class CatchUp {
     private CatchUp() {}
 
@@ -23,7 +30,12 @@ public final class CatchUp {
         AtomicLong firstCpu = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
 
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2]);
+        List<String> options = Arrays.asList(args).subList(7, args.length);
+        DefaultMQPushConsumer consumer = options.contains("account")
+            ? new DefaultMQPushConsumer(args[2], new AclClientRPCHook(
+                new SessionCredentials("bench", "secret-of-bench")))
+            : new DefaultMQPushConsumer(args[2]);
+        consumer.setUseTLS(options.contains("tls"));
         consumer.setNamesrvAddr(args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(batch);

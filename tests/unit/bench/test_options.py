@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from bench.end_to_end.bench_options import BASE, beside_nearest, turns
+from typing import Any
+
+import pytest
+
+from bench.end_to_end.bench_options import BASE, beside_nearest, java_options, turns
+from bench.end_to_end.ordermq_options import OPTIONS
 from bench.end_to_end.page import options_section
+from bench.peers import java_classes, java_client
 
 
 def test_a_run_without_an_option_is_near_each_option() -> None:
@@ -16,20 +22,45 @@ def test_a_run_is_compared_with_the_nearest_base() -> None:
     assert [row["ratio"] for _, row in rows] == [1.0, 3.0, 1.5, 1.0]
 
 
+RESULT: dict[str, Any] = {
+    "command": "python -m bench.end_to_end.bench_options",
+    "machine": {
+        "cpu": "c", "cores": 2, "system": "s", "python": "3",
+        "core": "cython", "date": "2026-11-26",
+    },
+    "workload": {
+        "rocketmq": "5.3.3", "messages": 240_000, "body_bytes": 100, "queues": 8,
+        "pull_size": 32, "in_flight": 256, "java_messages": 1_000_000,
+    },
+    "rows": {
+        "TLS, batch 32": {"cpu_us_per_message": 1.2, "ratio": 1.08, "rounds": 3},
+        "TLS, batch 1": {"cpu_us_per_message": 1.2, "ratio": 2.0, "rounds": 3},
+    },
+    "sends": {"stream of 256, TLS": {"cpu_us_per_message": 1.2, "ratio": 1.08, "rounds": 3}},
+}  # fmt: skip
+
+
 def test_the_page_shows_both_batches_of_an_option_in_one_row() -> None:
-    row = {"cpu_us_per_message": 1.2, "ratio": 1.08, "rounds": 3}
-    result = {
-        "command": "python -m bench.end_to_end.bench_options",
-        "machine": {
-            "cpu": "c", "cores": 2, "system": "s", "python": "3",
-            "core": "cython", "date": "2026-11-26",
-        },
-        "workload": {
-            "rocketmq": "5.3.3", "messages": 240_000, "body_bytes": 100, "queues": 8,
-            "pull_size": 32, "in_flight": 256,
-        },
-        "rows": {"TLS, batch 32": row, "TLS, batch 1": row | {"ratio": 2.0}},
-        "sends": {"stream of 256, TLS": row},
-    }  # fmt: skip
-    assert "| TLS | 1.20 | 1.08x | 1.20 | 2.00x |" in options_section(result)
-    assert "| stream of 256, TLS | 1.20 | 1.08x |" in options_section(result)
+    assert "| TLS | 1.20 | 1.08x | 1.20 | 2.00x |" in options_section(RESULT)
+    assert "| stream of 256, TLS | 1.20 | 1.08x |" in options_section(RESULT)
+
+
+def test_the_page_shows_java_beside_if_it_was_measured() -> None:
+    java = {"TLS, batch 1": 8.0, "TLS, batch 32": 6.0}
+    assert "| TLS | 6.00 | 0.20x | 8.00 | 0.15x |" in options_section(RESULT | {"java": java})
+    for without in RESULT, RESULT | {"java": {}}:
+        assert "Java" not in options_section(without)
+
+
+def test_java_is_measured_with_options_that_ordermq_has_too() -> None:
+    assert java_client.OPTIONS.keys() <= OPTIONS.keys()
+
+
+def test_java_is_left_out_where_it_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(java_classes, "missing", lambda: ["javac"])
+    assert java_options() == []
+    assert "Java client LEFT OUT: javac not found" in capsys.readouterr().err
+    monkeypatch.setattr(java_classes, "missing", list)
+    assert java_options() == list(java_client.OPTIONS)
