@@ -12,7 +12,7 @@ transactionCheckInterval), and mqadmin queryMsgTraceById shows the traces.
     mqadmin createAcl -n NAME_SERVERS -b BROKER -s User:shop -a Pub -d Allow \\
         -r Topic:eu%orders,Topic:RMQ_SYS_TRACE_TOPIC
     mqadmin createUser -n NAME_SERVERS -b BROKER -u billing -p 'key of billing' -t Normal
-    mqadmin createAcl -n NAME_SERVERS -b BROKER -s User:billing -a Sub -d Allow \\
+    mqadmin createAcl -n NAME_SERVERS -b BROKER -s User:billing -a Sub,Get -d Allow \\
         -r Topic:eu%orders,Group:eu%billing,Group:TOOLS_CONSUMER
     mqadmin createAcl -n NAME_SERVERS -b BROKER -s User:billing -a Pub -d Allow \\
         -r Topic:RMQ_SYS_TRACE_TOPIC
@@ -43,8 +43,8 @@ CONFIG = BrokerConfig(
     policies={  # of names as the broker knows them; `ops` has none, and may do everything
         "shop": [AccessPolicy("Topic:eu%orders", "PUB"), TRACES],
         "billing": [
-            AccessPolicy("Topic:eu%orders", "SUB"),
-            AccessPolicy("Group:eu%billing", "SUB"),
+            AccessPolicy("Topic:eu%orders", ["SUB", "GET"]),
+            AccessPolicy("Group:eu%billing", ["SUB", "GET"]),
             AccessPolicy("Group:TOOLS_CONSUMER", "SUB"),  # to notice a topic that is made anew
             TRACES,
         ],

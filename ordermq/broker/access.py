@@ -54,7 +54,7 @@ class Access:
         if policies is None:
             return None
         for need in needs_of(context, request):
-            if not any(_is_allowed(policies, need, action) for action in need.actions):
+            if not _is_allowed(policies, need):
                 wanted = " or ".join(need.actions)
                 return (
                     f"account {access_key!r} has no permission for {wanted} of "
@@ -63,14 +63,19 @@ class Access:
         return None
 
 
-def _is_allowed(policies: Sequence[AccessPolicy], need: Need, action: str) -> bool:
-    # As in RocketMQ: the most specific policy decides, and of two that are alike, the denying one.
+def _is_allowed(policies: Sequence[AccessPolicy], need: Need) -> bool:
+    # As in RocketMQ: the most specific policies about any of the actions decide, for all of them.
+    # Of two that are alike, the denying one.
     found = [
-        (each.specificity, each.is_denial)
+        (each.specificity, each, action)
+        for action in need.actions
         for each in policies
         if each.matches(need.kind, need.name, action)
     ]
-    return bool(found) and not max(found)[1]
+    highest = max((rank for rank, _, _ in found), default=None)
+    last = [(each.is_denial, action) for rank, each, action in found if rank == highest]
+    denied = {action for is_denial, action in last if is_denial}
+    return any(action not in denied for _, action in last)
 
 
 def needs_of(context: BrokerContext, request: Command) -> Needs:
@@ -124,11 +129,6 @@ def _list(context: BrokerContext, request: Command) -> Needs:
     return (Need("Cluster", context.config.cluster_name, ("LIST",)),)
 
 
-def _create_topic(context: BrokerContext, request: Command) -> Needs:
-    name = request.ext.get("topic", "")
-    return (_topic(name, "CREATE" if context.topics.get(name) is None else "UPDATE"),)
-
-
 def _put_group(context: BrokerContext, request: Command) -> Needs:
     name = str(load_object(request.body, "group configuration").get("groupName") or "")
     return (_group(name, "CREATE" if context.groups.get(name) is None else "UPDATE"),)
@@ -180,7 +180,7 @@ def _send_back(context: BrokerContext, request: Command) -> Needs:
 
 
 def _view(context: BrokerContext, request: Command) -> Needs:
-    return _stored(context, request.ext.get("offset", ""), 10, "GET", "SUB")
+    return _stored(context, request.ext.get("offset", ""), 10, "GET")
 
 
 def _consume_directly(context: BrokerContext, request: Command) -> Needs:
@@ -220,10 +220,10 @@ NEEDS: dict[int, Callable[[BrokerContext, Command], Needs]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: _by_both("GET", "SUB"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _by_both("SUB", "UPDATE"),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _by_both("UPDATE"),
-    RequestCode.GET_MAX_OFFSET: _by_topic("GET", "SUB"),
-    RequestCode.GET_MIN_OFFSET: _by_topic("GET", "SUB"),
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _by_topic("GET", "SUB"),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _by_topic("GET", "SUB"),
+    RequestCode.GET_MAX_OFFSET: _by_topic("GET"),
+    RequestCode.GET_MIN_OFFSET: _by_topic("GET"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _by_topic("GET"),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _by_topic("GET"),
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _by_group("GET", "SUB"),
@@ -235,17 +235,17 @@ NEEDS: dict[int, Callable[[BrokerContext, Command], Needs]] = {
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _list,
     RequestCode.GET_ALL_TOPIC_CONFIG: _list,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _list,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: _create_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _by_topic("CREATE"),
     RequestCode.DELETE_TOPIC_IN_BROKER: _by_topic("DELETE"),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: _by_topic("DELETE"),
-    RequestCode.GET_TOPIC_CONFIG: _by_topic("GET", "PUB", "SUB"),
-    RequestCode.GET_TOPIC_STATS_INFO: _by_topic("GET", "SUB"),
+    RequestCode.GET_TOPIC_CONFIG: _by_topic("GET"),
+    RequestCode.GET_TOPIC_STATS_INFO: _by_topic("GET"),
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _by_topic("GET"),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _put_group,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: _by_group("DELETE", field="groupName"),
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _by_group("GET", "SUB", field="group"),
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: _by_group("GET", "SUB"),
-    RequestCode.GET_CONSUME_STATS: _by_group("GET", "SUB"),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _by_group("GET", field="group"),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _by_group("GET"),
+    RequestCode.GET_CONSUME_STATS: _by_group("GET"),
     RequestCode.GET_CONSUMER_RUNNING_INFO: _by_group("GET"),
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
 }

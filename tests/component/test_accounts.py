@@ -15,15 +15,26 @@ from ordermq.broker.access import NEEDS
 from ordermq.broker.server import HANDLERS
 from ordermq.config import AccessPolicy, BrokerConfig
 from ordermq.errors import BrokerError, ConfigError
-from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.bodies import ConsumerData, Heartbeat, LockBatch
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
-from ordermq.remoting.headers import PullHeader, SendHeader
+from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import Seen
+from tests.component.policies import (
+    POLICIES,
+    SECRETS,
+    a_topic,
+    answer_to,
+    beat,
+    commit,
+    lock,
+    of_topic,
+    pull,
+    send,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ACCOUNT = {"access_key": "shop", "secret_key": "the secret"}
@@ -118,18 +129,6 @@ def test_a_question_passed_on_to_a_member_carries_no_signature(broker: EmbeddedB
 
 # -- policies ------------------------------------------------------------------------------
 
-POLICIES = {
-    "shop": [AccessPolicy("Topic:orders*", "Pub, Get")],
-    "billing": [
-        AccessPolicy("Topic:orders*", ["SUB"]),
-        AccessPolicy("Topic:orders-internal", "SUB", decision="DENY"),
-        AccessPolicy("Group:billing", "SUB"),
-    ],
-    "deputy": [AccessPolicy("*", "ALL"), AccessPolicy("Topic:orders", "DELETE", "Deny")],
-    "nobody": [],
-}
-SECRETS = {name: f"secret of {name}" for name in ("ops", *POLICIES)}
-
 
 @pytest.fixture
 def policed() -> Iterator[EmbeddedBroker]:
@@ -142,44 +141,7 @@ def policed() -> Iterator[EmbeddedBroker]:
 
 
 def signed(broker: EmbeddedBroker, account: str, request: Command) -> Command:
-    request = Command.request(request.code, request.ext, request.body)
-    Credentials(account, SECRETS[account]).sign(request)
-    with WireClient(broker.port) as client:
-        return client.call(request.code, request.ext, request.body)
-
-
-def send(topic: str) -> Command:
-    return Command.request(RequestCode.SEND_MESSAGE_V2, SendHeader("p", topic, 0).to_ext(), b"x")
-
-
-def pull(topic: str, group: str = "billing") -> Command:
-    header = PullHeader(group, topic, 0, 0, 32, 4, subscription="*")
-    return Command.request(RequestCode.PULL_MESSAGE, header.to_ext())
-
-
-def of_topic(code: int, topic: str, **more: str) -> Command:
-    return Command.request(code, {"topic": topic, "queueId": "0"} | more)
-
-
-def lock(topic: str, group: str = "billing") -> Command:
-    body = LockBatch(group, "c", (MessageQueue(topic, "b", 0),)).to_body()
-    return Command.request(RequestCode.LOCK_BATCH_MQ, {}, body)
-
-
-def beat(topic: str, group: str = "billing") -> Command:
-    data = ConsumerData(group, (Subscription.parse(topic, "*", 1),))
-    return Command.request(RequestCode.HEART_BEAT, {}, Heartbeat("c", (data,), ()).to_body())
-
-
-def commit(topic: str, group: str = "billing", code: int = 15) -> Command:
-    ext = {"topic": topic, "consumerGroup": group, "group": group, "queueId": "0",
-           "commitOffset": "1", "timestamp": "-1"}  # fmt: skip
-    return Command.request(code, ext)
-
-
-def a_topic(name: str) -> Command:
-    more = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
-    return of_topic(RequestCode.UPDATE_AND_CREATE_TOPIC, name, **more)
+    return answer_to(broker.port, account, request)
 
 
 DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
@@ -196,6 +158,12 @@ ALLOWED = [
     ("deputy", of_topic(DELETE, "other")),
     ("deputy", a_topic("another")),
     ("deputy", Command.request(RequestCode.GET_ALL_TOPIC_CONFIG)),
+    ("reader", pull("orders")),
+    ("reader", commit("orders")),
+    ("maker", a_topic("orders")),
+    ("maker", a_topic("orders-new")),
+    ("viewer", of_topic(RequestCode.GET_MAX_OFFSET, "orders")),
+    ("viewer", of_topic(RequestCode.GET_ROUTEINFO_BY_TOPIC, "other")),
     ("ops", of_topic(DELETE, "orders")),
     ("nobody", Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)),
 ]
@@ -204,7 +172,7 @@ DENIED = [
     ("shop", pull("orders"), "SUB of topic 'orders'"),
     ("shop", of_topic(DELETE, "orders"), "DELETE of topic 'orders'"),
     ("shop", a_topic("orders-new"), "CREATE of topic 'orders-new'"),
-    ("shop", a_topic("orders"), "UPDATE of topic 'orders'"),
+    ("shop", a_topic("orders"), "CREATE of topic 'orders'"),
     ("shop", Command.request(RequestCode.GET_ALL_TOPIC_CONFIG), "LIST of cluster"),
     ("billing", send("orders"), "PUB of topic 'orders'"),
     ("billing", pull("orders-internal"), "SUB of topic 'orders-internal'"),
@@ -217,7 +185,17 @@ DENIED = [
     ("billing", commit("orders", code=222), "UPDATE of topic 'orders'"),
     ("billing", send("%RETRY%other"), "SUB of group 'other'"),
     ("deputy", of_topic(DELETE, "orders"), "DELETE of topic 'orders'"),
-    ("nobody", of_topic(RequestCode.GET_MAX_OFFSET, "orders"), "GET or SUB of topic 'orders'"),
+    ("reader", of_topic(RequestCode.GET_MAX_OFFSET, "orders"), "GET of topic 'orders'"),
+    ("reader", of_topic(RequestCode.GET_TOPIC_STATS_INFO, "orders"), "GET of topic 'orders'"),
+    ("maker", a_topic("other"), "CREATE of topic 'other'"),
+    # The denial is of the topic itself, the permission of all topics.
+    (
+        "viewer",
+        of_topic(RequestCode.GET_ROUTEINFO_BY_TOPIC, "orders"),
+        "PUB or SUB or GET of topic",
+    ),
+    ("viewer", commit("orders"), "SUB or UPDATE of topic 'orders'"),
+    ("nobody", of_topic(RequestCode.GET_MAX_OFFSET, "orders"), "GET of topic 'orders'"),
 ]
 
 

@@ -185,7 +185,7 @@ def test_a_task_with_other_keys_is_told_what_to_check(given: dict[str, str], tol
 def test_a_query_reads_what_its_account_may_and_is_told_what_is_missing() -> None:
     given = {"topic": "orders"} | ACCOUNT
     group = SourceOptions.of({"name_servers": "n:1"} | given).read_group
-    may = [AccessPolicy("Topic:orders", "SUB"), AccessPolicy(f"Group:{group}", "SUB")]
+    may = [AccessPolicy("Topic:orders", ["SUB", "GET"]), AccessPolicy(f"Group:{group}", "SUB")]
     for policies, missing in (
         (may, None), (may[:1], f"group '{group}'"), (may[1:], "topic 'orders'"),
     ):  # fmt: skip
