@@ -45,7 +45,11 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """
     wrong = [name for name in columns if name not in FIELDS]
     if wrong or not columns or len(set(columns)) < len(columns):
-        what = f"no column {wrong[0]!r}" if wrong else "give each once, and at least one"
+        what = "give each once, and at least one"
+        if wrong:
+            from ordermq.config.checks import hint  # only for a mistake
+
+            what = f"no column {wrong[0]!r}{hint(wrong[0], COLUMNS)}"
         raise ConfigError(f"columns={','.join(columns)}: {what}; expected of {', '.join(COLUMNS)}")
     return tuple(columns)
 

@@ -18,14 +18,16 @@ from ordermq.model import properties as props
 from ordermq.model.identifiers import host_of, offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
-from ordermq.wall_time import require_wall_ms
+from ordermq.wall_time import require_wall_ms, span_ms, wall_ms_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from typing import TypedDict
 
     from typing_extensions import TypeVar
 
     from ordermq.model.codec import Codec
+    from ordermq.wall_time import Span
 
     # Covariant: a listener of any values takes those of a type.
     _Value = TypeVar("_Value", default=Any, covariant=True)
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
         properties: Mapping[str, str]
         flag: int
         delay_level: int
-        deliver_at_ms: int
-        delay_ms: int
+        deliver_at_ms: int | datetime
+        delay_ms: Span
 else:
     from typing import TypeVar
 
@@ -63,8 +65,9 @@ class Message:
         properties: user properties; names used by the protocol are refused.
         flag: 32 bits for your own use, signed.
         delay_level: 0 = now, 1..18 = the broker's levels, 1 s to 2 h; breaks order.
-        deliver_at_ms: time of delivery, ms since 1970; 0 = now; breaks order.
-        delay_ms: time of delivery, in ms after the broker stored it; 0 = now; breaks order.
+        deliver_at_ms: time of delivery, ms since 1970, or a datetime; 0 = now; breaks order.
+        delay_ms: time of delivery, in ms after the broker stored it, as "3s", or a timedelta;
+            0 = now; breaks order.
             Both need a broker since 5.0; RocketMQ's rounds to seconds, up to three days ahead.
     """
 
@@ -89,8 +92,8 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         delay_level: int = 0,
-        deliver_at_ms: int = 0,
-        delay_ms: int = 0,
+        deliver_at_ms: int | datetime = 0,
+        delay_ms: Span = 0,
         **unknown: Never,
     ) -> None:
         # By hand: names of other clients are explained, at no cost beside the constructor and the
@@ -106,8 +109,8 @@ class Message:
         self.properties = {} if properties is None else properties
         self.flag = flag
         self.delay_level = delay_level
-        self.deliver_at_ms = deliver_at_ms
-        self.delay_ms = delay_ms
+        self.deliver_at_ms = deliver_at_ms  # type: ignore[assignment] # until it is checked
+        self.delay_ms = delay_ms  # type: ignore[assignment] # as above
         self.transaction_id = None
         check_sendable_topic(topic)
         if not isinstance(body, _BODIES):
@@ -163,6 +166,11 @@ class Message:
             )
 
     def _check_numbers(self) -> None:
+        for name in ("flag", "delay_level"):
+            if not isinstance(getattr(self, name), int):
+                raise ConfigError(
+                    f"Message.{name}={getattr(self, name)!r}: expected an int", topic=self.topic
+                )
         if not -(1 << 31) <= self.flag < 1 << 31:
             raise ConfigError(f"Message.flag={self.flag}: expected 32 bits", topic=self.topic)
         if not 0 <= self.delay_level <= 18:
@@ -173,6 +181,10 @@ class Message:
             self._check_timer()
 
     def _check_timer(self) -> None:
+        if type(self.delay_ms) is not int:
+            self.delay_ms = span_ms("Message.delay_ms", self.delay_ms)
+        if type(self.deliver_at_ms) is not int:
+            self.deliver_at_ms = _delivery_ms(self.deliver_at_ms, self.topic)
         for name in ("deliver_at_ms", "delay_ms"):
             if not 0 <= getattr(self, name) < 1 << 62:
                 raise ConfigError(
@@ -237,6 +249,18 @@ class Message:
         if self.delay_ms:
             own[props.TIMER_DELAY_MS] = str(self.delay_ms)
         return own
+
+
+def _delivery_ms(moment: object, topic: str) -> int:
+    from datetime import datetime  # here, as few give one
+
+    if not isinstance(moment, datetime):
+        raise ConfigError(
+            f"Message.deliver_at_ms={moment!r}: expected ms since 1970 as an int, or a datetime; "
+            "delay_ms takes a length of time, as '3s'",
+            topic=topic,
+        )
+    return wall_ms_of(moment)
 
 
 def with_own_properties(messages: Sequence[Message]) -> list[Message]:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from ordermq.config.checks import refuse_misplaced, refuse_unknown
 from ordermq.errors import ConfigError
-from ordermq.model.message import Message
+from ordermq.model.message import Message, MessageView
 
 
 def refuse_send(
@@ -23,7 +23,7 @@ def refuse_send(
     Args: message: the first argument, a message or a batch of them.
     """
     if misplaced or not isinstance(message, Message):
-        refuse_misplaced(call, (message, *misplaced), _example(call))
+        refuse_misplaced(call, (message, *misplaced), _example(call, message))
     refuse_unknown(call, unknown)
 
 
@@ -38,20 +38,22 @@ def require_batch(
     Raises: ConfigError: no messages, or of several topics. TypeError: anything else.
     """
     if misplaced or not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        refuse_misplaced(call, (messages, *misplaced), _example(call))
+        refuse_misplaced(call, (messages, *misplaced), _example(call, messages))
     if unknown:
         refuse_unknown(call, unknown)
     if not messages:
         raise ConfigError("send_batch needs at least one message")
     for message in messages:
         if not isinstance(message, Message):
-            refuse_misplaced(call, (message,), _example(call))
+            refuse_misplaced(call, (message,), _example(call, message))
     if len({message.topic for message in messages}) > 1:
         raise ConfigError("send_batch takes messages of one topic only")
 
 
-def _example(call: Callable[..., object]) -> str:
+def _example(call: Callable[..., object], given: object) -> str:
     message = "Message(topic, body)"
+    if isinstance(given, MessageView):
+        message = "Message.from_view(view)"
     if call.__name__.endswith("_batch"):
         message = f"[{message}, ...]"
     return f"producer.{call.__name__}({message}, sharding_key=key)"

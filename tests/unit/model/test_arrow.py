@@ -87,7 +87,13 @@ def test_columns_are_the_requested_ones_in_order():
 
 @pytest.mark.parametrize(
     ("columns", "said"),
-    [(("body", "colour"), "no column 'colour'"), ((), "at least one"), (("tags",) * 2, "once")],
+    [
+        (("body", "colour"), "no column 'colour'"),
+        (("queue_offset",), "no column 'queue_offset'; did you mean 'offset'"),  # as of a view
+        (("born_timestamp_ms",), "did you mean 'born_timestamp'"),
+        ((), "at least one"),
+        (("tags",) * 2, "once"),
+    ],
 )
 def test_an_unknown_column_is_refused_with_the_list_of_columns(columns, said):
     with pytest.raises(ConfigError, match=f"{said}.*; expected of topic, broker, queue_id"):

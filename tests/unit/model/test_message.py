@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -222,6 +223,10 @@ def test_one_key_may_be_given_as_a_str() -> None:
         ({"delay_level": 19}, r"delay_level=19: expected 0\.\.18"),
         ({"delay_level": -1}, "delay_level=-1"),
         ({"delay_ms": -1}, "delay_ms=-1"),
+        ({"delay_ms": "soon"}, "delay_ms='soon': expected ms as an int, a text with a unit"),
+        ({"deliver_at_ms": "2h"}, "deliver_at_ms='2h': .*; delay_ms takes a length of time"),
+        ({"delay_level": "3"}, "delay_level='3': expected an int"),
+        ({"flag": 1.5}, "flag=1.5: expected an int"),
         ({"deliver_at_ms": -1}, "deliver_at_ms=-1"),
         ({"delay_ms": 1, "delay_level": 1}, "one of"),
         ({"delay_ms": 1, "deliver_at_ms": 1}, "one of"),
@@ -234,6 +239,16 @@ def test_a_message_no_broker_would_take_is_refused_when_it_is_made(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         Message(**({"topic": "T", "body": b"x"} | fields))  # type: ignore[arg-type]
+
+
+def test_times_of_delivery_are_given_as_times_and_lengths_of_time() -> None:
+    noon = datetime(2026, 11, 28, 12, tzinfo=UTC)
+    message = Message("T", b"x", deliver_at_ms=noon)
+    assert message.deliver_at_ms == 1_795_867_200_000
+    assert message == Message("T", b"x", deliver_at_ms=1_795_867_200_000)
+    for span in ("3s", "3000ms", timedelta(seconds=3), 3_000):
+        assert Message("T", b"x", delay_ms=span).delay_ms == 3_000
+    assert not Message("T", b"x", delay_ms="0s").is_delayed
 
 
 @pytest.mark.parametrize("name", ["TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "DELAY", "PGROUP"])
