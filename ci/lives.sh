@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Restart members of groups that never committed while messages come, and delete a topic and make it
-# anew under live members 100 times; on the embedded broker and on RocketMQ. No message may be
-# missing. Prints a table.
+# Restart members of groups that never committed while messages come, delete a topic and make it
+# anew under live members 100 times, and under `ordermq run` and a Spark query 25 times; on the
+# embedded broker and on RocketMQ. No message may be missing. Prints a table.
 #   ci/lives.sh                          embedded, 4.9.7, 5.3.3 and 5.5.0
 #   ci/lives.sh --version 5.3.3          only there; `embedded` for that broker
-#   ci/lives.sh --lives 10 restarts      fewer lives; one of the two parts
-# Needs a JDK 17 and Maven, except for the embedded broker. About ten minutes each.
+#   ci/lives.sh --lives 10 lives         fewer lives; one of the parts restarts, lives, programs
+# Needs a JDK 17, and Maven except for the embedded broker. About a quarter of an hour each.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
+# One of the programs is a Spark query.
+EXTRAS=dev,spark-test
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 versions=(embedded 4.9.7 5.3.3 5.5.0)

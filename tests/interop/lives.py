@@ -1,16 +1,22 @@
 """Rolling restarts of groups that never committed, and topics that are deleted and made anew.
 
-    python -m tests.interop.lives --name-servers 127.0.0.1:9876 restarts lives
+    python -m tests.interop.lives --name-servers 127.0.0.1:9876 restarts lives programs
 
-ci/lives.sh runs it on the embedded broker and on RocketMQ. Each line of its table is one kind of
-consumer; it ends with 1 if a message is missing.
+The programs are `ordermq run` and a Spark query: a topic is made anew under them. ci/lives.sh runs
+it on the embedded broker and on RocketMQ. Each line of its table is one kind of consumer; it ends
+with 1 if a message is missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import random
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -18,21 +24,33 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ordermq import LitePullConsumer, Message, Producer, PullConsumer, PushConsumer
 from ordermq.admin.admin import Admin
 from ordermq.errors import OrderMQError, StateError
+from ordermq.remoting.bodies import masters_from_body
+from ordermq.remoting.codes import RequestCode
+from tests.component.broker.wire_client import WireClient
+from tests.interop.cluster import ROOT
+from tests.interop.life_programs import BODIES
 
 KINDS = ("orderly", "by key", "concurrent", "lite", "lite, ordered")
+PROGRAMS = {
+    "ordermq run": ["ordermq", "run", "tests.interop.life_programs:consumer", "--processes", "2"],
+    "Spark": ["tests.interop.life_programs"],
+}
 GAPS_MS = (-300, 0, 300)
 GROUPS = 10
 MESSAGES = 100  # per group
 RESTARTS = 5  # per group
 DEADLINE_S = 60.0
 MARK_S = 1.0  # a member looks at the queue after the first messages of a life
+PROGRAM_MARK_S = 7.0  # an idle query of Spark looks at its queues each 5 s
 LIFE_DEADLINE_S = 180.0  # over the longest time between two looks of an idle queue
 POLL_MS = 100
+UPDATE_BROKER_CONFIG = 25
 TOPICS = 4  # that have their lives at the same time: most of a life is waiting for the next look
 
 
@@ -44,9 +62,11 @@ class Delivered:
         self._bodies: dict[bytes, int] = {}
 
     def add(self, messages: Sequence[Any]) -> None:
+        self.add_bodies([bytes(message.body) for message in messages])
+
+    def add_bodies(self, bodies: Sequence[bytes]) -> None:
         with self._lock:
-            for message in messages:
-                body = bytes(message.body)
+            for body in bodies:
                 self._bodies[body] = self._bodies.get(body, 0) + 1
 
     def missing(self, sent: Sequence[bytes]) -> list[bytes]:
@@ -100,6 +120,59 @@ class Member:
             self._poller.join(DEADLINE_S)
 
 
+class Program:
+    """A program of tests.interop.life_programs, and what its listeners wrote.
+
+    Raises: RuntimeError: by `close`, if it ended before.
+    """
+
+    def __init__(self, kind: str, name_servers: str, topic: str, delivered: Delivered) -> None:
+        self._kind = kind
+        self._folder = tempfile.TemporaryDirectory(prefix="lives-")
+        self._log = Path(self._folder.name) / "log"
+        told = {
+            "LIFE_SERVERS": name_servers,
+            "LIFE_GROUP": new_name("life"),
+            "LIFE_TOPIC": topic,
+            "LIFE_FOLDER": self._folder.name,
+            "PYTHONPATH": str(ROOT),
+        }
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *PROGRAMS[kind]],
+                cwd=ROOT, env=os.environ | told, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,  # Spark's JVM ends with its process group
+            )  # fmt: skip
+        self._over = threading.Event()
+        self._reader = threading.Thread(target=self._read, args=(delivered,))
+        self._reader.start()
+
+    def _read(self, delivered: Delivered) -> None:
+        file = Path(self._folder.name) / BODIES
+        at, rest = 0, b""
+        while not self._over.wait(POLL_MS / 1000):
+            if not file.exists():
+                continue
+            with file.open("rb") as lines:
+                lines.seek(at)
+                new = lines.read()
+            at += len(new)
+            *bodies, rest = (rest + new).split(b"\n")
+            delivered.add_bodies(bodies)
+
+    def close(self) -> None:
+        has_ended = self._process.poll() is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._over.set()
+        self._reader.join()
+        said = self._log.read_text(errors="replace")[-3_000:]
+        self._folder.cleanup()
+        if has_ended:
+            raise RuntimeError(f"{self._kind} ended: {said}")
+
+
 def waited(condition: Callable[[], bool], seconds: float = DEADLINE_S) -> bool:
     """Wait until it is so; False: it never was."""
     end, pause = time.monotonic() + seconds, threading.Event()
@@ -110,6 +183,29 @@ def waited(condition: Callable[[], bool], seconds: float = DEADLINE_S) -> bool:
     return True
 
 
+def insist(call: Callable[[], object]) -> None:
+    """Call it until it succeeds: the servers of a busy machine may not answer in time.
+
+    Raises: OrderMQError: of its last call, at the deadline.
+    """
+    end, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    while True:
+        try:
+            call()
+            return
+        except OrderMQError:
+            if time.monotonic() > end:
+                raise
+            pause.wait(0.1)
+
+
+def told(line: str) -> str:
+    """Print a line of the table as soon as it is known; returns it."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    return line
+
+
 def new_name(word: str) -> str:
     return f"{word}-{uuid.uuid4().hex[:8]}"
 
@@ -118,8 +214,35 @@ def made_topic(name_servers: str, queues: int) -> str:
     """Return a new topic that producers find."""
     topic = new_name("lives")
     with Admin(name_servers=name_servers) as admin:
-        admin.create_topic(topic, queues=queues)
+        create(admin, topic, queues)
     return topic
+
+
+def create(admin: Admin, topic: str, queues: int) -> None:
+    """Create a topic, unless an attempt did whose answer was lost."""
+    insist(lambda: is_there(admin, topic) or admin.create_topic(topic, queues=queues))
+
+
+def delete(admin: Admin, topic: str) -> None:
+    """Delete a topic, unless an attempt did whose answer was lost."""
+    insist(lambda: not is_there(admin, topic) or admin.delete_topic(topic))
+
+
+def is_there(admin: Admin, topic: str) -> bool:
+    return any(each.name == topic for each in admin.topics())
+
+
+def keep_messages(name_servers: str) -> None:
+    """Let nothing expire any more on brokers of RocketMQ that ci/lives.sh has started.
+
+    They would delete also what a slow member has not read yet.
+    """
+    with WireClient(int(name_servers.rpartition(":")[2])) as client:
+        brokers = masters_from_body(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    for address in brokers.values():
+        with WireClient(int(address.rpartition(":")[2])) as client:
+            answer = client.call(UPDATE_BROKER_CONFIG, {}, b"fileReservedTime=72\n")
+            assert answer.code == 0, answer.remark
 
 
 def expire(name_servers: str, topic: str, expired_s: float) -> bool:
@@ -180,12 +303,14 @@ def roll(name_servers: str, kind: str, topic: str, gap_ms: int, seed: int) -> tu
     return len(sent), len(delivered.missing(sent)), delivered.repeated()
 
 
-def restarts(name_servers: str, expired_s: float) -> list[str]:
+def restarts(name_servers: str, expired_s: float, *, is_rocketmq: bool) -> list[str]:
     """Roll groups of every kind, all at once; a line per kind and gap."""
 
-    def of_kind(kind: str) -> list[str]:
+    def filled(kind: str) -> tuple[str, str, bool]:
         topic = made_topic(name_servers, 4)
-        is_expired = expired_s > 0 and expire(name_servers, topic, expired_s)
+        return kind, topic, expired_s > 0 and expire(name_servers, topic, expired_s)
+
+    def of_kind(kind: str, topic: str, is_expired: bool) -> list[str]:
         with Producer(new_name("p"), name_servers=name_servers) as producer:
             for number in range(20):
                 producer.send(Message(topic, b"before"), sharding_key=f"k{number}")
@@ -194,14 +319,18 @@ def restarts(name_servers: str, expired_s: float) -> list[str]:
             runs = [roll(name_servers, kind, topic, gap_ms, seed) for seed in range(GROUPS)]
             sent, missing, repeated = (sum(column) for column in zip(*runs, strict=True))
             first = "expired" if is_expired else "there"
-            lines.append(
+            line = (
                 f"restarts\t{kind}\tgap {gap_ms} ms\tfirst messages {first}\tsent {sent}\t"
                 f"repeated {repeated}\tmissing {missing}"
             )
+            lines.append(told(line))
         return lines
 
     with ThreadPoolExecutor(len(KINDS)) as pool:
-        return [line for lines in pool.map(of_kind, KINDS) for line in lines]
+        topics = list(pool.map(filled, KINDS))
+        if is_rocketmq:
+            keep_messages(name_servers)
+        return [line for lines in pool.map(of_kind, *zip(*topics, strict=True)) for line in lines]
 
 
 def not_delivered(delivered: Delivered, sent: Sequence[bytes], life: int) -> int:
@@ -215,77 +344,111 @@ def lives(name_servers: str, count: int) -> list[str]:
     """Let some topics have so many lives together, each under its own members; a line per kind."""
     shares = [share for n in range(TOPICS) if (share := len(range(n, count, TOPICS)))]
     with ThreadPoolExecutor(len(shares)) as pool:
-        runs = list(pool.map(partial(lives_of_topic, name_servers), range(len(shares)), shares))
+        topics = [LivesOfTopic(name_servers, seed, share) for seed, share in enumerate(shares)]
+        runs = list(pool.map(LivesOfTopic.with_members, topics))
     lines = []
     for kind in KINDS:
         sent, repeated, missing = (
             sum(column) for column in zip(*(run[kind] for run in runs), strict=True)
         )
-        lines.append(
+        line = (
             f"lives\t{kind}\t{count} times, {len(shares)} topics\tsent {sent}\t"
             f"repeated {repeated}\tmissing {missing}"
         )
+        lines.append(told(line))
     return lines
 
 
-def lives_of_topic(name_servers: str, seed: int, count: int) -> dict[str, tuple[int, int, int]]:
-    """Delete a topic and make it anew under live members and a producer.
-
-    Returns: messages sent, repeated and missing, by kind of consumer.
-    """
-    draw, pause = random.Random(seed), threading.Event()
-    topic = made_topic(name_servers, 2)
-    delivered = {kind: Delivered() for kind in KINDS}
-    members = [
-        Member(
-            kind,
-            name_servers,
-            new_name("life"),
-            topic,
-            delivered[kind],
-            consume_from_where="first_offset",
-            route_interval_ms=300,
-            **{("auto_" if kind.startswith("lite") else "") + "commit_interval_ms": 1_000},
-        )
-        for kind in KINDS
+def programs(name_servers: str, count: int) -> list[str]:
+    """Let a topic have so many lives under `ordermq run` and a Spark query; a line for each."""
+    found = LivesOfTopic(name_servers, TOPICS, count).with_programs()
+    return [
+        told(f"lives\t{kind}\t{count} times\tsent {sent}\trepeated {repeated}\tmissing {missing}")
+        for kind, (sent, repeated, missing) in found.items()
     ]
-    sent: list[bytes] = []
-    missing = dict.fromkeys(KINDS, 0)
-    started = time.monotonic()
-    with (
-        ExitStack() as joined,  # an error must not leave their threads running
-        Admin(name_servers=name_servers) as admin,
-        Producer(
-            new_name("p"), name_servers=name_servers, allow_queue_change=True, route_interval_ms=300
-        ) as producer,
-    ):
-        for member in members:
-            joined.callback(member.close)
-        for life in range(count):
-            for number in range(draw.choice((1, 3, 40, 80))):
-                body = b"%d %d" % (life, number)
-                end = time.monotonic() + DEADLINE_S
-                while True:
-                    try:
-                        producer.send(Message(topic, body))
-                        break
-                    except OrderMQError:
-                        if time.monotonic() > end:
-                            raise
-                        pause.wait(0.1)
-                sent.append(body)
-            lost = {kind: not_delivered(each, sent, life) for kind, each in delivered.items()}
-            for kind, number in lost.items():
-                missing[kind] += number
-            sys.stderr.write(
-                f"{topic}: life {life + 1} of {count}: {len(sent)} sent so far, missing "
-                f"{sum(missing.values())}, {time.monotonic() - started:.0f} s\n"
+
+
+class LivesOfTopic:
+    """A topic that is deleted and made anew under live consumers and a producer.
+
+    Args:
+        seed: of the numbers of messages, and of the pauses between two lives.
+        count: how many lives.
+    """
+
+    def __init__(self, name_servers: str, seed: int, count: int) -> None:
+        self._name_servers = name_servers
+        self._draw = random.Random(seed)
+        self._count = count
+        self._topic = made_topic(name_servers, 2)
+
+    def with_members(self) -> dict[str, tuple[int, int, int]]:
+        """Let it live under a member of each kind.
+
+        Returns: messages sent, repeated and missing, by kind of consumer.
+        """
+
+        def joined(kind: str, delivered: Delivered) -> Member:
+            return Member(
+                kind,
+                self._name_servers,
+                new_name("life"),
+                self._topic,
+                delivered,
+                consume_from_where="first_offset",
+                route_interval_ms=300,
+                **{("auto_" if kind.startswith("lite") else "") + "commit_interval_ms": 1_000},
             )
-            pause.wait(MARK_S)
-            admin.delete_topic(topic)
-            pause.wait(draw.choice((0.0, 0.1, 1.0)))
-            admin.create_topic(topic, queues=2)
-    return {kind: (len(sent), delivered[kind].repeated(), missing[kind]) for kind in KINDS}
+
+        return self._played(KINDS, joined, MARK_S)
+
+    def with_programs(self) -> dict[str, tuple[int, int, int]]:
+        """Let it live under the programs; returns the same."""
+
+        def started(kind: str, delivered: Delivered) -> Program:
+            return Program(kind, self._name_servers, self._topic, delivered)
+
+        return self._played(tuple(PROGRAMS), started, PROGRAM_MARK_S)
+
+    def _played(
+        self,
+        kinds: Sequence[str],
+        start: Callable[[str, Delivered], Member | Program],
+        mark_s: float,
+    ) -> dict[str, tuple[int, int, int]]:
+        delivered = {kind: Delivered() for kind in kinds}
+        sent: list[bytes] = []
+        missing = dict.fromkeys(kinds, 0)
+        pause, began = threading.Event(), time.monotonic()
+        with (
+            ExitStack() as joined,  # an error must not leave their threads running
+            Admin(name_servers=self._name_servers) as admin,
+            Producer(
+                new_name("p"),
+                name_servers=self._name_servers,
+                allow_queue_change=True,
+                route_interval_ms=300,
+            ) as producer,
+        ):
+            for kind, its_own in delivered.items():
+                joined.callback(start(kind, its_own).close)
+            for life in range(self._count):
+                for number in range(self._draw.choice((1, 3, 40, 80))):
+                    body = b"%d %d" % (life, number)
+                    # Again while the new topic is not known yet.
+                    insist(partial(producer.send, Message(self._topic, body)))
+                    sent.append(body)
+                for kind, its_own in delivered.items():
+                    missing[kind] += not_delivered(its_own, sent, life)
+                sys.stderr.write(
+                    f"{self._topic}: life {life + 1} of {self._count}: {len(sent)} sent so far, "
+                    f"missing {missing}, {time.monotonic() - began:.0f} s\n"
+                )
+                pause.wait(mark_s)
+                delete(admin, self._topic)
+                pause.wait(self._draw.choice((0.0, 0.1, 1.0)))
+                create(admin, self._topic, 2)
+        return {kind: (len(sent), delivered[kind].repeated(), missing[kind]) for kind in kinds}
 
 
 def main() -> int:
@@ -295,17 +458,24 @@ def main() -> int:
     parser.add_argument("--name-servers", default="", help="default: an embedded broker")
     parser.add_argument("--lives", type=int, default=100, help="times that a topic is made anew")
     parser.add_argument(
-        "--expired-s", type=float, default=0, help="wait so long for first messages to expire"
+        "--expired-s",
+        type=float,
+        default=0,
+        help="wait until first messages have expired, at most so long; 0: let none expire",
     )
-    parser.add_argument("what", nargs="*", default=["restarts", "lives"])
+    parser.add_argument("what", nargs="*", default=["restarts", "lives", "programs"])
     options = parser.parse_args()
     lines: list[str] = []
+    is_rocketmq = bool(options.name_servers)
     with Servers(options.name_servers) as name_servers:
         if "restarts" in options.what:
-            lines += restarts(name_servers, options.expired_s)
+            lines += restarts(name_servers, options.expired_s, is_rocketmq=is_rocketmq)
+        elif is_rocketmq:
+            keep_messages(name_servers)
         if "lives" in options.what:
             lines += lives(name_servers, options.lives)
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+        if "programs" in options.what:  # one topic alone: a quarter of the lives of the four
+            lines += programs(name_servers, -(-options.lives // TOPICS))
     return 0 if all(line.endswith("missing 0") for line in lines) else 1
 
 
