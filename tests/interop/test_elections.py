@@ -83,6 +83,8 @@ def freeze(run: Run, part: str) -> Callable[[], None]:
     return lambda: os.kill(pid, signal.SIGCONT)
 
 
+# Two elections, and before them replicas that ask for the topic once a minute.
+@pytest.mark.timeout(600)
 # While one of three is frozen, the new master may find no replica in sync until that one goes on.
 @pytest.mark.parametrize(("breaks", "is_served_by_two"), [(kill, True), (freeze, False)])
 def test_another_master_goes_on_without_loss_and_in_order(
