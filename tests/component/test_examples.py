@@ -33,6 +33,7 @@ PRINTED = {
     'messaging_consumer_group_name="billing",messaging_destination_name="orders",'
     'messaging_destination_partition_id="embedded/0",messaging_operation_name="process",'
     'messaging_system="rocketmq"} 100.0\n',
+    "consume_and_produce.py": "ann: 210 cents in 20\nbob: 203 cents in 20\n",
     "dead_letters.py": "given up: ['malformed']\nsent again: 1\n"
     "billed: placed paid shipped malformed\n",
     "replay_by_time.py": "today 0\ntoday 1\ntoday 2\n",
