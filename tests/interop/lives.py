@@ -48,6 +48,7 @@ RESTARTS = 5  # per group
 DEADLINE_S = 60.0
 MARK_S = 1.0  # a member looks at the queue after the first messages of a life
 PROGRAM_MARK_S = 7.0  # an idle query of Spark looks at its queues each 5 s
+START_DEADLINE_S = 600.0  # of the first life: Spark takes minutes to start on a busy machine
 LIFE_DEADLINE_S = 180.0  # over the longest time between two looks of an idle queue
 POLL_MS = 100
 UPDATE_BROKER_CONFIG = 25
@@ -336,7 +337,7 @@ def restarts(name_servers: str, expired_s: float, *, is_rocketmq: bool) -> list[
 def not_delivered(delivered: Delivered, sent: Sequence[bytes], life: int) -> int:
     """Wait for the messages of a life; return how many never came."""
     own = [body for body in sent if body.startswith(b"%d " % life)]
-    waited(lambda: not delivered.missing(own), LIFE_DEADLINE_S)
+    waited(lambda: not delivered.missing(own), LIFE_DEADLINE_S if life else START_DEADLINE_S)
     return len(delivered.missing(own))
 
 
