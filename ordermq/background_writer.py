@@ -7,46 +7,18 @@ time waits in a bounded queue; what finds no room is dropped and counted.
 
 from __future__ import annotations
 
-import _thread
-import contextlib
 import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
+
+from ordermq.threads import NativeEvent, start_aside
 
 _T = TypeVar("_T")
 _START_S = 0.1  # a thread that does not run after this time is started again
-
-
-def start_aside(thread: threading.Thread) -> None:
-    """Start a thread, and do not wait until it runs: an exception may come to the caller.
-
-    By a thread in between, which ends at once. CPython takes a thread that is being started for
-    its parent: an exception that is sent to that one may end it before it runs, and `Thread.start`
-    would wait for it for ever. So it may never run, but nobody hangs.
-
-    Raises: RuntimeError: the system gives no thread.
-    """
-    _thread.start_new_thread(thread.start, ())
-
-
-class _Event:
-    """Wakes one thread; native code, so that no exception leaves a lock behind."""
-
-    def __init__(self) -> None:
-        self._tokens: SimpleQueue[None] = SimpleQueue()
-
-    def set(self) -> None:
-        if self._tokens.empty():
-            self._tokens.put(None)
-
-    def wait(self, timeout_s: float) -> None:
-        with contextlib.suppress(Empty):
-            self._tokens.get(timeout=max(timeout_s, 0.0))
 
 
 class BackgroundWriter(Generic[_T]):
@@ -74,7 +46,7 @@ class BackgroundWriter(Generic[_T]):
         self._thread: threading.Thread | None = None
         self._size = 0
         self._expected_s = 0.0  # on the monotonic clock: the thread runs, or another one is started
-        self._wake: _Event | None = None  # of the thread
+        self._wake: NativeEvent | None = None  # of the thread
         self._reset()
         _writers.add(self)
 
@@ -100,7 +72,7 @@ class BackgroundWriter(Generic[_T]):
                 # that it is not the one.
                 if self._thread.is_alive() or time.monotonic() < self._expected_s:
                     return True
-            self._wake = wake = _Event()
+            self._wake = wake = NativeEvent()
             self._thread = threading.Thread(
                 target=self._run, args=(wake,), name=self._name, daemon=True
             )
@@ -116,7 +88,7 @@ class BackgroundWriter(Generic[_T]):
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything put so far is written; return False if it took too long."""
         end = time.monotonic() + timeout_s
-        written = _Event()
+        written = NativeEvent()
         with self._lock:
             if not self._items:
                 return True
@@ -149,12 +121,12 @@ class BackgroundWriter(Generic[_T]):
         self._lock = threading.RLock()
         self._wake = None
         self._items: deque[tuple[_T, int]] = deque()
-        self._flushing: list[tuple[tuple[_T, int], _Event]] = []
+        self._flushing: list[tuple[tuple[_T, int], NativeEvent]] = []
         self._size = 0
         self._expected_s = 0.0
         self._thread = None
 
-    def _run(self, wake: _Event) -> None:
+    def _run(self, wake: NativeEvent) -> None:
         while (item := self._next(wake)) is not None:
             try:
                 self._write(item[0])
@@ -168,7 +140,7 @@ class BackgroundWriter(Generic[_T]):
                 for _, written in told:
                     written.set()
 
-    def _next(self, wake: _Event) -> tuple[_T, int] | None:
+    def _next(self, wake: NativeEvent) -> tuple[_T, int] | None:
         """Return the next item; None once the thread is to end."""
         end = time.monotonic() + self._idle_s
         while True:

@@ -22,7 +22,7 @@ from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
 from ordermq.remoting.event_loop import new_event_loop
-from ordermq.remoting.thread_event import NativeEvent
+from ordermq.threads import NativeEvent
 
 
 class EmbeddedBroker(Starting):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from ordermq.remoting.thread_event import NativeEvent
+from ordermq.threads import NativeEvent
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ordermq.remoting.thread_event import NativeEvent
+from ordermq.threads import NativeEvent
 
 if TYPE_CHECKING:
     from ordermq.client.runtime import Runtime

@@ -20,7 +20,7 @@ from ordermq.closing import warn_of_forgotten
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
-from ordermq.remoting.thread_event import NativeEvent
+from ordermq.threads import NativeEvent
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")

@@ -20,7 +20,8 @@ from ordermq.model.log_fields import log_fields
 from ordermq.model.receipts import SendReceipt
 from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.reading import wait_for_event
-from ordermq.remoting.thread_event import NativeEvent, ThreadEvent
+from ordermq.remoting.thread_event import ThreadEvent
+from ordermq.threads import NativeEvent
 
 _log = logging.getLogger("ordermq.producer")
 

@@ -1,12 +1,7 @@
-"""Events by which a thread is woken; one that it can wait for together with a socket.
-
-`threading.Event` is Python code under a lock: whoever sets it waits for the thread that waits, and
-an exception that a signal handler raises in `wait` may come out as a RuntimeError.
-"""
+"""An event by which a thread is woken, that it can wait for together with a socket."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -63,25 +58,6 @@ class ThreadEvent:
         next wait.
         """
         os.read(self._reader, 512)  # releases the GIL; a pipe may hold many bytes
-
-
-class NativeEvent:
-    """An event that one thread waits for, and that any thread sets without waiting itself."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def set(self) -> None:
-        """Let the current wait return, or the next one; from any thread."""
-        with contextlib.suppress(RuntimeError):  # it is set
-            self._lock.release()
-
-    def wait(self, timeout_s: float = -1) -> None:
-        """Return once set, or after the time; the caller checks its condition again."""
-        self._lock.acquire(timeout=timeout_s)
 
 
 class _Own(threading.local):

@@ -43,7 +43,8 @@ def rooms_of(modules: set[str]) -> set[str]:
 def test_the_package_alone_loads_next_to_nothing() -> None:
     loaded = loaded_by("import ordermq")
     assert rooms_of(loaded) == {
-        "ordermq.background_writer", "ordermq.lazy_imports", "ordermq.loggers", "ordermq.version"
+        "ordermq.background_writer", "ordermq.lazy_imports", "ordermq.loggers", "ordermq.threads",
+        "ordermq.version",
     }  # fmt: skip
     assert not loaded & {"asyncio", "ssl", "dataclasses", "inspect", "json", "orjson", *RARE}
 
@@ -51,7 +52,7 @@ def test_the_package_alone_loads_next_to_nothing() -> None:
 def test_a_message_loads_no_client() -> None:
     loaded = loaded_by("from ordermq import Message, MessageView, SendReceipt")
     assert rooms_of(loaded) <= {
-        "ordermq.background_writer", "ordermq.lazy_imports", "ordermq.loggers",
+        "ordermq.background_writer", "ordermq.lazy_imports", "ordermq.loggers", "ordermq.threads",
         "ordermq.version", "ordermq.errors", "ordermq.wall_time", "ordermq.core", "ordermq.model",
     }  # fmt: skip
     assert not loaded & {"asyncio", "ssl", "random", *RARE}

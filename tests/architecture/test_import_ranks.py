@@ -26,6 +26,7 @@ RANKS = (
         "private_files",
         "real_threads",
         "supervisor",
+        "threads",
         "value",
         "version",
         "wall_time",

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ordermq.errors import StoreError
-from ordermq.remoting.thread_event import NativeEvent
+from ordermq.threads import NativeEvent
 
 log = logging.getLogger("ordermq.broker")
 

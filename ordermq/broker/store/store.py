@@ -33,7 +33,7 @@ from ordermq.forking import ProcessBound
 from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import stored_at
 from ordermq.private_files import make_private, open_private
-from ordermq.remoting.thread_event import NativeEvent
+from ordermq.threads import NativeEvent
 
 log = logging.getLogger("ordermq.broker")
 

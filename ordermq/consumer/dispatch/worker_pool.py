@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ordermq import core
-from ordermq.background_writer import start_aside
 from ordermq.callables import is_async
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.client.user_code import TaskLoop, UserCode
@@ -31,7 +30,7 @@ from ordermq.consumer.queue.receiver import Queue, ReadyQueues
 from ordermq.errors import UsedAfterFork
 from ordermq.forking import ProcessBound
 from ordermq.model.log_fields import log_fields
-from ordermq.remoting.thread_event import NativeEvent
+from ordermq.threads import NativeEvent, start_aside
 from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")

@@ -32,8 +32,8 @@ from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.thread_event import NativeEvent
 from ordermq.supervisor import every
+from ordermq.threads import NativeEvent
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]

@@ -1,0 +1,43 @@
+"""Threads, and events that wake them, where an exception may come at any place.
+
+Python's own are Python code under locks. Whoever sets a `threading.Event` waits for the thread that
+waits, and an exception that a signal handler raises in such a wait, `Thread.start` has one, may
+come out as a RuntimeError.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+
+
+class NativeEvent:
+    """An event that one thread waits for, and that any thread sets without waiting itself."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Let the current wait return, or the next one; from any thread."""
+        with contextlib.suppress(RuntimeError):  # it is set
+            self._lock.release()
+
+    def wait(self, timeout_s: float = -1) -> None:
+        """Return once set, or after the time; the caller checks its condition again."""
+        self._lock.acquire(timeout=timeout_s)
+
+
+def start_aside(thread: threading.Thread) -> None:
+    """Start a thread, and do not wait until it runs: an exception may come to the caller.
+
+    By a thread in between, which ends at once. CPython takes a thread that is being started for
+    its parent: an exception that is sent to that one may end it before it runs, and `Thread.start`
+    would wait for it for ever. So it may never run, but nobody hangs.
+
+    Raises: RuntimeError: the system gives no thread.
+    """
+    _thread.start_new_thread(thread.start, ())
