@@ -1,8 +1,7 @@
 """Threads, and events that wake them, where an exception may come at any place.
 
 Python's own are Python code under locks. Whoever sets a `threading.Event` waits for the thread that
-waits, and an exception that a signal handler raises in such a wait, `Thread.start` has one, may
-come out as a RuntimeError.
+waits, and an exception that a signal handler raises in such a wait may come out as a RuntimeError.
 """
 
 from __future__ import annotations
@@ -29,6 +28,30 @@ class NativeEvent:
     def wait(self, timeout_s: float = -1) -> None:
         """Return once set, or after the time; the caller checks its condition again."""
         self._lock.acquire(timeout=timeout_s)
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread and wait until it runs; an exception in the wait is raised as it came.
+
+    By a thread in between: after an exception in `Thread.start` Python releases a lock that it has
+    not taken again, raises a RuntimeError, and may end the new thread by another one.
+
+    Raises: RuntimeError: the system gives no thread.
+    """
+    started, errors = NativeEvent(), list[BaseException]()
+
+    def start() -> None:
+        try:
+            thread.start()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        finally:
+            started.set()
+
+    _thread.start_new_thread(start, ())
+    started.wait()
+    if errors:
+        raise errors[0]
 
 
 def start_aside(thread: threading.Thread) -> None:

@@ -22,7 +22,7 @@ from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
 from ordermq.remoting.event_loop import new_event_loop
-from ordermq.threads import NativeEvent
+from ordermq.threads import NativeEvent, start_thread
 
 
 class EmbeddedBroker(Starting):
@@ -86,7 +86,7 @@ class EmbeddedBroker(Starting):
             raise StateError("start() may be called only once; create a new EmbeddedBroker")
         # A daemon: a program that forgets to close its broker still ends, and closes it then.
         self._thread = threading.Thread(target=self._run, name="ordermq-broker", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         _started.add(self)
         self._has_begun.wait()
         if self._failure is not None:

@@ -20,7 +20,7 @@ from ordermq.closing import warn_of_forgotten
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
-from ordermq.threads import NativeEvent
+from ordermq.threads import NativeEvent, start_thread
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
@@ -56,7 +56,7 @@ class Runtime(ProcessBound):
         # The constructor returns with a running loop, so that nobody posts to one that is not.
         started = NativeEvent()
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         started.wait()
         self._made.add(self)
 

@@ -41,6 +41,7 @@ from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError,
 from ordermq.model.message import Message, MessageView
 from ordermq.model.status import ConsumeResult
 from ordermq.producer.producer import Producer
+from ordermq.threads import start_thread
 
 _log = logging.getLogger("ordermq.kombu")
 _KEY: Final = "sharding_key"  # header: messages with one value are handled one after the other
@@ -189,7 +190,7 @@ class ExchangeReader:
         self._is_closing = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"kombu {topic}", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         # Celery closes no connection that waits for results: its program just ends.
         atexit.register(self._close_at_exit)
 

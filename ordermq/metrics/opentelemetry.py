@@ -26,6 +26,7 @@ from ordermq.metrics.instruments import (
 from ordermq.metrics.readings import Durations, Readings, Values, WatchedClients, operations_of
 from ordermq.metrics.repeated_records import record_repeatedly, takes_many
 from ordermq.producer.producer import Producer
+from ordermq.threads import start_thread
 
 with needed_from("otel"):
     from opentelemetry import metrics
@@ -102,7 +103,7 @@ class OpenTelemetryMetrics(WatchedClients):
                     name="ordermq-send-metrics",
                     daemon=True,
                 )
-                self._send_recorder.start()
+                start_thread(self._send_recorder)
 
     def _reader(self, instrument: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(options: CallbackOptions) -> Iterable[Observation]:

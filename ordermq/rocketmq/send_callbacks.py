@@ -12,6 +12,7 @@ from ordermq.callables import require_plain_result
 from ordermq.model.receipts import SendReceipt
 from ordermq.rocketmq.exceptions import ProducerSendAsyncFailed, async_failure
 from ordermq.rocketmq.status import SendResult, result_of
+from ordermq.threads import start_thread
 
 OnSuccess = Callable[[SendResult], object] | None
 OnException = Callable[[ProducerSendAsyncFailed], object] | None
@@ -43,7 +44,7 @@ class SendCallbacks:
                 self._thread = threading.Thread(
                     target=self._run, name="ordermq-send-callbacks", daemon=True
                 )
-                self._thread.start()
+                start_thread(self._thread)
         send.add_done_callback(lambda ended: self._ended.put((ended, on_success, on_exception)))
 
     def close(self) -> None:

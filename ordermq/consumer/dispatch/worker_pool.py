@@ -30,7 +30,7 @@ from ordermq.consumer.queue.receiver import Queue, ReadyQueues
 from ordermq.errors import UsedAfterFork
 from ordermq.forking import ProcessBound
 from ordermq.model.log_fields import log_fields
-from ordermq.threads import NativeEvent, start_aside
+from ordermq.threads import NativeEvent, start_aside, start_thread
 from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
@@ -354,19 +354,13 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         name = f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True)
         self._threads[thread] = worker
-        handled = sys.exc_info()[1]  # by a caller
         try:
             # A thread of listeners may get an exception here; others can wait until it runs.
             if threading.get_ident() in self._workers:
                 start_aside(thread)
             else:
-                thread.start()
+                start_thread(thread)
         except RuntimeError as error:
-            interruption = error.__context__
-            if interruption is not None and interruption is not handled:
-                # Not of the system: an exception of a signal handler ended the wait for the thread,
-                # and Python released a lock that it had not taken again. The thread runs.
-                raise interruption from error
             del self._threads[thread]  # else it would count, and `close` would wait for it
             if not self._is_short:
                 self._is_short = True

@@ -258,27 +258,6 @@ def test_without_any_thread_a_queue_waits_until_there_is_one(
     pool.end()
 
 
-def test_an_interrupted_start_of_a_thread_is_not_taken_for_a_lack_of_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    start = threading.Thread.start
-
-    def start_and_be_interrupted(thread: threading.Thread) -> None:
-        start(thread)
-        try:
-            raise KeyboardInterrupt
-        finally:
-            threading.Lock().release()  # as `Event.wait` does, which has not taken its lock again
-
-    monkeypatch.setattr("threading.Thread.start", start_and_be_interrupted)
-    pool = Pool(3)
-    work = Work()
-    with pytest.raises(KeyboardInterrupt):
-        pool.give_quick(work)
-    assert work.started.wait(WAIT_S)
-    pool.end()
-
-
 def test_a_queue_submitted_while_all_listeners_are_slow_gets_a_thread_at_once() -> None:
     pool = Pool(3)
     slow = pool.give(Work())
