@@ -30,7 +30,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_instance, wrapped
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
-from ordermq.remoting.dialer import look_up
+from ordermq.remoting.dialer import addresses_within
 from ordermq.remoting.reading import shared_reading, transport_reading
 from ordermq.supervisor import Supervisor, every
 
@@ -504,14 +504,18 @@ def new_client_id(
 
 def _address_towards(server: str) -> str:
     """Return the local address of the route to a server."""
-    try:
-        # A DNS server that is away must not hold up the construction of a client for longer.
-        address = look_up(*split_address(server.removeprefix(GRPC))).result(_LOOK_UP_S)[0]
-        with socket.socket(address.family, socket.SOCK_DGRAM) as probe:
-            # Connecting a datagram socket only chooses the local address; no packet is sent.
-            probe.connect(address.place)
-            found: str = probe.getsockname()[0]
-            return found
-    except (OSError, TimeoutError):
+    # A DNS server that is away must not hold up the construction of a client for longer.
+    found = addresses_within(*split_address(server.removeprefix(GRPC)), _LOOK_UP_S)
+    if not found:
         # The server cannot be reached now. The first request will say so, with its address.
+        return _LOOPBACK
+    try:
+        with socket.socket(found[0].family, socket.SOCK_DGRAM) as probe:
+            # Connecting a datagram socket only chooses the local address; no packet is sent.
+            probe.connect(found[0].place)
+            address: str = probe.getsockname()[0]
+            return address
+    except OSError as error:
+        if error.errno is None:
+            raise  # not of the system: a TimeoutError that a signal handler has raised
         return _LOOPBACK

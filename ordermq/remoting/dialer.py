@@ -16,6 +16,7 @@ from typing import Any
 
 from ordermq.clock import Clock, wait_until_set
 from ordermq.remoting.race import staggered
+from ordermq.threads import NativeEvent, start_thread
 from ordermq.value import Value
 
 _FRESH_MS = 1_000  # the longest wait for a look-up of a host whose addresses are known from before
@@ -45,6 +46,24 @@ def look_up(host: str, port: int) -> concurrent.futures.Future[list[SocketAddres
     # server is away. A pool's threads would be used up by that, and be waited for at exit.
     threading.Thread(target=work, name=f"ordermq-dns-{host}", daemon=True).start()
     return found
+
+
+def addresses_within(host: str, port: int, timeout_s: float) -> list[SocketAddress]:
+    """Look up a host's addresses; none where that fails, or takes longer."""
+    found, has_ended = list[SocketAddress](), NativeEvent()
+
+    def work() -> None:
+        try:
+            found.extend(_addresses(host, port, 0))
+        except OSError:
+            pass  # who connects there will say so
+        finally:
+            has_ended.set()
+
+    # The caller's wait is native: what a signal handler raises in a future's is lost.
+    start_thread(threading.Thread(target=work, name=f"ordermq-dns-{host}", daemon=True))
+    has_ended.wait(timeout_s)
+    return list(found)
 
 
 async def _connect(opened: socket.socket, address: SocketAddress) -> None:
