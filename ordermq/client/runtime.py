@@ -20,6 +20,7 @@ from ordermq.closing import warn_of_forgotten
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
+from ordermq.remoting.writing import LOCK_S
 from ordermq.threads import NativeEvent, start_thread
 
 _T = TypeVar("_T")
@@ -34,25 +35,30 @@ _LAST_ROUNDS = 3  # of cancelling what still runs
 class Runtime(ProcessBound):
     """An asyncio loop in a daemon thread, shared by all clients of the process.
 
-    `acquire` counts a user and `release` uncounts it; the thread ends with its last user. After
-    a fork the child gets a loop of its own.
+    The thread ends with its last owner: when that releases it, or is gone without, because an
+    exception has come before it was kept. After a fork the child gets a loop of its own.
 
+    Args:
+        owner: its first one; one without an owner is ended by its maker's `release`.
     Attributes:
         errors: errors that nobody expected, of tasks and callbacks; each is logged.
     """
 
     _shared: ClassVar[Runtime | None] = None
-    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+    # Reentrant: a signal handler may close or start a client, too.
+    _shared_lock: ClassVar[threading.RLock] = threading.RLock()
     _made: ClassVar[weakref.WeakSet[Runtime]] = weakref.WeakSet()
 
-    def __init__(self, name: str = "ordermq-io") -> None:
+    def __init__(self, owner: object = None, *, name: str = "ordermq-io") -> None:
         self.loop = new_event_loop()
-        self._users = 0  # under `_shared_lock`
+        self._owners: set[weakref.ref[object]] = set()
         self.errors = 0
         self._is_stopping = False
         self._is_halted = False
         # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
+        if owner is not None:
+            self._keep_for(owner)  # before the thread begins, which nobody else may know of
         # The constructor returns with a running loop, so that nobody posts to one that is not.
         started = NativeEvent()
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
@@ -61,36 +67,68 @@ class Runtime(ProcessBound):
         self._made.add(self)
 
     @classmethod
-    def acquire(cls) -> Runtime:
-        """Return the process's runtime, started if need be, and count one more user."""
+    def acquire(cls, owner: object) -> Runtime:
+        """Return the process's runtime, started if need be, and note one more owner."""
         with cls._shared_lock:
-            runtime = cls._shared
-            if runtime is None:
-                runtime = cls._shared = cls()
-            runtime._users += 1
-            return runtime
+            while True:
+                runtime = cls._shared
+                if runtime is None:
+                    runtime = cls._shared = cls(owner)
+                runtime._keep_for(owner)
+                # A signal handler on top of this may have closed the last client.
+                if not runtime._is_stopping:
+                    return runtime
 
-    def release(self) -> None:
-        """Count one user less; the last one stops the thread and cancels what still runs."""
-        # One lock for counting and for `_shared`: an `acquire` at the same time gets either this
-        # runtime, still running, or a new one.
-        with self._shared_lock:
-            self._users -= 1
-            if self._users > 0:
-                return
+    def release(self, owner: object = None) -> None:
+        """Forget an owner; with the last one the thread stops, and what still runs is cancelled."""
+        released = None if owner is None else weakref.ref(owner)
+        if self.is_io_thread:
+            self._try_to_stop(released)
+        else:
+            with self._shared_lock:
+                self._stop_unless_owned(released)
+            self.join()
+
+    def _keep_for(self, owner: object) -> None:
+        self._owners.add(weakref.ref(owner, self._on_owner_gone))
+
+    def _on_owner_gone(self, owner: weakref.ref[object]) -> None:
+        # On whatever thread drops the last reference, perhaps in the middle of `acquire`: no lock.
+        try:  # noqa: SIM105 - at the end of the interpreter `contextlib` may be gone
+            self.loop.call_soon_threadsafe(self._try_to_stop, owner)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _try_to_stop(self, gone: weakref.ref[object] | None) -> None:
+        # On the I/O thread, which does not wait: who has the lock may be suspended in its block, by
+        # a signal handler that waits for this thread.
+        if not self._shared_lock.acquire(timeout=LOCK_S):
+            self.loop.call_later(LOCK_S, self._try_to_stop, gone)
+            return
+        try:
+            self._stop_unless_owned(gone)
+        finally:
+            self._shared_lock.release()
+
+    def _stop_unless_owned(self, gone: weakref.ref[object] | None) -> None:
+        # One lock for the owners and for `_shared`: an `acquire` at the same time gets either this
+        # runtime, still running, or a new one. The owner is forgotten last: of a caller that an
+        # exception stops before, the thread stops when the owner is gone.
+        if not self._owners - {gone}:
             if Runtime._shared is self:
                 Runtime._shared = None
-        self._is_stopping = True
-        with contextlib.suppress(RuntimeError):  # a second call: the loop is closed already
-            self.loop.call_soon_threadsafe(self.loop.stop)
-        self.join()
+            self._is_stopping = True
+            with contextlib.suppress(RuntimeError):  # a second call: the loop is closed already
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        if gone is not None:
+            self._owners.discard(gone)
 
     def join(self) -> None:
-        """Wait for the end of the thread, if its last user has let it go."""
+        """Wait for the end of the thread, if its last owner has let it go."""
         if self._is_halted:
             return
         # A client that is closed by a callback on the I/O thread cannot wait for that thread.
-        if self._users <= 0 and threading.current_thread() is not self._thread:
+        if not self._owners and threading.current_thread() is not self._thread:
             self._thread.join()
 
     @property
@@ -101,7 +139,7 @@ class Runtime(ProcessBound):
     @classmethod
     def _forget(cls) -> None:
         cls._shared = None
-        cls._shared_lock = threading.Lock()  # another thread may have held it during the fork
+        cls._shared_lock = threading.RLock()  # another thread may have held it during the fork
         cls._made = weakref.WeakSet()
 
     @classmethod

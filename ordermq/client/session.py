@@ -106,7 +106,7 @@ class ClientSession(ProcessBound):
         self.config = config
         self.client_id = own_id
         self.clock = clock if clock is not None else SystemClock()
-        self.runtime = Runtime.acquire()
+        self.runtime = Runtime.acquire(self)
         self.supervisor = Supervisor(self.clock, _log, on_internal_error)
         # The requests of a client of proxies, for those who use what only a proxy has; else None.
         self.proxy: ProxyApi | None = None
@@ -351,7 +351,7 @@ class ClientSession(ProcessBound):
         finally:
             if not self._is_released:
                 self._is_released = True
-                self.runtime.release()
+                self.runtime.release(self)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic, sorted.

@@ -65,7 +65,7 @@ class OwnThreads:
         self._calling: set[int] = set()  # idents of the callbacks' threads
 
     def listener_loop(self, name: str) -> Runtime:
-        return Runtime(name)
+        return Runtime(name=name)
 
     async def call_back(self, callback: Callable[..., object], *arguments: object) -> None:
         await asyncio.to_thread(self._call_on_own_loop, callback, *arguments)

@@ -110,7 +110,7 @@ class Producer(ClientSettings):
             producer = self._new_producer()
             producer.start()
         self._producer = producer
-        self._runtime = Runtime.acquire()
+        self._runtime = Runtime.acquire(self)
         self._callbacks = SendCallbacks()
 
     def _new_producer(self) -> OrderedProducer:
@@ -134,7 +134,7 @@ class Producer(ClientSettings):
         self._callbacks.close()
         with raised_as(ProducerException):
             producer.close()
-        runtime.release()
+        runtime.release(self)
 
     def send_sync(self, msg: Message) -> SendResult:
         """Send and wait for the broker's reply. Raises: ProducerSendSyncFailed."""

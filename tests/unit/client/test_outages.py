@@ -128,7 +128,7 @@ def test_a_session_warns_once_of_a_dead_server_whatever_it_asks_there(
             try:
                 await serve(session, server, clock)
             finally:
-                session.runtime.release()
+                session.runtime.release(session)
 
     run(work())
 

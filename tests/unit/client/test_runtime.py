@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import subprocess
 import sys
@@ -17,6 +18,14 @@ import pytest
 from ordermq.client.outcome_future import OutcomeFuture
 from ordermq.client.runtime import Runtime
 from ordermq.errors import StateError
+from tests.component.interruption import HandledCall, InterruptedCall
+from tests.waiting import eventually
+
+WAIT_S = 20.0
+
+
+class Owner:
+    """Stands for a client."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,21 +36,77 @@ def no_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
-    taken = Runtime.acquire()
+    owner = Owner()
+    taken = Runtime.acquire(owner)
     yield taken
-    taken.release()
+    taken.release(owner)
 
 
 def test_all_users_share_one_loop_and_the_last_one_ends_it() -> None:
-    first, second = Runtime.acquire(), Runtime.acquire()
+    owners = Owner(), Owner()
+    first, second = map(Runtime.acquire, owners)
     assert first is second
-    first.release()
+    for _ in range(2):  # the second call does nothing
+        first.release(owners[0])
     assert first.call(asyncio.sleep(0, "alive")) == "alive"
-    second.release()
+    second.release(owners[1])
     assert first.loop.is_closed()
-    third = Runtime.acquire()
+    third = Runtime.acquire(owners[0])
     assert third is not first
-    third.release()
+    third.release(owners[0])
+
+
+def test_the_thread_ends_with_an_owner_that_is_gone_without_a_release() -> None:
+    """So does what an exception has stopped between `acquire` and its keeping."""
+    owners = [Owner(), Owner()]
+    runtime = Runtime.acquire(owners[0])
+    assert Runtime.acquire(owners[1]) is runtime
+    del owners[0]
+    assert runtime.call(asyncio.sleep(0, "alive")) == "alive"
+    owners.clear()
+    eventually(runtime.loop.is_closed, "its thread has ended")
+    assert Runtime._shared is None
+
+
+def test_the_io_thread_waits_for_no_signal_handler_that_has_come_to_acquire() -> None:
+    """A handler runs on top of `acquire` or `release`, and may itself wait for the I/O thread."""
+    at, raised_at = 1, "begun"
+    while raised_at:
+        owners = [Owner(), Owner(), Owner()]
+        first = Runtime.acquire(owners[0])
+
+        def handle(first: Runtime = first, owners: list[Owner] = owners) -> None:
+            other = Runtime.acquire(owners[1])
+            first.post(first.release, owners[0])
+            assert other.call(asyncio.sleep(0.02, "alive"), WAIT_S) == "alive"
+            other.release(owners[1])
+
+        with HandledCall(at, handle) as handled:
+            last = Runtime.acquire(owners[2])
+            last.release(owners[2])
+        raised_at = handled.raised_at
+        first.release(owners[0])
+        for runtime in (first, last):
+            eventually(runtime.loop.is_closed, f"its thread has ended, handled at {raised_at}")
+        at += 1
+    assert at > 10
+
+
+def test_a_start_of_the_thread_that_is_interrupted_leaves_no_thread() -> None:
+    before, at, is_over = set(threading.enumerate()), 1, False
+    while not is_over:
+        owner = Owner()
+        with contextlib.suppress(KeyboardInterrupt), InterruptedCall(at) as interruption:
+            Runtime.acquire(owner)
+        is_over = not interruption.raised_at
+        del owner
+        gc.collect()
+        eventually(
+            lambda: {it for it in threading.enumerate() if it.is_alive()} <= before,
+            interruption.raised_at,
+        )
+        at += 1
+    assert at > 10
 
 
 def test_work_runs_on_the_io_thread_and_its_result_or_error_comes_back(runtime: Runtime) -> None:
@@ -178,7 +243,8 @@ def test_a_task_that_fails_is_logged_once(
 
 
 def test_what_still_runs_at_the_end_is_cancelled() -> None:
-    runtime, ended = Runtime.acquire(), threading.Event()
+    owner, ended = Owner(), threading.Event()
+    runtime = Runtime.acquire(owner)
 
     async def endless() -> None:
         try:
@@ -191,12 +257,13 @@ def test_what_still_runs_at_the_end_is_cancelled() -> None:
         await asyncio.sleep(0)
 
     runtime.call(start())
-    runtime.release()
+    runtime.release(owner)
     assert ended.is_set()
 
 
 def test_what_begins_while_the_thread_ends_is_cancelled_too() -> None:
-    runtime, ended = Runtime.acquire(), list[str]()
+    owner, ended = Owner(), list[str]()
+    runtime = Runtime.acquire(owner)
 
     async def endless(name: str) -> None:
         try:
@@ -212,14 +279,15 @@ def test_what_begins_while_the_thread_ends_is_cancelled_too() -> None:
         await asyncio.sleep(0)
 
     runtime.call(start())
-    runtime.release()
+    runtime.release(owner)
     assert ended == ["first", "second"]
 
 
 @pytest.mark.parametrize("is_completed", [False, True])
 def test_a_call_that_comes_too_late_leaves_no_coroutine_behind(is_completed: bool) -> None:
-    runtime = Runtime.acquire()
-    runtime.release()
+    owner = Owner()
+    runtime = Runtime.acquire(owner)
+    runtime.release(owner)
 
     async def work() -> None: ...
 
@@ -259,7 +327,8 @@ def test_the_thread_goes_on_where_its_loop_fails_itself(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ordermq.client.runtime.new_event_loop", asyncio.SelectorEventLoop)
-    runtime = Runtime.acquire()
+    owner = Owner()
+    runtime = Runtime.acquire(owner)
     selector: Any = runtime.loop._selector  # type: ignore[attr-defined]
     select, errors = selector.select, [RuntimeError("no turn"), MemoryError()]
 
@@ -273,7 +342,7 @@ def test_the_thread_goes_on_where_its_loop_fails_itself(
         assert runtime.call(asyncio.sleep(0, "alive"), 10.0) == "alive"
         assert runtime.errors == 2
     finally:
-        runtime.release()
+        runtime.release(owner)
     assert "no turn" in caplog.text
 
 
@@ -304,7 +373,7 @@ def test_a_timer_after_the_end_of_the_interpreter_does_not_end_the_process_by_a_
         "from ordermq.client.runtime import Runtime\n"
         "libc = ctypes.CDLL(None)\n"
         "libc.on_exit(ctypes.cast(libc.usleep, ctypes.c_void_p), None)\n"
-        "Runtime.acquire().post_after(0.2, print)\n"
+        "Runtime.acquire(Runtime).post_after(0.2, print)\n"
         "sys.exit(256 * 2000)\n"
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -406,7 +406,7 @@ def test_the_stack_of_a_task_that_blocks_its_loop_leads_to_the_call_that_blocks(
     async def run() -> None:
         await listen()
 
-    runtime = Runtime("test-listeners")
+    runtime = Runtime(name="test-listeners")
     try:
         runtime.post(runtime.spawn, run(), "orders@b/0")
         assert begun.wait(WAIT_S)
