@@ -63,6 +63,7 @@ class EmbeddedBroker(Starting):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._is_ending = False
         # Set when clients can connect, and also when that failed: `start` waits for either.
         self._has_begun = NativeEvent()
         self._failure: BaseException | None = None
@@ -86,9 +87,13 @@ class EmbeddedBroker(Starting):
             raise StateError("start() may be called only once; create a new EmbeddedBroker")
         # A daemon: a program that forgets to close its broker still ends, and closes it then.
         self._thread = threading.Thread(target=self._run, name="ordermq-broker", daemon=True)
-        start_thread(self._thread)
         _started.add(self)
-        self._has_begun.wait()
+        try:
+            start_thread(self._thread)
+            self._has_begun.wait()
+        except BaseException:  # as of Ctrl-C: it ends as soon as it has begun
+            self._end()
+            raise
         if self._failure is not None:
             self._thread.join()
             raise self._failure
@@ -97,13 +102,19 @@ class EmbeddedBroker(Starting):
     def close(self) -> None:
         """Acknowledge what was written, close every connection and the database."""
         # Also called after a failed start and from `__exit__` after `close`: then nothing is left.
-        if self._thread is None or self._loop is None or self._stop is None:
+        if self._thread is None:
             return
+        self._end()
         # Joined without a time-out: everything acknowledged must be on disk when this returns.
         # After an exception here, as of Ctrl-C, it ends all the same; a later call waits for it.
-        with contextlib.suppress(RuntimeError):  # it has ended already
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        if self._thread.ident is not None:  # else an exception came before it was started
+            self._thread.join()
+
+    def _end(self) -> None:
+        self._is_ending = True
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     def health(self) -> BrokerHealth:
         """Return what the broker can do at this moment, for a probe; any thread, never raises.
@@ -166,6 +177,8 @@ class EmbeddedBroker(Starting):
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._is_ending:
+            self._stop.set()
         store = Store(self._path, self._config)
         try:
             server = BrokerServer(store, self._config, self._clock, self._history, self.statistics)
