@@ -488,6 +488,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
         submits = run.submits  # other queues wait for this thread; the flag stays set
         if run.has_ended and not submits:
             self._ended(run.assigned)
+        self._rest(run, serving, submits=submits)
+
+    def _rest(self, run: core.contract.ConsumeRun, serving: Serving, *, submits: bool) -> None:
         run.rest()
         self._runs.add(run)  # its counts were perhaps taken meanwhile, but not the last
         serving.submits = submits
@@ -549,6 +552,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
                 extra=self._fields(assigned.queue),
             )
             self._finish_run(run, serving)
+            assigned.tell_drained()
             return
         # The dispatch flag would have no run behind it, and the queue would stand still for ever
         # (docs/internals/semantics.md#process-queue, no lost wake-up). So the lease is given up,
@@ -564,6 +568,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
             extra=self._fields(assigned.queue),
         )
         self._abandon(assigned, serving, "internal error while consuming")
+        assigned.tell_drained()
 
     def _abandon(self, assigned: Queue, serving: Serving, reason: str) -> None:
         if serving.run is not None:
@@ -576,10 +581,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         run = serving.run
         if run is not None and serving.submits is None:
             self._give_back(run, serving.context)
-            run.rest()
-            self._runs.add(run)
-            serving.submits = False
-            run.assigned.resting_runs.append(run)
+            self._rest(run, serving, submits=False)
 
     def _submit_after(self, assigned: Queue, delay_ms: int, action: str) -> None:
         """Submit the queue after a pause; any thread."""

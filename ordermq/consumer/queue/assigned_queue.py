@@ -357,6 +357,11 @@ class AssignedQueue(core.AssignedQueue):
         """End a run that an internal error broke: give the lease up, so that the queue restarts."""
         self.follow(self.abandon(), reason)
 
+    def tell_drained(self) -> None:
+        """Tell again that a revoked queue is drained, which an exception may have kept untold."""
+        if self.state is QueueState.DRAINING and self.revoke():
+            self._on_drained(self)
+
     # A call outside of the order, for an admin tool; on the I/O thread.
 
     def begin_alone(self, run: MessageRun, now_ms: int) -> BatchClaim | None:

@@ -108,8 +108,10 @@ class KeyOrderedQueue(AssignedQueue):
             # Before the claim ends: until then the queue does not restart.
             if flags & status.COUNTS:
                 self._suspend(claim, done)
-            self.lane_calls.pop(claim.messages.first_offset, None)
-            flags |= self.leave()
+            try:
+                self.lane_calls.pop(claim.messages.first_offset, None)
+            finally:  # after an exception here, too, which nobody could put right
+                flags |= self.leave()
         self.follow(flags)
         return bool(flags & status.COUNTS)
 

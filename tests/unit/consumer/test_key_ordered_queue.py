@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from typing import Any
 
@@ -20,6 +21,7 @@ from ordermq.consumer.queue.assigned_queue import (
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageBatch
+from tests.component.interruption import InterruptedCall
 
 from .batches import QUEUE, batch
 from .claims import NotClaimed, begin_batch
@@ -283,3 +285,24 @@ TestKeyOrderedQueueMachine = KeyOrderedQueueMachine.TestCase
 TestKeyOrderedQueueMachine.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )
+
+
+def test_a_settlement_that_an_exception_ends_lets_the_queue_drain() -> None:
+    """One that is sent to the listener's thread; the I/O thread gives the claim back then."""
+    at, raised_at = 1, "begun"
+    while raised_at:
+        notified = Notified()
+        assigned = filled(["a", "b"], notified)
+        failed = claim(assigned)
+        assert not assigned.revoke()
+        interruption = InterruptedCall(at)
+        with contextlib.suppress(KeyboardInterrupt), interruption:
+            assigned.end_batch(failed, 0, 1)
+        raised_at = interruption.raised_at
+        if assigned.has_claim(failed):
+            assigned.end_batch(failed, 0, 1)
+        assigned.abandon_batch("internal error")
+        assigned.tell_drained()
+        assert notified.drained, raised_at
+        at += 1
+    assert at > 10
