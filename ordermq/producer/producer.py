@@ -167,6 +167,14 @@ class Producer(Starting):
             on_request=self._on_request,
             are_reads_shared=self._are_reads_shared,
         )
+        try:
+            self._begin(client)
+        except BaseException:  # also as of Ctrl-C: the start of a `with` block is not closed
+            self.close(0.0)
+            raise
+        return self
+
+    def _begin(self, client: ClientSession) -> None:
         client.start()
         self._accumulator = Accumulator(
             client, self._routing, self._sender_of, self._senders_in_flight
@@ -179,7 +187,6 @@ class Producer(Starting):
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
         note_open(self, Producer._loss)
-        return self
 
     def _begin_traces(self, client: ClientSession) -> None:
         from ordermq.client.trace import TraceDispatcher  # here: few producers are traced

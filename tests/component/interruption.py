@@ -94,6 +94,9 @@ class InterruptedCall:
             return
         if "__del__" in (frame.f_code.co_name, frame.f_back and frame.f_back.f_code.co_name):
             return
+        # One that is dropped is entered once more, to end it, where Python looks at no signal.
+        if event == "call" and code.co_name == "<genexpr>":
+            return
         is_place = event in ("call", "c_return") or (
             event == "c_call" and getattr(argument, "__name__", "") in _INTERRUPTIBLE
         )
