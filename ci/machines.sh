@@ -38,6 +38,8 @@ drive() { # the machine's name, then the command that runs its driver
     local plans=("single 300 $SEED" "starved 300 $SEED" "fuzz $CASES $SEED ${records[*]}"
         "answers $((CASES / 2)) $SEED ${records[*]}" "headers $CASES $SEED $vectors/core/binary_header.hex"
         "sends $CASES $SEED $vectors/core/plain_sends.hex"
+        "proxied $CASES $SEED $vectors/core/proxy_message.hex"
+        "proxied $CASES $SEED $vectors/core/proxy_answer.hex"
         "batches $((CASES / 10)) $SEED $vectors/messages/batch_body.hex" "handover 3 $SEED" "threads 200"
         "replies $CASES $SEED $vectors/core/reply_header.hex $vectors/core/binary_header.hex" "engine 3 $SEED")
     # Threads that wait read by epoll.

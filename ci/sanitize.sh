@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Run the C core alone under ASan and UBSan (random steps with all checks, the same with failing
-# allocations, mutated records, headers, batch bodies, answers and sends) and under TSan (threads on
-# one queue, one lock table, one lane map, one assigned queue); under both the pull engine against
-# brokers that misbehave, answers handed from thread to thread, and threads that send through one
-# connection.
+# allocations, mutated records, headers, batch bodies, answers, sends, messages of a proxy) and under
+# TSan (threads on one queue, one lock table, one lane map, one assigned queue); under both the pull
+# engine against brokers that misbehave, answers handed from thread to thread, and threads that send
+# through one connection.
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
@@ -27,6 +27,8 @@ records=(tests/vectors/core/stored_message_*.hex)
 headers=(tests/vectors/core/binary_header.hex)
 replies=(tests/vectors/core/reply_header.hex)
 sends=(tests/vectors/core/plain_sends.hex)
+proxied=(tests/vectors/core/proxy_message.hex)
+acknowledged=(tests/vectors/core/proxy_answer.hex)
 batches=(tests/vectors/messages/batch_body.hex)
 
 cc=${CC:-$(command -v gcc || command -v cc || command -v clang)}
@@ -48,6 +50,8 @@ echo "ordermq: C core under sanitizers, SEED=$SEED"
 "$build/memory" headers "$CASES" "$SEED" "${headers[@]}"
 "$build/memory" replies "$CASES" "$SEED" "${replies[@]}" "${headers[@]}"
 "$build/memory" sends "$CASES" "$SEED" "${sends[@]}"
+"$build/memory" proxied "$CASES" "$SEED" "${proxied[@]}"
+"$build/memory" proxied "$((CASES / 2))" "$SEED" "${acknowledged[@]}"
 "$build/memory" engine "$((ROUNDS / 400))" "$SEED"
 "$build/memory" handover "$((ROUNDS / 400))" "$SEED"
 "$build/memory" waits "$((ROUNDS / 400))" "$SEED"

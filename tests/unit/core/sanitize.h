@@ -66,4 +66,7 @@ void drive_waits(uint64_t *seed, int rounds);
 /* sanitize_sends.c: sends to a broker, read, written as records and answered. */
 void read_sends_exactly(const uint8_t *bytes, size_t size);
 
+/* sanitize_proxy.c: answers of a proxy, read, and their messages written as records. */
+void read_proxied_exactly(const uint8_t *bytes, size_t size);
+
 #endif

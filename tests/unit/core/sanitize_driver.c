@@ -3,8 +3,8 @@
  * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
  * stored records, `driver headers` command headers, `driver batches` bodies of batch sends,
  * `driver replies` headers of answers to pulls, `driver answers` their bodies, of which it makes
- * columns, `driver sends` sends to a broker, `driver handover ROUNDS SEED` hands answers from thread
- * to thread,
+ * columns, `driver sends` sends to a broker, `driver proxied` messages and answers of a proxy,
+ * `driver handover ROUNDS SEED` hands answers from thread to thread,
  * `driver engine ROUNDS SEED` runs the pull engine, `driver threads ROUNDS` hammers one queue, one table, one lane map
  * and one assigned queue.
  *
@@ -692,6 +692,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
                    {"replies", read_reply_exactly},
                    {"columns", read_answer_exactly},
                    {"sends", read_sends_exactly},
+                   {"proxied", read_proxied_exactly},
                    {"structures", drive_structures},
                    {"assigned", drive_calls}};
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
@@ -763,6 +764,9 @@ int main(int argc, char **argv) {
     } else if (strcmp(argv[1], "sends") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 1, read_sends_exactly);
+    } else if (strcmp(argv[1], "proxied") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 1, read_proxied_exactly);
     } else if (strcmp(argv[1], "engine") == 0) {
         drive_engine(&seed, amount);
     } else if (strcmp(argv[1], "waits") == 0) {
