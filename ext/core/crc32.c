@@ -201,6 +201,9 @@ static uint32_t past_blocks(uint32_t crc, const uint8_t *bytes, size_t blocks) {
 
 static uint32_t past_all(bool uses_instructions, const uint8_t *bytes, size_t size) {
     uint32_t crc = UINT32_MAX;
+    if (size == 0) { /* nothing may be NULL, to which C lets nobody add even 0 */
+        return 0;
+    }
     bool is_ready = have_tables();
     if (is_ready && uses_instructions && has_instructions) {
         size_t past = past_many(&crc, bytes, size);
