@@ -40,7 +40,7 @@ GROUPS: Final = (
     (config.ConsumeConfig, "PushConsumer"),
     (config.PullConfig, "PushConsumer"),
     (config.LeaseConfig, "PushConsumer"),
-    (config.PopConfig, "PushConsumer"),
+    (config.PopConfig, "PushConsumer, LitePullConsumer"),
     (config.RebalanceConfig, "PushConsumer, LitePullConsumer"),
     (config.LitePullConsumerConfig, "LitePullConsumer"),
     (config.LitePullConfig, "LitePullConsumer"),

@@ -69,8 +69,9 @@ def refuse_proxies(addresses: Sequence[str], group: str) -> None:
     """Raise ConfigError if these are endpoints that no pull can go to."""
     if are_proxies(addresses):
         raise ConfigError(
-            "grpc:// is for PushConsumer: a proxy answers no pulls and stores no positions; give "
-            "addresses of name servers, or the proxy's remoting port (8080)",
+            "grpc:// is for PushConsumer, AsyncConsumer and LitePullConsumer(ordered=True): a "
+            "proxy answers no pulls and stores no positions; give addresses of name servers, or "
+            "the proxy's remoting port (8080)",
             group=group,
         )
 

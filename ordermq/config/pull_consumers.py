@@ -15,7 +15,14 @@ from ordermq.config.checks import (
     require_range,
 )
 from ordermq.config.client import ClientConfig
-from ordermq.config.consumer import LeaseConfig, MessageModel, PullConfig, RebalanceConfig
+from ordermq.config.consumer import (
+    ConsumeMode,
+    LeaseConfig,
+    MessageModel,
+    PopConfig,
+    PullConfig,
+    RebalanceConfig,
+)
 from ordermq.config.remoting import RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.value import Value
@@ -148,17 +155,20 @@ class LitePullConsumerConfig(ClientConfig, kw_only=True):
 
     # "clustering": one member gets a message; "broadcasting": every member does.
     message_model: MessageModel = MessageModel.CLUSTERING
+    # Ordered: "pull": a member owns queues; "pop": it leases batches, on brokers of RocketMQ 5.
+    consume_mode: ConsumeMode = ConsumeMode.PULL
     # Folder for the offsets of broadcasting members, as in Java.
     local_offset_store_dir: str = "~/.rocketmq_offsets"
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     lite: LitePullConfig = field(default_factory=LitePullConfig)
     lease: LeaseConfig = field(default_factory=LeaseConfig)
+    pop: PopConfig = field(default_factory=PopConfig)
     rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
 
     def __post_init__(self) -> None:
         # Not super(): slots make a dataclass anew, and super() would know the first one.
         ClientConfig.__post_init__(self)
-        require_choice(self, message_model=MessageModel)
+        require_choice(self, message_model=MessageModel, consume_mode=ConsumeMode)
         if self.lite.ordered and self.message_model is MessageModel.BROADCASTING:
             raise ConfigError(
                 "ordered=True is not for broadcasting: every member holds every "

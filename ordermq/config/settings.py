@@ -156,10 +156,12 @@ class LitePullConsumerSettings(RemotingSettings, total=False):
     """Keywords of `LitePullConsumer`."""
 
     message_model: MessageModel | Literal["clustering", "broadcasting"]
+    consume_mode: ConsumeMode | Literal["pull", "pop"]
     local_offset_store_dir: str
     remoting: RemotingConfig
     lite: LitePullConfig
     lease: LeaseConfig
+    pop: PopConfig
     rebalance: RebalanceConfig
     auto_commit: bool
     auto_commit_interval_ms: int
@@ -183,6 +185,9 @@ class LitePullConsumerSettings(RemotingSettings, total=False):
     lease_margin_ms: int
     lock_retry_ms: int
     store_epochs: bool
+    pop_invisible_ms: int
+    pop_poll_ms: int
+    pop_batch_size: int
     allocation: Allocation | Literal["avg", "avg_by_circle", "consistent_hash"] | AllocationStrategy
     consume_from_where: ConsumeFromWhere | Literal["last_offset", "first_offset", "timestamp"]
     consume_timestamp_ms: int

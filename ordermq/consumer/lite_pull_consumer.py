@@ -20,13 +20,13 @@ from collections.abc import (
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, cast
 
-from ordermq.client.name_server_api import parse_name_servers, refuse_proxies
+from ordermq.client.name_server_api import are_proxies, parse_name_servers, refuse_proxies
 from ordermq.client.session import new_client_id
 from ordermq.client.store_times import offset_at_time
 from ordermq.client.user_code import HOLD_S, OwnThreads, UserCode, running_task
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
-from ordermq.config import ConsumeConfig, LitePullConsumerConfig, MessageModel
+from ordermq.config import ConsumeConfig, ConsumeMode, LitePullConsumerConfig, MessageModel
 from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknown
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
@@ -126,9 +126,15 @@ class LitePullConsumer(GroupConsumer):
         self.config = LitePullConsumerConfig.given(config, settings, type(self))
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
-        refuse_proxies(self.name_servers, self.group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         self._is_ordered = self.config.lite.ordered
+        if not self._is_ordered:
+            refuse_proxies(self.name_servers, self.group)
+        # A proxy leases batches over gRPC; it has no other way.
+        is_behind_proxy = are_proxies(self.name_servers)
+        self._pops = self.config.consume_mode is ConsumeMode.POP or is_behind_proxy
+        if self._pops:
+            self._check_pop(has_store=offset_store is not None, is_behind_proxy=is_behind_proxy)
         self._batch_size = self.config.lite.poll_batch_size
         self._timeout_ms = self.config.lite.poll_timeout_ms
         if offset_store is not None and not self._is_ordered:
@@ -215,7 +221,7 @@ class LitePullConsumer(GroupConsumer):
                 uses_locks=self._is_ordered,
                 local_offset_store_dir=config.local_offset_store_dir,
                 offset_store=self._offset_store,
-                pop=None,
+                pop=config.pop if self._pops else None,
                 is_polled=True,
                 thread_count=0,  # the caller's threads poll, however many there are
                 commits_done=lite.auto_commit,
@@ -248,6 +254,28 @@ class LitePullConsumer(GroupConsumer):
         self._member = member
         member.start()
         member.client.call(assign())
+
+    def _check_pop(self, *, has_store: bool, is_behind_proxy: bool) -> None:
+        from ordermq.consumer.pop.refusals import refuse_at_proxy, refuse_for_pops  # few pop
+
+        refuse_for_pops(
+            self.config,
+            self.group,
+            has_store=has_store,
+            commits=self.config.lite.auto_commit,
+            deduplicates=self.config.lite.deduplicate,
+            problem="" if self._is_ordered else "polls without ordered=True: give it, too",
+        )
+        if is_behind_proxy:
+            refuse_at_proxy(self.config, self.group)
+
+    def _require_pulls(self, method: str) -> None:
+        if self._pops:
+            raise StateError(
+                f"{method}: with consume_mode='pop' another member may have the next batch of the "
+                "queue; subscribe, and move the group with `ordermq groups reset`, or by the Admin",
+                group=self.group,
+            )
 
     def _check_policy(self, policy: FailurePolicy) -> None:
         from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey
@@ -378,6 +406,7 @@ class LitePullConsumer(GroupConsumer):
             StateError: after `subscribe`. RouteError: no broker has a topic. BrokerError: a
             broker does not filter by `sql`.
         """
+        self._require_pulls("assign")
         if self._subscriptions:
             raise StateError("subscribe or assign, not both", group=self.group)
         wanted = _several(queues)
@@ -620,6 +649,9 @@ class LitePullConsumer(GroupConsumer):
                 # member may have continued from the committed one.
                 if assigned is None or (self._is_ordered and offset > assigned.position):
                     lost.append(queue)
+                elif offset < assigned.committed_offset:
+                    self._require_pulls(f"commit of {queue}, back to {offset}")
+                    wanted[assigned] = offset
                 else:
                     wanted[assigned] = offset
         commits = {
@@ -698,6 +730,7 @@ class LitePullConsumer(GroupConsumer):
     async def _seek(
         self, queue: MessageQueue, poller: Hashable, choose: Callable[[int, int], int]
     ) -> None:
+        self._require_pulls("seek")
         member = self._live()
         assigned, api = member.control.find(queue), member.client.api
         address = member.client.routes.master_of(queue.broker_name)

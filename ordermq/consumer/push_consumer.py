@@ -21,7 +21,7 @@ from ordermq.client.session import new_client_id
 from ordermq.client.user_code import CallersLoop, OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
-from ordermq.config import ConsumeFromWhere, ConsumeMode, ConsumerConfig, MessageModel
+from ordermq.config import ConsumeMode, ConsumerConfig, MessageModel
 from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknown
 from ordermq.consumer.dispatch.failure_policy import (
     MAX_RECONSUME_TIMES,
@@ -72,7 +72,6 @@ _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
 _C = TypeVar("_C", bound=ConcurrentListener)
 _CLOSE_TIMEOUT_S = 60.0
-_SHORTEST_PROXY_LEASE_MS = 10_000
 _COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SIGNALS_LEFT_ALONE = (
@@ -204,45 +203,24 @@ class PushConsumer(GroupConsumer):
         return f"<PushConsumer {self.group} {self.client_id}>"
 
     def _check_pop(self, on_failure: FailurePolicy | None, store: AnyOffsetStore | None) -> None:
-        consume = self.config.consume
+        from ordermq.consumer.pop.refusals import refuse_at_proxy, refuse_for_pops  # few pop
+
         problem = ""
-        if self._is_broadcasting:
-            problem = "message_model='broadcasting': a popped message goes to one member"
-        elif type(on_failure) is ParkKey:
+        if type(on_failure) is ParkKey:
             problem = (
                 "on_failure=ParkKey(): a queue hands out nothing while one popped message is not "
                 "done; use Retry(), DeadLetter() or Stop()"
             )
-        elif not consume.auto_commit:
-            problem = (
-                "auto_commit=False: the messages that a listener holds back would keep their queue "
-                "from handing out the next ones"
-            )
-        elif store is not None:
-            problem = "offset_store: the broker alone decides where a batch begins"
-        elif self.config.pull.deduplicate:
-            problem = "deduplicate: what was read before a batch is not known"
-        if problem:
-            raise ConfigError(
-                f"consume_mode='pop' is not for {problem}; or leave consume_mode out",
-                group=self.group,
-            )
+        refuse_for_pops(
+            self.config,
+            self.group,
+            has_store=store is not None,
+            commits=self.config.consume.auto_commit,
+            deduplicates=self.config.pull.deduplicate,
+            problem=problem,
+        )
         if self._is_behind_proxy:
-            self._check_proxy()
-
-    def _check_proxy(self) -> None:
-        config, problem = self.config, ""
-        if config.rebalance.consume_from_where is not ConsumeFromWhere.LAST_OFFSET:
-            problem = "consume_from_where: a proxy starts every new group at the end of its queues"
-        elif config.pop.pop_invisible_ms < _SHORTEST_PROXY_LEASE_MS:
-            problem = (
-                f"pop_invisible_ms={config.pop.pop_invisible_ms}: a proxy leases messages for "
-                f"{_SHORTEST_PROXY_LEASE_MS} ms at least"
-            )
-        elif config.remoting.namespace:
-            problem = "namespace: give namespace_v2, that of RocketMQ 5"
-        if problem:
-            raise ConfigError(f"grpc:// is not for {problem}", group=self.group)
+            refuse_at_proxy(self.config, self.group)
 
     def _check_offset_store(self, store: AnyOffsetStore) -> None:
         consume = self.config.consume

@@ -628,7 +628,7 @@ def test_positions_are_the_brokers(producer: Producer, make: MakeConsumer, seen:
     ("settings", "reason"),
     [
         ({"message_model": "broadcasting"}, "goes to one member"),
-        ({"auto_commit": False}, "holds back"),
+        ({"auto_commit": False}, "held back"),
         ({"on_failure": ParkKey(), "order_by_key": True}, "use Retry"),
         ({"deduplicate": 100}, "is not known"),
         ({"offset_store": object()}, "the broker alone decides"),

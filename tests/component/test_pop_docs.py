@@ -8,7 +8,7 @@ import pytest
 
 from tests.component.docs_examples import DOCS, examples, run_example
 
-PRINTED = [[f"customer-7 {number}" for number in range(3)], ["welcome"]]
+PRINTED = [[f"customer-7 {number}" for number in range(3)], ["welcome"], ["['placed']"]]
 
 
 @pytest.mark.parametrize("number", range(len(PRINTED)))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from ordermq import Admin, DeadLetter, PushConsumer
+from ordermq import Admin, AsyncConsumer, DeadLetter, LitePullConsumer, PushConsumer
+from ordermq.consumer.queue.poll_buffer import PolledBatch
 from tests.interop.cluster import eventually
 from tests.interop.run import Run
 
@@ -63,3 +67,49 @@ def bury_one(run: Run, name_servers: str, **settings: Any) -> None:
             "its dead letter",
         )
     assert done == [number for number in range(20) if number != 7]
+
+
+def poll_and_iterate(run: Run, name_servers: str, **settings: Any) -> None:
+    """Check the order of keys while a thread polls and tasks of another member iterate.
+
+    Args: name_servers: of the members.
+    """
+    seen: list[tuple[str, str, int]] = []  # who had it, its key, its number
+
+    def take(who: str, batch: PolledBatch) -> None:
+        with batch:
+            seen.extend((who, str(each.sharding_key), int(bytes(each.body))) for each in batch)
+
+    polled = LitePullConsumer(run.group, name_servers=name_servers, ordered=True, **settings)
+    polled.subscribe(run.topic)
+
+    def poll() -> None:
+        for batch in polled.batches():
+            take("thread", batch)
+
+    async def work(consumer: AsyncConsumer, name: str) -> None:
+        async for batch in consumer:
+            take(name, batch)
+
+    async def iterate() -> None:
+        async with AsyncConsumer(
+            run.group, run.topic, name_servers=name_servers, **settings
+        ) as consumer:
+            workers = [asyncio.create_task(work(consumer, name)) for name in ("a", "b")]
+            await asyncio.to_thread(run.send, 600)
+            await asyncio.to_thread(eventually, lambda: len(seen) >= 600, "all that was sent")
+            consumer.stop()
+            await asyncio.gather(*workers)
+
+    with polled:
+        poller = threading.Thread(target=poll)
+        poller.start()
+        asyncio.run(iterate())
+        polled.stop()
+        poller.join()
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for _, key, number in seen:
+        numbers[key].append(number)
+    assert all(found == sorted(found) for found in numbers.values())
+    assert sorted(number for _, _, number in seen) == list(range(600))
+    assert {who for who, _, _ in seen} == {"thread", "a", "b"}

@@ -19,7 +19,12 @@ from ordermq import (
 from ordermq.errors import BrokerError
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.own_cluster import own_cluster
-from tests.interop.popping import bury_one, kill_one_of_two, share_join_and_leave
+from tests.interop.popping import (
+    bury_one,
+    kill_one_of_two,
+    poll_and_iterate,
+    share_join_and_leave,
+)
 from tests.interop.run import Run
 
 QUEUES = {"broker-a": 4, "broker-b": 4}
@@ -90,6 +95,10 @@ def test_a_batch_that_takes_longer_than_its_lease_is_renewed(behind: Run) -> Non
 
 def test_a_message_that_keeps_failing_goes_to_the_dead_letters(behind: Run) -> None:
     bury_one(behind, behind.cluster.grpc, **MEMBER)
+
+
+def test_tasks_and_pollers_share_a_group_and_keep_the_order_of_keys(behind: Run) -> None:
+    poll_and_iterate(behind, behind.cluster.grpc, **MEMBER)
 
 
 def test_a_group_that_is_not_ordered_is_refused_at_the_start(behind: Run) -> None:

@@ -13,7 +13,12 @@ from ordermq import Admin, PushConsumer
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
 from tests.interop.cluster import Cluster, eventually
-from tests.interop.popping import bury_one, kill_one_of_two, share_join_and_leave
+from tests.interop.popping import (
+    bury_one,
+    kill_one_of_two,
+    poll_and_iterate,
+    share_join_and_leave,
+)
 from tests.interop.run import Run
 from tests.pop_scripts import (
     PopClient,
@@ -140,6 +145,13 @@ def test_what_a_member_without_order_had_comes_again_after_its_leases(
             "all messages",
         )
     process.kill()
+
+
+def test_tasks_and_pollers_share_a_group_and_keep_the_order_of_keys(
+    run: Run, brokers: Cluster
+) -> None:
+    brokers.put_topic(run.topic, QUEUES)
+    poll_and_iterate(run, brokers.name_servers, consume_from_where="first_offset", **POP)
 
 
 def test_a_message_that_keeps_failing_goes_to_the_dead_letters(run: Run, brokers: Cluster) -> None:
