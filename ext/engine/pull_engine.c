@@ -597,6 +597,13 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
     }
     size_t count = answer->rows.count;
     int64_t begin = plan->is_filtered ? next : answer->last_offset + 1;
+    /* The owner of a queue tells its user what the broker has removed; a reader of a range looks
+     * for it itself. */
+    if (plan->answers == NULL && !plan->is_filtered &&
+        (uint64_t)(begin - stream->offset) != count) {
+        omq_answer_release(answer);
+        return false;
+    }
     bool is_dispatched = false;
     omq_fill_next then =
         plan->answers != NULL

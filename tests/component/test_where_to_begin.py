@@ -27,7 +27,7 @@ MakeConsumer = Callable[..., PushConsumer]
 
 def send(producer: Producer, *numbers: int) -> None:
     for number in numbers:
-        producer.send(Message("orders", str(number).encode()), sharding_key="k")
+        producer.send(Message("orders", str(number).encode(), tags="a"), sharding_key="k")
 
 
 @pytest.fixture
@@ -164,6 +164,52 @@ def test_expired_messages_are_told_and_counted_as_skipped(
         seen.wait_for_count(1)
     assert numbers_of(seen) == [2]
     assert any("2 messages expired unread" in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("code", "asked", "records_from"),
+    [
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "*", None),  # all that was asked for
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "a", None),
+        (ResponseCode.SUCCESS, "*", 2),  # the first two of three
+    ],
+)
+def test_messages_that_a_broker_is_removing_are_told_and_counted_as_skipped(
+    code: int,
+    asked: str,
+    records_from: int | None,
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answers as of a broker that removes expired messages; its first offset is corrected later."""
+    caplog.set_level(logging.WARNING, logger="ordermq.consumer")
+    queue_id = send_to(producer, 0)
+    send(producer, 1, 2)
+    served = HANDLERS[RequestCode.PULL_MESSAGE]
+
+    def removing(context: Any, connection: Any, request: Command) -> None:
+        asked_for = request.ext
+        is_asked = (asked_for["topic"], asked_for["queueId"]) == ("orders", str(queue_id))
+        if not is_asked or int(asked_for["queueOffset"]) >= 2:
+            served(context, connection, request)
+        elif records_from is not None:
+            served(context, connection, replace(request, ext=asked_for | {"queueOffset": "2"}))
+        else:
+            ext = {"nextBeginOffset": "2", "minOffset": "0", "maxOffset": "3"}
+            ext |= {"suggestWhichBrokerId": "0"}
+            connection.reply(request, code, ext, remark="MESSAGE_WAS_REMOVING")
+
+    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, removing)
+    with make_consumer(seen.take, tags=asked) as consumer:
+        eventually(lambda: consumer.statistics["skipped"] == 2, "two are skipped")
+        seen.wait_for_count(1)
+    assert numbers_of(seen) == [2]
+    told = [text for text in caplog.messages if "2 messages expired unread" in text]
+    assert len(told) == 1
+    assert "between offsets 0 and" in told[0]
 
 
 def test_a_reset_by_an_admin_is_logged_as_one_and_counts_no_expired_message(

@@ -50,6 +50,7 @@ _FLOW_CONTROL_DELAY_MS = 20  # Java's pause where a broker asks for one
 _ROOM_RECHECK_MS = 1_000  # only in case a notification is missed; `wake` ends the wait
 _SIZE_RECHECK_MS = 50
 _HELD_MS = 1_000
+_BEING_REMOVED = "MESSAGE_WAS_REMOVING"  # RocketMQ's remark where it removes expired messages
 _REFUSED_PAUSE_MS = 10_000  # the longest between pulls that an admin has forbidden
 # Continues with a queue from an offset, once no batch of it runs.
 Move = Callable[[AssignedQueue, int], None]
@@ -145,7 +146,7 @@ class PullLoop(ResponseFuture):
         batch = self._api.batch(
             self._queue, command.body, self._tags, self.offset, next_offset
         )  # raises before anything of a bad answer is buffered
-        if not len(batch):
+        if not len(batch) or not (self._is_filtered or is_whole(batch, self.offset)):
             self.ended.set_result(command)
             return
         self.offset = next_offset if self._is_filtered else batch.last_offset + 1
@@ -162,6 +163,11 @@ class PullLoop(ResponseFuture):
         opaque = next_opaque()
         frame = self._frames.frame(self.offset, opaque)
         self._connection.ask(opaque, frame, self, self._timeout_ms)
+
+
+def is_whole(batch: MessageBatch, offset: int) -> bool:
+    """Return whether no message is missing from `offset` to the last one of a batch."""
+    return batch.last_offset + 1 - offset == len(batch)
 
 
 def offset_of(text: str) -> int:
@@ -227,6 +233,7 @@ class QueueFetcher:
         self._has_messages = False  # the present pull loop has had an answer
         self._refusals = 0  # of pulls, in a row
         self._refusal = ""  # the last one's words, until a pull is answered otherwise
+        self._has_told_missing = False
         self._moving = -1  # the generation that ends in a new life
         self.task: asyncio.Task[None] | None = None
 
@@ -460,6 +467,8 @@ class QueueFetcher:
             if not self._is_filtered:
                 # Nothing lies between the last record and the next offset, whatever it says.
                 next_offset = batch.last_offset + 1
+                if not is_whole(batch, offset):
+                    self._tell_missing(offset, next_offset, next_offset - offset - len(batch))
             self._count(len(batch))
             if len(batch) == 0:
                 assigned.skip_to(generation, next_offset)
@@ -470,7 +479,10 @@ class QueueFetcher:
             await self._move(generation, offset, reply, is_reset=remark == OFFSET_RESET)
         else:
             # Nothing new, or other tags only: the position moves past them without a message.
-            assigned.skip_to(generation, reply.next_begin_offset)
+            target = reply.next_begin_offset
+            if target > offset and (not self._is_filtered or remark == _BEING_REMOVED):
+                self._tell_missing(offset, target, target - offset)
+            assigned.skip_to(generation, target)
             self.life.note_nothing()
         is_elsewhere = self._source.suggest(reply.suggested_broker_id)
         if (
@@ -484,6 +496,25 @@ class QueueFetcher:
             await wait_until_set(
                 self._wake, self._client.clock, self._config.pull_delay_on_error_ms
             )
+
+    def _tell_missing(self, offset: int, end: int, count: int) -> None:
+        """Count messages that the broker passed over; log it the first time, and each time at INFO.
+
+        Args: end: behind the last offset that was asked for.
+        """
+        self._statistics.add("skipped", count)
+        # Each answer of a compacted topic leaves some out.
+        level = logging.INFO if self._has_told_missing else logging.WARNING
+        self._has_told_missing = True
+        _log.log(
+            level,
+            "%s: %d messages expired unread between offsets %d and %d: the broker has removed them",
+            self.assigned.queue,
+            count,
+            offset,
+            end - 1,
+            extra=self._fields(self.assigned.queue, offset=offset),
+        )
 
     async def _move(
         self, generation: int, offset: int, reply: PullReplyHeader, *, is_reset: bool
