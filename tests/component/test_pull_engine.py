@@ -22,7 +22,7 @@ MakeConsumer = Callable[..., PushConsumer]
 
 
 def path_of(consumer: PushConsumer | LitePullConsumer) -> Any:
-    return consumer._member._fetcher._path  # type: ignore[union-attr]
+    return consumer._member._fetcher._parts.path  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("batch", [1, 32])
