@@ -35,6 +35,9 @@ def test_the_want_of_a_thread_is_an_error_of_its_own(monkeypatch: pytest.MonkeyP
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("threading._start_new_thread", refuse)
+    starts = ("_start_joinable_thread", "_start_new_thread")  # from 3.13 on, and before
+    monkeypatch.setattr(
+        threading, next(each for each in starts if hasattr(threading, each)), refuse
+    )
     with pytest.raises(RuntimeError, match="new thread"):
         start_thread(threading.Thread(target=lambda: None))
