@@ -112,6 +112,7 @@ cdef class LockTable:
             if ids is not small:
                 PyMem_Free(ids)
 
+    @cython.critical_section
     def try_lock_ids(self, uint64_t group, queues, uint64_t owner, int64_t now_ms):
         cdef Py_buffer view
         cdef array epochs
