@@ -1,6 +1,9 @@
-"""Extensions only; the metadata is in pyproject.toml."""
+"""Extensions and dependencies; all other metadata is in pyproject.toml."""
 
 import runpy
+import sysconfig
+import tomllib
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -25,7 +28,12 @@ NATIVE = STEPS["native_is_wanted"]()
 if NATIVE:
     CORE["write_pxd"]()
 
+# No marker of a requirement names Python without the interpreter lock, which orjson does not know.
+PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+HAS_LOCK = not sysconfig.get_config_var("Py_GIL_DISABLED")
+
 setup(
+    install_requires=PROJECT["tool"]["ordermq"]["dependencies"] if HAS_LOCK else [],
     ext_modules=[CYTHON] if NATIVE else [],
     cffi_modules=["ext/cffi/build.py:FFI"] if NATIVE else [],
     cmdclass={"build_ext": STEPS["CheckedBuildExt"], "build_py": STEPS["CoreInWheel"]},

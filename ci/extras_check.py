@@ -66,8 +66,8 @@ NAMES_OF_EXTRAS = {
 }
 # Each is used by a script of this checkout, and not by a program of a user.
 OF_CONTRIBUTORS = {
-    "demo-cdc", "demo-spark", "dev", "docs", "fuzz", "numba-test", "spark-long-test", "spark-test",
-    "test",
+    "demo-cdc", "demo-spark", "dev", "docs", "free-threaded-test", "fuzz", "numba-test",
+    "spark-long-test", "spark-test", "test",
 }  # fmt: skip
 # What is only used where it is asked for; read when ordermq is imported.
 ASKED_FOR = {"cffi": ("ORDERMQ_CORE", "cffi"), "uvloop": ("ORDERMQ_EVENT_LOOP", "uvloop")}
@@ -81,9 +81,9 @@ def require(condition: object, text: str) -> None:
 
 
 def declared() -> dict[str, list[str]]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras: dict[str, list[str]] = project["optional-dependencies"]
-    return {"base": project["dependencies"]} | extras
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras: dict[str, list[str]] = written["project"]["optional-dependencies"]
+    return {"base": written["tool"]["ordermq"]["dependencies"]} | extras
 
 
 def with_parts(extra: str) -> list[str]:

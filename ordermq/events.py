@@ -41,9 +41,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
-import orjson
-
-from ordermq import core
+from ordermq import core, json_text
 from ordermq.background_writer import BackgroundWriter
 from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
@@ -142,7 +140,7 @@ class NoHistory:
 def members_of(line: dict[str, Any]) -> bytes:
     """Return the members of a line as JSON, without the braces of the object."""
     try:
-        return orjson.dumps(line)[1:-1]
+        return json_text.dumps(line)[1:-1]
     except TypeError:  # a name that is no Unicode, such as a file's in an error, is escaped
         return json.dumps(line, separators=(",", ":")).encode()[1:-1]
 
@@ -177,7 +175,7 @@ class History(Closing):
         self._is_end_told = False
         self._is_torn = False  # the last line is incomplete: the disk was full
         self.on_error: Callable[[BaseException], object] = _unheard
-        begin = orjson.dumps({"p": process, "seq": 0})[:-2]  # of each line, up to its number
+        begin = json_text.dumps({"p": process, "seq": 0})[:-2]  # of each line, up to its number
         self._waiting = core.EventLines(begin, CLOCK_ID, _MOST_WAITING_BYTES, self._wake)
         self._writer: BackgroundWriter[None] | None = None
         self._is_stalled = False  # it was waited for in vain

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import pandas as pd  # type: ignore[import-untyped]
 from scenario import Scenario
 
+from ordermq import json_text
 from ordermq.audit import AuditReport, audit
 from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.cli.demo.expected import differences, expected_logs
@@ -43,7 +43,7 @@ class Outcome:
 def check(scenario: Scenario, limit: int | None) -> Outcome:
     """Compare the logs with those of pandas, check their order, and audit the broker's history."""
     written = pd.read_parquet(scenario.logs)
-    logs = [AircraftLog(**orjson.loads(body)) for body in written["body"]]
+    logs = [AircraftLog(**json_text.loads(body)) for body in written["body"]]
     last = {log.key: log for log in logs}  # of each aircraft, because they are in order
     report = audit([scenario.history], start_offsets=0)
     failures = [*_out_of_order(logs)]

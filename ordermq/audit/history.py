@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import orjson
-
+from ordermq import json_text
 from ordermq.audit.report import Evidence
 from ordermq.clock import CLOCK_ID
 from ordermq.errors import OrderMQError
@@ -178,16 +177,16 @@ def _crash(process: str) -> Event:
 
 def _parse(line: bytes, path: str, number: int) -> dict[str, Any] | None:
     try:
-        event = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        event = json_text.loads(line)
+    except json_text.JSONDecodeError:
         if not line.endswith(b"\n"):
             return None  # cut by the kill; nothing follows
         # The next incarnation appends its OPEN right behind a line the kill cut short.
         at = line.rfind(b'{"p":')
         if at > 0:
             try:
-                event = orjson.loads(line[at:])
-            except orjson.JSONDecodeError:
+                event = json_text.loads(line[at:])
+            except json_text.JSONDecodeError:
                 event = None
             if isinstance(event, dict) and event.get("type") == EventType.OPEN:
                 return event

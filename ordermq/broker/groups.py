@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
+from ordermq import json_text
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.store import Done, Statement, Store, Write
 from ordermq.config import BrokerConfig
@@ -114,7 +113,7 @@ class GroupTable:
         self._config = config
         self._groups: dict[str, Group] = {}
         for name, text in store.rows("SELECT name, config FROM groups"):
-            self._groups[str(name)] = Group(str(name), orjson.loads(str(text)))
+            self._groups[str(name)] = Group(str(name), json_text.loads(str(text)))
 
     def get(self, name: str) -> Group | None:
         return self._groups.get(name)
@@ -147,7 +146,7 @@ class GroupTable:
                 self.ensure(name).settings = complete
             done(error)
 
-        text = orjson.dumps(complete).decode()
+        text = json_text.dumps(complete).decode()
         put = Statement("INSERT OR REPLACE INTO groups VALUES (?, ?)", (name, text))
         self._store.submit(Write(finish, statements=[put]))
 

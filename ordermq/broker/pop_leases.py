@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import orjson
-
+from ordermq import json_text
 from ordermq.broker.consumer_offsets import ConsumerOffsets, OffsetKey
 from ordermq.broker.store import Done, Statement, Store, Write
 from ordermq.clock import SteadyWall
@@ -109,7 +108,7 @@ class PopLease:
 
     def text(self) -> str:
         """Return the lease as it is stored."""
-        return orjson.dumps(
+        return json_text.dumps(
             [
                 self.pop_ms, self.invisible_ms, self.attempt_id, self.offsets, sorted(self.acked),
                 sorted(self.visible_ms.items()), sorted(self.deliveries.items()),
@@ -118,7 +117,9 @@ class PopLease:
 
     @classmethod
     def of_text(cls, text: str) -> PopLease:
-        pop_ms, invisible_ms, attempt_id, offsets, acked, visible, deliveries = orjson.loads(text)
+        pop_ms, invisible_ms, attempt_id, offsets, acked, visible, deliveries = json_text.loads(
+            text
+        )
         return cls(
             pop_ms, invisible_ms, attempt_id, tuple(offsets), set(acked), dict(visible),
             dict(deliveries),

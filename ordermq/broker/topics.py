@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-import orjson
-
+from ordermq import json_text
 from ordermq.broker.connection import RequestRefused
 from ordermq.broker.store import Done, QueueLog, Statement, Store, Write
 from ordermq.config import BrokerConfig
@@ -88,7 +87,7 @@ class TopicTable:
         self._topics: dict[str, Topic] = {}
         self._changes: dict[str, list[_Change]] = {}  # by topic, in the order of submission
         for name, text in store.rows("SELECT name, config FROM topics"):
-            self._topics[str(name)] = Topic(**orjson.loads(str(text)))
+            self._topics[str(name)] = Topic(**json_text.loads(str(text)))
         count = config.default_queue_count
         perm = PERM_READ | PERM_WRITE | PERM_INHERIT
         # Java's producers ask for the route of TBW102 to find out where a new topic may be created.
@@ -162,7 +161,7 @@ class TopicTable:
                 raise ConfigError(
                     f"topic {topic.name!r} with {count} queues: expected 1..{MAX_QUEUES}"
                 )
-        text = orjson.dumps(asdict(topic)).decode()
+        text = json_text.dumps(asdict(topic)).decode()
         store = Statement("INSERT OR REPLACE INTO topics VALUES (?, ?)", (topic.name, text))
         self._submit(topic.name, topic, done, [store])
 

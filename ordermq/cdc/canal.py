@@ -9,8 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
-import orjson
-
+from ordermq import json_text
 from ordermq.cdc.canal_entries import flat_messages
 from ordermq.cdc.change import (
     Change,
@@ -130,7 +129,7 @@ class CanalCodec:
             flat["gtid"] = first.transaction
         if first.is_of_row:
             self._encode_rows(changes, flat)
-        return orjson.dumps(flat)
+        return json_text.dumps(flat)
 
     # Reading.
 
@@ -252,8 +251,8 @@ class CanalCodec:
 
 def _flat_message(body: bytes) -> dict[str, Any]:
     try:
-        flat = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        flat = json_text.loads(body)
+    except json_text.JSONDecodeError as error:
         raise ChangeRefused(
             f"no flat message of Canal: {error}; canal.mq.flatMessage = true makes them JSON"
         ) from error
@@ -317,7 +316,7 @@ def _span(value: timedelta) -> str:
 
 
 def _document(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return json_text.dumps(value).decode()
 
 
 _DATES = frozenset({"date", "datetime", "timestamp"})

@@ -15,8 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 from uuid import UUID
 
-import orjson
-
+from ordermq import json_text
 from ordermq.cdc.change import (
     Change,
     Operation,
@@ -86,8 +85,8 @@ class DebeziumCodec:
 
     def _decode(self, body: bytes) -> tuple[Change, ...]:
         try:
-            event = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
+            event = json_text.loads(body)
+        except json_text.JSONDecodeError as error:
             raise ChangeRefused(
                 f"no event of Debezium: {error}; its converter must be JsonConverter"
             ) from error
@@ -142,14 +141,14 @@ class DebeziumCodec:
             "transaction": None if change.transaction is None else {"id": change.transaction},
         }
         if not self._with_schemas:
-            return orjson.dumps(payload)
+            return json_text.dumps(payload)
         row = {"type": "struct", "optional": True, "fields": list(fields.values())}
         schema = {
             "type": "struct",
             "name": f"{change.name}.Envelope",
             "fields": [{**row, "field": "before"}, {**row, "field": "after"}],
         }
-        return orjson.dumps({"schema": schema, "payload": payload})
+        return json_text.dumps({"schema": schema, "payload": payload})
 
     def _of_row(self, event: dict[str, Any], schema: _Schema | None) -> Change:
         operation = _OPERATIONS.get(event["op"])
@@ -222,7 +221,7 @@ def _position(source: Mapping[str, Any], operation: Operation) -> tuple[int, ...
     phase = int(operation is not Operation.DELETE)
     if source.get("lsn") is not None and source.get("sequence"):
         # (last commit before, place): events come in the order of commits.
-        commit, lsn = orjson.loads(source["sequence"])
+        commit, lsn = json_text.loads(source["sequence"])
         return (int(commit or 0), int(lsn or source["lsn"]), phase)
     if source.get("file") and source.get("pos") is not None:
         number = re.search(r"\.(\d+)$", source["file"])
@@ -242,7 +241,7 @@ def _source(change: Change) -> dict[str, Any]:
     }
     if change.position is not None:
         source["lsn"] = change.position[-1]
-        source["sequence"] = orjson.dumps([str(each) for each in change.position[:2]]).decode()
+        source["sequence"] = json_text.dumps([str(each) for each in change.position[:2]]).decode()
     return source
 
 
@@ -535,6 +534,6 @@ _ENCODERS: tuple[tuple[type | tuple[type, ...], _Schema, Callable[[Any], Any]], 
     (
         (dict, list),
         {"type": "string", "name": "io.debezium.data.Json"},
-        lambda value: orjson.dumps(value).decode(),
+        lambda value: json_text.dumps(value).decode(),
     ),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -23,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from ordermq import json_text
 from ordermq.cdc.change import Place, Position
 from ordermq.cdc.tables import INSERTS
 from ordermq.errors import StoreError
@@ -130,7 +130,7 @@ class Progress:
         for start in range(0, len(names), _MOST_NAMES):
             some = {"names": names[start : start + _MOST_NAMES]}
             for *name, next_offset, stored_ms, position in connection.execute(self._lock, some):
-                place = tuple(orjson.loads(position))
+                place = tuple(json_text.loads(position))
                 found[QueueName(*name)] = Applied(next_offset, stored_ms, place)
         return found
 
@@ -185,6 +185,6 @@ class CallProgress:
             next_offset, stored_ms, place = self._found[name]
             row = {f"of_{field}": part for field, part in name._asdict().items()}
             row |= {"offset": next_offset, "stored": stored_ms}
-            rows.append(row | {"place": orjson.dumps(place).decode()})
+            rows.append(row | {"place": json_text.dumps(place).decode()})
         if rows:
             self._connection.execute(self._save, rows)

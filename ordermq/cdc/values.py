@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import orjson
+from ordermq import json_text
 
 _DAY = timedelta(days=1)
 
@@ -52,12 +52,12 @@ def as_text(value: Any) -> str:
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, (dict, list)):
-        return orjson.dumps(value).decode()
+        return json_text.dumps(value).decode()
     return str(expect(value, int, bool, float, UUID, timedelta))
 
 
 def as_document(value: Any) -> Any:
-    return orjson.loads(value) if isinstance(value, str) else value
+    return json_text.loads(value) if isinstance(value, str) else value
 
 
 def as_zoned(value: Any) -> datetime:

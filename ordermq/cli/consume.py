@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
-import orjson
 
+from ordermq import json_text
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.output import EXIT_CODES, fail, fail_to_write, note, progress_bar
 from ordermq.config import ConsumeFromWhere
@@ -180,7 +180,7 @@ def _text_line(message: MessageView, context: ConsumeContext) -> str:
 
 
 def _json_line(message: MessageView, context: ConsumeContext) -> str:
-    return orjson.dumps(message_document(message)).decode()
+    return json_text.dumps(message_document(message)).decode()
 
 
 def message_document(message: MessageView) -> dict[str, object]:

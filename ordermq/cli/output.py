@@ -15,7 +15,6 @@ from textwrap import wrap
 from typing import Any, NoReturn, TypeVar
 
 import click
-import orjson
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -31,6 +30,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from ordermq import json_text
 from ordermq.model.message_queue import MessageQueue
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -68,8 +68,8 @@ def json_option(function: _F) -> _F:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one indented JSON document to stdout."""
-    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-    click.echo(orjson.dumps(document, option=options, default=str).decode())
+    options = json_text.OPT_INDENT_2 | json_text.OPT_NON_STR_KEYS
+    click.echo(json_text.dumps(document, option=options, default=str).decode())
 
 
 def print_line(line: Text) -> None:
@@ -258,7 +258,7 @@ def _is_attended() -> bool:
 
 def print_json_list(rows: Iterable[object]) -> None:
     """Write a list of dataclasses to stdout as one JSON document."""
-    click.echo(orjson.dumps(list(rows), option=orjson.OPT_INDENT_2, default=str).decode())
+    click.echo(json_text.dumps(list(rows), option=json_text.OPT_INDENT_2, default=str).decode())
 
 
 def local_time(wall_ms: int) -> str | None:

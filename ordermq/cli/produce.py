@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 import click
-import orjson
 
+from ordermq import json_text
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.output import (
     EXIT_CODES,
@@ -223,7 +223,7 @@ def _rows(
                 f"{len(header)}: correct it, or go on with --lenient"
             )
         # Not strict, for --lenient: rows may be shorter; cells beyond the header have no name.
-        body = orjson.dumps(row if no_header else dict(zip(header, row, strict=False)))
+        body = json_text.dumps(row if no_header else dict(zip(header, row, strict=False)))
         yield Message(topic, body, tags=tags), key if place is None else row[place]
 
 

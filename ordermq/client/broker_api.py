@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import orjson
-
+from ordermq import json_text
 from ordermq.client.connections import Connections, is_denied
 from ordermq.config import RemotingConfig
 from ordermq.core import status
@@ -553,7 +552,7 @@ class BrokerApi:
 
         Raises: BrokerError: it does not support or understand it.
         """
-        body = orjson.dumps(
+        body = json_text.dumps(
             {
                 "clientId": self._client_id,
                 "group": group,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Protocol, get_args, overload
 
-import orjson
-
+from ordermq import json_text
 from ordermq.callables import require_plain, require_plain_result
 from ordermq.errors import ConfigError
 
@@ -60,10 +59,10 @@ class JsonCodec(Generic[_Value]):
         return f"JsonCodec({'' if self._kind is None else shown_type(self._kind)})"
 
     def encode(self, value: _Value, /) -> bytes:
-        return orjson.dumps(value, default=_more_json)
+        return json_text.dumps(value, default=_more_json)
 
     def decode(self, body: bytes, /) -> _Value:
-        value: _Value = orjson.loads(body)
+        value: _Value = json_text.loads(body)
         return value if self._convert is None else self._convert(value, "$")
 
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, overload
 
-import orjson
-
-from ordermq import core
+from ordermq import core, json_text
 from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
 from ordermq.errors import ConfigError, DecodeError, ProtocolError, StateError
 from ordermq.model import identifiers
@@ -560,8 +558,8 @@ class MessageView(core.MessageView, Generic[_Value]):
         Raises: DecodeError: it is no JSON, or it cannot be decompressed.
         """
         try:
-            return orjson.loads(self.body)
-        except orjson.JSONDecodeError as error:
+            return json_text.loads(self.body)
+        except json_text.JSONDecodeError as error:
             raise self._undecodable(f"the body is no JSON: {error}") from error
 
     def value(self) -> _Value:

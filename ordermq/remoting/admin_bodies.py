@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import orjson
-
+from ordermq import json_text
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import (
     CONSUME_POP,
@@ -151,7 +150,7 @@ def topic_table_from_body(body: bytes, broker_name: str) -> dict[str, QueueData]
 
 def group_to_body(group: str, *, is_orderly: bool) -> bytes:
     """The SubscriptionGroupConfig of a new group, with RocketMQ's defaults for the rest."""
-    return orjson.dumps(
+    return json_text.dumps(
         {
             "groupName": group,
             "consumeEnable": True,
@@ -245,7 +244,7 @@ def held_locks_to_body(locks: Iterable[HeldLock | None]) -> bytes:
         for lock in locks
         if lock is not None
     ]
-    return orjson.dumps({"locks": rows})
+    return json_text.dumps({"locks": rows})
 
 
 def held_locks_from_body(body: bytes) -> list[HeldLock]:

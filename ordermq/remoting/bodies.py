@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import orjson
-
+from ordermq import json_text
 from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -40,8 +39,8 @@ def load_object(body: bytes, what: str) -> dict[str, Any]:
     Raises: ProtocolError: it is not JSON, or not an object.
     """
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = json_text.loads(body)
+    except json_text.JSONDecodeError as error:
         raise ProtocolError(f"{what}: the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ProtocolError(f"{what}: the body is a JSON {type(value).__name__}, not an object")
@@ -93,7 +92,7 @@ def queue_table_to_json(table: Mapping[MessageQueue, Any]) -> bytes:
     """Encode a table by message queue as Java writes it, with objects as member names."""
     # Not JSON. Clients up to 5.3 would also read such a name quoted as a string; from 5.4 on
     # they no longer do.
-    rows = (orjson.dumps(queue_to_json(q)) + b":" + orjson.dumps(v) for q, v in table.items())
+    rows = (json_text.dumps(queue_to_json(q)) + b":" + json_text.dumps(v) for q, v in table.items())
     return b"{" + b",".join(rows) + b"}"
 
 
@@ -125,7 +124,7 @@ def with_quoted_names(body: bytes, what: str) -> dict[str, Any]:
     """
     # Topic and broker names cannot contain a brace, so a pattern finds the objects used as names.
     try:
-        text = re.sub(_QUEUE_AS_NAME, lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
+        text = re.sub(_QUEUE_AS_NAME, lambda m: m[1] + json_text.dumps(m[2].decode()) + b":", body)
     except UnicodeDecodeError as error:
         raise ProtocolError(f"{what}: the body is not UTF-8: {error}") from None
     return load_object(text, what)
@@ -236,7 +235,7 @@ class TopicRoute(Value):
         }
         if self.order_conf:
             value["orderTopicConf"] = self.order_conf
-        return orjson.dumps(value)
+        return json_text.dumps(value)
 
 
 class LockBatch(Value):
@@ -258,7 +257,7 @@ class LockBatch(Value):
         )
 
     def to_body(self) -> bytes:
-        return orjson.dumps(
+        return json_text.dumps(
             {
                 "clientId": self.client_id,
                 "consumerGroup": self.group,
@@ -270,7 +269,7 @@ class LockBatch(Value):
 
 def locked_queues_to_body(queues: Iterable[MessageQueue]) -> bytes:
     """Encode the answer to LOCK_BATCH_MQ."""
-    return orjson.dumps({"lockOKMQSet": [queue_to_json(queue) for queue in queues]})
+    return json_text.dumps({"lockOKMQSet": [queue_to_json(queue) for queue in queues]})
 
 
 def locked_queues_from_body(body: bytes) -> list[MessageQueue]:
@@ -317,7 +316,7 @@ class Heartbeat(Value):
         )
 
     def to_body(self) -> bytes:
-        return orjson.dumps(
+        return json_text.dumps(
             {
                 "clientID": self.client_id,
                 "consumerDataSet": [
@@ -383,7 +382,7 @@ def _consumer_from_json(value: Any) -> ConsumerData:
 
 def client_ids_to_body(client_ids: Iterable[str]) -> bytes:
     """Encode the answer to GET_CONSUMER_LIST_BY_GROUP."""
-    return orjson.dumps({"consumerIdList": list(client_ids)})
+    return json_text.dumps({"consumerIdList": list(client_ids)})
 
 
 def client_ids_from_body(body: bytes) -> list[str]:
@@ -396,7 +395,7 @@ def client_ids_from_body(body: bytes) -> list[str]:
 
 def assignment_to_body(client_id: str, group: str, topic: str) -> bytes:
     """Encode QUERY_ASSIGNMENT for a member of a clustering group."""
-    return orjson.dumps(
+    return json_text.dumps(
         {
             "clientId": client_id,
             "consumerGroup": group,

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any
 
-import orjson
-
+from ordermq import json_text
 from ordermq.core import read_header
 from ordermq.errors import ProtocolError
 from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode
@@ -242,7 +241,7 @@ def encode_json(command: Command) -> bytes:
         members["remark"] = command.remark
     members["serializeTypeCurrentRPC"] = "JSON"
     members["version"] = command.version
-    return orjson.dumps(members)
+    return json_text.dumps(members)
 
 
 def decode_json(header: bytes | memoryview, body: bytes) -> Command:
@@ -251,8 +250,8 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
     Raises: ProtocolError: not a JSON object, or a member of the wrong type.
     """
     try:
-        members = orjson.loads(header)
-    except orjson.JSONDecodeError as error:
+        members = json_text.loads(header)
+    except json_text.JSONDecodeError as error:
         raise ProtocolError(f"command header is not JSON: {error}") from None
     if not isinstance(members, dict):
         raise ProtocolError(f"command header is a JSON {type(members).__name__}, not an object")

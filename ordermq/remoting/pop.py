@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 
-import orjson
-
+from ordermq import json_text
 from ordermq.errors import ProtocolError
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import load_object, read_member
@@ -246,7 +245,7 @@ class BatchAck(Value):
 
 def acks_to_body(broker_name: str, acks: Iterable[BatchAck]) -> bytes:
     """Return the body of BATCH_ACK_MESSAGE 200151."""
-    return orjson.dumps(
+    return json_text.dumps(
         {
             "brokerName": broker_name,
             "acks": [

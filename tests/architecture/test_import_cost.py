@@ -54,6 +54,7 @@ def test_a_message_loads_no_client() -> None:
     assert rooms_of(loaded) <= {
         "ordermq.background_writer", "ordermq.lazy_imports", "ordermq.loggers", "ordermq.threads",
         "ordermq.version", "ordermq.errors", "ordermq.wall_time", "ordermq.core", "ordermq.model",
+        "ordermq.json_text",
     }  # fmt: skip
     assert not loaded & {"asyncio", "ssl", "random", *RARE}
 

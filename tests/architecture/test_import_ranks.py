@@ -21,10 +21,12 @@ RANKS = (
         "closing",
         "config",
         "health",
+        "json_text",
         "lazy_imports",
         "loggers",
         "private_files",
         "real_threads",
+        "standard_json",
         "supervisor",
         "threads",
         "value",
@@ -94,7 +96,7 @@ def is_allowed(room: str, module: str) -> bool:
     if first == "pyspark":
         return room == "spark"
     if first != "ordermq":
-        extra = CORE_MAY_ALSO_IMPORT if room == "core" else set()
+        extra = {"core": CORE_MAY_ALSO_IMPORT, "json_text": {"orjson"}}.get(room, set())
         return RANK[room] > 1 or first in sys.stdlib_module_names | extra
     other = rest[0] if rest else ""
     if other == room:

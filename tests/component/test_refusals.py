@@ -6,10 +6,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import orjson
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import Message, Producer, PushConsumer, json_text
 from ordermq.broker import EmbeddedBroker, server
 from ordermq.broker.connection import RequestRefused
 from ordermq.errors import BrokerError, OrderingError, RouteError
@@ -32,7 +31,7 @@ def ask(producer: Producer, broker: EmbeddedBroker, command: Command) -> None:
 
 
 def allow(producer: Producer, broker: EmbeddedBroker, group: str, enabled: bool) -> None:
-    body = orjson.dumps({"groupName": group, "consumeEnable": enabled})
+    body = json_text.dumps({"groupName": group, "consumeEnable": enabled})
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     ask(producer, broker, Command.request(code, body=body))
 

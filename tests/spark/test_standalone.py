@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pandas as pd
 
-from ordermq import Message, Producer
+from ordermq import Message, Producer, json_text
 from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.cli.demo.expected import differences, expected_logs
 from ordermq.cli.demo.flights import flights_file, read_flights
@@ -25,7 +24,7 @@ PROGRAM = ROOT / "examples" / "flights_on_spark.py"
 def send_flights(broker: Broker) -> None:
     """As the demo's producer does, without its pace."""
     events = (
-        (Message("flights", orjson.dumps(flight._asdict())), flight.key)
+        (Message("flights", json_text.dumps(flight._asdict())), flight.key)
         for flight in read_flights(flights_file(), FLIGHTS)
     )
     with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=4) as producer:
@@ -75,7 +74,7 @@ def test_the_flights_on_a_standalone_cluster_equal_pandas_and_no_process_is_left
     assert sum(line["rows"] for line in batches) == FLIGHTS
     assert len(batches) > 1
     assert batches[-1]["lag"] == 0
-    logs = [AircraftLog(**orjson.loads(body)) for body in
+    logs = [AircraftLog(**json_text.loads(body)) for body in
             pd.read_parquet(folder / "logs.parquet")["body"]]  # fmt: skip
     last = {log.key: log for log in logs}  # each aircraft's come in order
     assert differences(expected_logs(flights_file(), FLIGHTS), list(last.values())) == []

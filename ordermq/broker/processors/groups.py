@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import orjson
-
+from ordermq import json_text
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.context import DATA_VERSION, BrokerContext, Handler, required_field
 from ordermq.broker.groups import BROADCASTING, Member
@@ -121,7 +120,7 @@ def assignment(context: BrokerContext, connection: BrokerConnection, request: Co
             {"messageQueue": queue_to_json(queue), "mode": "PULL"} for queue in queues
         ]
     }
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps(body))
 
 
 def put_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -138,7 +137,7 @@ def all_groups(context: BrokerContext, connection: BrokerConnection, request: Co
         "forbiddenTable": {},
         "subscriptionGroupTable": {group.name: group.settings for group in context.groups.all()},
     }
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps(body))
 
 
 def groups_of_topic(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -148,7 +147,7 @@ def groups_of_topic(context: BrokerContext, connection: BrokerConnection, reques
         for group in context.groups.all()
         if group.members and name in group.subscriptions
     }
-    body = orjson.dumps({"groupList": sorted(found)})
+    body = json_text.dumps({"groupList": sorted(found)})
     connection.reply(request, ResponseCode.SUCCESS, body=body)
 
 
@@ -159,7 +158,7 @@ def one_group(context: BrokerContext, connection: BrokerConnection, request: Com
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known"
         )
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(group.settings))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps(group.settings))
 
 
 def delete_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -205,7 +204,7 @@ def connections(context: BrokerContext, connection: BrokerConnection, request: C
             for topic, registered in group.subscriptions.items()
         },
     }
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps(body))
 
 
 def consume_statistics(

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
+from ordermq import json_text
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import (
     DATA_VERSION,
@@ -44,12 +43,12 @@ def clusters(context: BrokerContext, connection: BrokerConnection, request: Comm
         "brokerAddrTable": {config.broker_name: broker},
         "clusterAddrTable": {config.cluster_name: [config.broker_name]},
     }
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps(body))
 
 
 def topic_list(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     names = sorted(topic.name for topic in context.topics.all())
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps({"topicList": names}))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps({"topicList": names}))
 
 
 def update(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -87,12 +86,12 @@ def delete_route(context: BrokerContext, connection: BrokerConnection, request: 
 
 def one_topic(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     topic = context.topics.existing(required_field(request, "topic"))
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(topic.to_json()))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps(topic.to_json()))
 
 
 def all_topics(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     table = {topic.name: topic.to_json() for topic in context.topics.all()}
-    body = orjson.dumps({"dataVersion": DATA_VERSION, "topicConfigTable": table})
+    body = json_text.dumps({"dataVersion": DATA_VERSION, "topicConfigTable": table})
     connection.reply(request, ResponseCode.SUCCESS, {"totalTopicNum": str(len(table))}, body)
 
 
@@ -131,7 +130,7 @@ def runtime_info(context: BrokerContext, connection: BrokerConnection, request: 
         "pullThreadPoolQueueHeadWaitTimeMills": "0",
         "pageCacheLockTimeMills": "0",
     }
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps({"table": table}))
+    connection.reply(request, ResponseCode.SUCCESS, body=json_text.dumps({"table": table}))
 
 
 HANDLERS: dict[int, Handler] = {

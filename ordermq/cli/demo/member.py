@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import orjson
 
+from ordermq import json_text
 from ordermq.cli.demo.flights import TOPIC
 from ordermq.cli.demo.logbook import Logbook
 from ordermq.config import ConsumeFromWhere
@@ -60,7 +60,7 @@ def main() -> None:
     )
 
     def tell(queue_id: int | None) -> None:
-        click.echo(orjson.dumps({"client": consumer.client_id, "assigned": queue_id}).decode())
+        click.echo(json_text.dumps({"client": consumer.client_id, "assigned": queue_id}).decode())
 
     consumer.subscribe(TOPIC)
     consumer.add_hook(CountRefusals(logbook))
@@ -68,7 +68,7 @@ def main() -> None:
     @consumer.orderly
     def write_logs(messages: Sequence[MessageView], context: ConsumeContext) -> None:
         batch = [
-            (message.queue_offset, message.sharding_key or "", orjson.loads(message.body))
+            (message.queue_offset, message.sharding_key or "", json_text.loads(message.body))
             for message in messages
         ]
         # Begun late: in SQLite it keeps all others from writing.

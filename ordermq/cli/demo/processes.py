@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from ordermq import json_text
 from ordermq.errors import OrderMQError
 
 # A process that has died is noticed at once; a machine with other work may need long to start one.
@@ -67,7 +66,7 @@ class Process:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                self.lines.put(orjson.loads(line))
+                self.lines.put(json_text.loads(line))
 
     def first_line(self) -> dict[str, Any]:
         """Return the first line it prints.

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 import click
-import orjson
 
+from ordermq import json_text
 from ordermq.cli.demo.flights import TOPIC, Flight, flights_file, read_flights
 from ordermq.model.message import Message
 from ordermq.producer.producer import Producer
@@ -59,11 +59,11 @@ def _paced(flights: Sequence[Flight], seconds: float) -> Iterator[tuple[Message,
             ahead = number / rate - (time.monotonic() - started)
             if ahead > 0:
                 time.sleep(ahead)
-        yield Message(TOPIC, orjson.dumps(flight._asdict()), tags=flight.carrier), flight.key
+        yield Message(TOPIC, json_text.dumps(flight._asdict()), tags=flight.carrier), flight.key
 
 
 def _report(**facts: float) -> None:
-    click.echo(orjson.dumps(facts).decode())
+    click.echo(json_text.dumps(facts).decode())
 
 
 if __name__ == "__main__":

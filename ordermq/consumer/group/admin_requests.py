@@ -14,8 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
-
+from ordermq import json_text
 from ordermq.client.connections import Answer
 from ordermq.consumer.dispatch.worker_pool import stacks_of_all_threads
 from ordermq.consumer.fetch.message_fetcher import MessageFetcher
@@ -149,7 +148,7 @@ class AdminRequests:
             parts["jstack"] = stacks_of_all_threads()
         table = queue_table_to_json({a.queue: self._queue_info(a) for a in self._assigned()})
         # fastjson writes queues as object keys, which orjson cannot: joined by hand.
-        body = b'{"mqTable":' + table + b"," + orjson.dumps(parts)[1:]
+        body = b'{"mqTable":' + table + b"," + json_text.dumps(parts)[1:]
         return request.reply(ResponseCode.SUCCESS, body=body)
 
     def _queue_info(self, assigned: AssignedQueue) -> dict[str, Any]:
@@ -227,7 +226,7 @@ class AdminRequests:
             "remark": result.remark,
             "spentTimeMills": result.spent_ms,
         }
-        return request.reply(ResponseCode.SUCCESS, body=orjson.dumps(body))
+        return request.reply(ResponseCode.SUCCESS, body=json_text.dumps(body))
 
 
 _POLLED = "CONSUME_ACTIVELY"

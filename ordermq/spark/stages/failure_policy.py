@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
 
-from ordermq import Producer
+from ordermq import Producer, json_text
 from ordermq.config import ProducerConfig, RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.failure_story import FailureStory
@@ -192,7 +191,7 @@ def send_dead_letter(
         body = body.encode()
     # A stage may have dropped the body, and a broker accepts no empty message.
     if not body:
-        body = orjson.dumps(dict(row), default=_json_value)
+        body = json_text.dumps(dict(row), default=_json_value)
     kept = {
         name: value
         for name, value in dict(row.get("properties") or {}).items()

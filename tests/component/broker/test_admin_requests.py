@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import orjson
-
+from ordermq import json_text
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.model import properties as props
@@ -196,7 +195,7 @@ def test_a_group_is_listed_and_deleted_with_its_offsets(
     client.send("orders")
     client.commit("group", "orders", 1)
     told = client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "group"})
-    assert orjson.loads(told.body)["groupName"] == "group"
+    assert json_text.loads(told.body)["groupName"] == "group"
     ext = {"groupName": "group", "cleanOffset": "true"}
     assert client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext).code == 0
     gone = client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "group"})

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import orjson
-
+from ordermq import json_text
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -63,7 +62,7 @@ def test_broadcasting_groups_get_no_notices(client: WireClient) -> None:
 def test_the_retry_topic_is_there_before_the_heartbeat_is_answered(client: WireClient) -> None:
     client.heartbeat("group", TOPICS)
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%group"})
-    assert orjson.loads(answer.body)["queueDatas"][0]["readQueueNums"] == 1
+    assert json_text.loads(answer.body)["queueDatas"][0]["readQueueNums"] == 1
 
 
 def test_a_member_that_unregisters_is_removed_and_the_others_notified(connect: Connect) -> None:
@@ -117,7 +116,7 @@ def test_a_client_configuration_with_tags_is_accepted_and_with_sql_refused(
     client: WireClient,
 ) -> None:
     for kind, code in (("TAG", 0), ("SQL92", ResponseCode.SYSTEM_ERROR)):
-        body = orjson.dumps({"subscriptionData": {"expressionType": kind}})
+        body = json_text.dumps({"subscriptionData": {"expressionType": kind}})
         assert client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code
 
 
@@ -128,11 +127,11 @@ def test_the_broker_assigns_queues_for_clients_that_request_it(connect: Connect)
     for member in (first, second):
         member.heartbeat("group", TOPICS)
     for member in (first, second):
-        body = orjson.dumps(
+        body = json_text.dumps(
             {"clientId": member.name, "consumerGroup": "group", "messageModel": "CLUSTERING",
              "strategyName": "AVG", "topic": "orders"}
         )  # fmt: skip
-        answer = orjson.loads(member.call(RequestCode.QUERY_ASSIGNMENT, body=body).body)
+        answer = json_text.loads(member.call(RequestCode.QUERY_ASSIGNMENT, body=body).body)
         assert {one["mode"] for one in answer["messageQueueAssignments"]} == {"PULL"}
         shares.append([one["messageQueue"]["queueId"] for one in answer["messageQueueAssignments"]])
     assert shares == [[0, 1, 2], [3, 4]]
@@ -141,7 +140,7 @@ def test_the_broker_assigns_queues_for_clients_that_request_it(connect: Connect)
 def test_admin_tools_see_the_connections_of_a_group(client: WireClient) -> None:
     client.heartbeat("group", {"orders": "a || b"})
     ext = {"consumerGroup": "group"}
-    found = orjson.loads(client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext).body)
+    found = json_text.loads(client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext).body)
     (connection,) = found["connectionSet"]
     assert (connection["clientId"], connection["language"]) == ("client-1", "PYTHON")
     assert found["subscriptionTable"]["orders"]["subString"] == "a || b"

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import orjson
 import pytest
 
+from ordermq import json_text
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.errors import ConnectFailed, StateError, StoreError
@@ -143,7 +143,7 @@ def test_a_graceful_restart_keeps_everything(start: Callable[..., EmbeddedBroker
     with start() as broker, WireClient(broker.port) as client:
         client.send("orders", b"kept", 3, default_topic_queue_nums=6)
         client.commit("group", "orders", 1, 3)
-        body = orjson.dumps({"groupName": "group", "retryMaxTimes": 3})
+        body = json_text.dumps({"groupName": "group", "retryMaxTimes": 3})
         client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
         message_id = client.send("orders", b"by id").ext["msgId"]
         store_id = client.lock("group", "orders", 0).ext["omqBrokerId"]
@@ -152,8 +152,8 @@ def test_a_graceful_restart_keeps_everything(start: Callable[..., EmbeddedBroker
         assert message.body == b"kept"
         assert client.committed("group", "orders", 3) == 1
         topic = client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})
-        assert orjson.loads(topic.body)["readQueueNums"] == 6
-        groups = orjson.loads(client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+        assert json_text.loads(topic.body)["readQueueNums"] == 6
+        groups = json_text.loads(client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
         assert groups["subscriptionGroupTable"]["group"]["retryMaxTimes"] == 3
         ext = {"offset": str(int(message_id[16:], 16))}
         assert b"by id" in client.call(RequestCode.VIEW_MESSAGE_BY_ID, ext).body

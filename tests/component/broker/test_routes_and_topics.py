@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pytest
 
+from ordermq import json_text
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.remoting.bodies import TopicRoute
@@ -53,19 +53,19 @@ def test_the_template_has_no_route_without_auto_create_topics(client: WireClient
 
 
 def test_the_cluster_is_this_broker(client: WireClient, broker: EmbeddedBroker) -> None:
-    found = orjson.loads(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    found = json_text.loads(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body)
     assert found["brokerAddrTable"]["embedded"]["brokerAddrs"] == {"0": broker.address}
     assert found["clusterAddrTable"] == {"DefaultCluster": ["embedded"]}
 
 
 def test_a_created_topic_has_the_requested_settings(client: WireClient) -> None:
     assert create(client, "orders", 12).code == 0
-    found = orjson.loads(client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"}).body)
+    found = json_text.loads(client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"}).body)
     assert (found["readQueueNums"], found["order"], found["perm"]) == (12, True, 6)
     assert client.send("orders", b"x", 11).code == 0
     listed = client.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    assert orjson.loads(listed.body) == {"topicList": ["orders"]}
-    table = orjson.loads(client.call(RequestCode.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+    assert json_text.loads(listed.body) == {"topicList": ["orders"]}
+    table = json_text.loads(client.call(RequestCode.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
     assert table["orders"] == found
 
 
@@ -94,16 +94,16 @@ def test_a_deleted_topic_is_gone_with_its_messages_and_offsets(client: WireClien
 
 
 def test_group_settings_are_kept(client: WireClient) -> None:
-    body = orjson.dumps({"groupName": "group", "retryMaxTimes": 3})
+    body = json_text.dumps({"groupName": "group", "retryMaxTimes": 3})
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == 0
-    found = orjson.loads(client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    found = json_text.loads(client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
     settings = found["subscriptionGroupTable"]["group"]
     assert (settings["retryMaxTimes"], settings["consumeEnable"]) == (3, True)
 
 
 def test_a_disabled_group_may_not_pull(client: WireClient) -> None:
     client.send("orders")
-    body = orjson.dumps({"groupName": "group", "consumeEnable": False})
+    body = json_text.dumps({"groupName": "group", "consumeEnable": False})
     client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert client.pull("orders", 0).code == ResponseCode.NO_PERMISSION
 
@@ -119,5 +119,5 @@ def test_statistics_of_a_topic_and_of_a_group(client: WireClient) -> None:
     found = queue_table(client.call(RequestCode.GET_CONSUME_STATS, ext).body)
     queue = found["offsetTable"][key]
     assert (queue["brokerOffset"], queue["consumerOffset"]) == (3, 2)
-    info = orjson.loads(client.call(RequestCode.GET_BROKER_RUNTIME_INFO).body)
+    info = json_text.loads(client.call(RequestCode.GET_BROKER_RUNTIME_INFO).body)
     assert info["table"]["msgPutTotalTodayNow"] == "3"

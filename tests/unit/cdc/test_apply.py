@@ -12,11 +12,11 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-import orjson
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Column, Engine, MetaData, Table, func, select
 
+from ordermq import json_text
 from ordermq.cdc import ApplyChanges, CanalCodec, Change, DebeziumCodec, Operation
 from ordermq.cdc.change import POSITION_PROPERTY, Position
 from ordermq.errors import ChangeRefused, ConfigError
@@ -293,7 +293,7 @@ def test_a_topic_that_is_not_ordered_by_table_is_found_out(engine: Engine, goods
 
 def test_truncates_and_ddl_follow_their_policies(engine: Engine, goods: Table) -> None:
     truncate = FakeMessage(CODEC.encode(Change(operation=Operation.TRUNCATE, table="goods")), 1)
-    ddl = FakeMessage(orjson.dumps({"ddl": "ALTER TABLE goods ADD x int", "source": {}}), 2)
+    ddl = FakeMessage(json_text.dumps({"ddl": "ALTER TABLE goods ADD x int", "source": {}}), 2)
     told: list[Any] = []
 
     def note(change: Change, connection: Any) -> None:

@@ -9,9 +9,9 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import orjson
 import pytest
 
+from ordermq import json_text
 from ordermq.cdc import CanalCodec, Change, Operation
 from ordermq.errors import ChangeRefused, ConfigError
 
@@ -32,7 +32,7 @@ def flat(**fields: Any) -> bytes:
         "ts": 1589373560798,
         "type": "INSERT",
     }
-    return orjson.dumps(told | fields)
+    return json_text.dumps(told | fields)
 
 
 def value_of(text: str | None, mysql_type: str, **settings: Any) -> Any:

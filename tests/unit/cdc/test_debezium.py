@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import orjson
 import pytest
 
+from ordermq import json_text
 from ordermq.cdc import CanalCodec, Change, DebeziumCodec, Operation, Order
 from ordermq.errors import ChangeRefused, ConfigError
 
@@ -29,7 +29,7 @@ ROW = {"id": 1004, "first_name": "Anne"}
 
 def event(source: dict[str, Any] = POSTGRESQL, **fields: Any) -> bytes:
     told = {"before": None, "after": ROW, "source": source, "op": "c", "ts_ms": 1559033904870}
-    return orjson.dumps(told | {"transaction": None} | fields)
+    return json_text.dumps(told | {"transaction": None} | fields)
 
 
 def with_schema(value: Any, schema: dict[str, Any]) -> bytes:
@@ -38,8 +38,8 @@ def with_schema(value: Any, schema: dict[str, Any]) -> bytes:
         {"type": "struct", "field": name, "optional": True, "fields": row}
         for name in ("before", "after")
     ]
-    payload = orjson.loads(event(after={"id": 1, "v": value}))
-    return orjson.dumps({"schema": {"type": "struct", "fields": envelope}, "payload": payload})
+    payload = json_text.loads(event(after={"id": 1, "v": value}))
+    return json_text.dumps({"schema": {"type": "struct", "fields": envelope}, "payload": payload})
 
 
 def value_of(value: Any, schema: dict[str, Any]) -> Any:
@@ -76,7 +76,7 @@ def test_events_of_interleaved_transactions_have_growing_positions() -> None:
     """They come in the order of commits, so the place of an event alone goes back."""
     sequences = [(None, "20"), ("35", "10"), ("35", "30")]
     sources = [
-        POSTGRESQL | {"lsn": int(lsn), "sequence": orjson.dumps([commit, lsn]).decode()}
+        POSTGRESQL | {"lsn": int(lsn), "sequence": json_text.dumps([commit, lsn]).decode()}
         for commit, lsn in sequences
     ]
     found = [DebeziumCodec().decode(event(source))[0].position for source in sources]
@@ -124,7 +124,7 @@ def test_topics_of_transactions_and_of_schemas_are_read() -> None:
     assert begin == Change(operation=Operation.BEGIN, transaction="571:1", committed_ms=5)
     (end,) = DebeziumCodec().decode(b'{"status": "END", "id": "571:1", "ts_ms": 6}')
     assert end.operation is Operation.COMMIT
-    body = orjson.dumps(
+    body = json_text.dumps(
         {
             "source": MYSQL, "ts_ms": 7, "databaseName": "inventory", "schemaName": None,
             "ddl": "ALTER TABLE customers ADD phone int", "tableChanges": [{"type": "ALTER"}],
@@ -361,9 +361,9 @@ def test_what_is_no_event_is_refused(body: bytes, text: str) -> None:
         event(source=MYSQL | {"file": 5}), event(source=MYSQL | {"schema": {}}),
         with_schema(-1, {"type": "int64", "parameters": "x"}),
         with_schema({"a": 1}, {"type": "struct", "fields": [5]}),
-        orjson.dumps({"schema": [1], "payload": orjson.loads(event())}),
-        orjson.dumps({"status": "END", "id": 5}), orjson.dumps({"ddl": 5}),
-        orjson.dumps({"ddl": "x", "source": "y"}), b'{"op":' + b"[" * 100_000,
+        json_text.dumps({"schema": [1], "payload": json_text.loads(event())}),
+        json_text.dumps({"status": "END", "id": 5}), json_text.dumps({"ddl": 5}),
+        json_text.dumps({"ddl": "x", "source": "y"}), b'{"op":' + b"[" * 100_000,
         event(after={"a": []})[:-1] + b',"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     ],
 )  # fmt: skip
@@ -415,12 +415,12 @@ def test_a_message_in_which_anything_is_replaced_is_decoded_or_refused(
         {},
         {"": {}},
     )
-    for path in paths(orjson.loads(whole)):
+    for path in paths(json_text.loads(whole)):
         for value in hostile:
-            message = orjson.loads(whole)
+            message = json_text.loads(whole)
             put(message, path, value)
             try:
-                changes = codec.decode(orjson.dumps(message))
+                changes = codec.decode(json_text.dumps(message))
             except ChangeRefused:
                 continue
             for change in changes:
@@ -484,7 +484,7 @@ def test_what_is_encoded_is_decoded_to_the_same() -> None:
 def test_without_schemas_an_event_is_the_payload_alone() -> None:
     change = Change(operation=Operation.INSERT, table="t", after={"id": 1})
     body = DebeziumCodec(with_schemas=False).encode(change)
-    assert orjson.loads(body)["op"] == "c"
+    assert json_text.loads(body)["op"] == "c"
     assert DebeziumCodec().decode(body)[0].after == {"id": 1}
 
 

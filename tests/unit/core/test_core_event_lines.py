@@ -4,11 +4,11 @@ import json
 import time
 from types import SimpleNamespace
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ordermq import json_text
 from ordermq.core import _cython, reference
 from tests.unit.core.stored_records import record
 
@@ -99,7 +99,7 @@ def test_native_lines_are_those_of_the_reference_and_of_a_json_library(keys, off
         assert lines.add_end(HEAD, context, b"HOLD")
         taken = lines.take()
         written = taken.splitlines()
-        assert [orjson.dumps(orjson.loads(line)) for line in written] == written
+        assert [json_text.dumps(json_text.loads(line)) for line in written] == written
         found.append([{**json.loads(line), "t": 0} for line in written])
     assert found[0] == found[1]
     assert found[0][0]["keys"] == keys

@@ -9,11 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 import pytest
 from remoting.wire_server import Line, WireServer, run, until
 
-from ordermq import Message, TransactionProducer, TransactionState
+from ordermq import Message, TransactionProducer, TransactionState, json_text
 from ordermq.core import RecordWriter
 from ordermq.errors import ConfigError, KeyFailed
 from ordermq.model.message import MessageView
@@ -115,7 +114,7 @@ def test_the_broker_knows_the_producer_group_before_the_first_half_message() -> 
         codes = [request.code for request in broker.server.requests]
         beat = codes.index(RequestCode.HEART_BEAT)
         assert beat < codes.index(RequestCode.SEND_MESSAGE_V2)
-        body = orjson.loads(broker.server.requests[beat].body)
+        body = json_text.loads(broker.server.requests[beat].body)
         assert body["producerDataSet"] == [{"groupName": "pg"}]
 
     at_broker(work)
