@@ -10,5 +10,5 @@ for loop in asyncio uvloop; do
     echo "ordermq: interrupted calls, on $loop"
     ORDERMQ_INTERRUPTS_STRIDE=1 ORDERMQ_EVENT_LOOP=$loop "$venv/bin/python" -m pytest -q -n 2 \
         --timeout 600 tests/component/test_interrupts.py \
-        tests/component/test_interrupted_listeners.py "$@"
+        tests/component/test_interrupted_blocks.py tests/component/test_interrupted_listeners.py "$@"
 done

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from ordermq import core
 from ordermq.callables import is_async, require_plain_result
 from ordermq.client.runtime import result_of
-from ordermq.clock import Clock, system_clock_id
+from ordermq.clock import system_clock_id
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, MemberContext
 from ordermq.errors import ConfigError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
@@ -122,11 +122,8 @@ MessageFilter = Callable[[MessageView], bool]  # False keeps the message from th
 
 def wrapped(
     listener: AnyListener,
-    group: str,
-    namespace: str,
-    clock: Clock,
+    member: MemberContext,
     config: ConsumeConfig,
-    statistics: ConsumerStatistics,
     hooks: Sequence[ConsumeHook],
     filters: Sequence[MessageFilter],
     results: ListenerResults,
@@ -134,11 +131,11 @@ def wrapped(
     """Return the listener with hooks and filters around it; plain or `async def` as it was."""
     results = replace(results, is_strict=config.strict_results)
     if hooks:
-        rules = _HookRules(group, namespace, clock, config, statistics, tuple(hooks), results)
+        rules = _HookRules(member, config, tuple(hooks), results)
         listener = _plain_or_async(core.HookedListener(listener, rules), listener)
     if filters:
         # Around the hooks, which are told of the messages that the listener gets.
-        listener = _plain_or_async(_Filtered(listener, statistics, filters), listener)
+        listener = _plain_or_async(_Filtered(listener, member.statistics, filters), listener)
     return listener
 
 
@@ -165,23 +162,21 @@ class _HookRules:
 
     def __init__(
         self,
-        group: str,
-        namespace: str,
-        clock: Clock,
+        member: MemberContext,
         config: ConsumeConfig,
-        statistics: ConsumerStatistics,
         hooks: tuple[ConsumeHook, ...],
         results: ListenerResults,
     ) -> None:
-        self.group = group
-        self.namespace = namespace
+        clock = member.client.clock
+        self.group = member.group
+        self.namespace = member.client.config.namespace
         self.befores = tuple(each.before for each in hooks)
         self.afters = tuple(each.after for each in hooks)
         self.other_success = _SUCCESS if results.is_strict else None
         self.timeout_ms = config.consume_timeout_ms
         self.clock_ms = clock.now_ms
         self.clock_id = system_clock_id(clock)
-        self._statistics = statistics
+        self._statistics = member.statistics
         self._results = results
         self._failed: list[object] = []  # steps of hooks
 

@@ -47,7 +47,7 @@ from ordermq.consumer.listener import (
     require_listener,
 )
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, MemberContext
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
 from ordermq.model.log_fields import log_fields
@@ -453,7 +453,7 @@ class PushConsumer(GroupConsumer):
             return listener
         return transactional(listener, store, group, is_strict=is_strict)
 
-    def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
+    def _wrapped(self, listener: Any, results: ListenerResults, member: MemberContext) -> Any:
         hooks = self._hooks
         # Within the hooks: they are told whether the transaction was committed, too.
         around = self._in_transactions(listener)
@@ -469,17 +469,7 @@ class PushConsumer(GroupConsumer):
         if hooks or self._filters:
             from ordermq.consumer.hooks import wrapped
 
-            around = wrapped(
-                around,
-                self.group,
-                self.config.remoting.namespace,
-                self._clock,
-                self.config.consume,
-                self.statistics,
-                hooks,
-                self._filters,
-                results,
-            )
+            around = wrapped(around, member, self.config.consume, hooks, self._filters, results)
         # Outermost: filters and hooks may want the values, too.
         return around if self._codec is None else decoding(around, self._codec)
 
@@ -593,7 +583,7 @@ class PushConsumer(GroupConsumer):
         shared = DispatcherParts(
             member=parts.member,
             config=self.config.consume,
-            listener=self._wrapped(listener, results),
+            listener=self._wrapped(listener, results, parts.member),
             user_code=parts.user_code,
             guard=self._guard,
         )

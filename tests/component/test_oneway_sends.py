@@ -96,9 +96,11 @@ def test_a_one_way_send_whose_key_fails_while_it_waits_is_logged_and_counted(
             gate.wait(10)
             producer._live().runtime.post(waiting.failed, fail)  # type: ignore[attr-defined]
 
-        threading.Thread(target=later, daemon=True).start()
+        later_ones.append(threading.Thread(target=later, daemon=True))
+        later_ones[-1].start()
         return True
 
+    later_ones: list[threading.Thread] = []
     monkeypatch.setattr(Connection, "ask", unanswered)
     object.__setattr__(producer.config.send, "retry_times", 0)
     failures: list[BaseException] = []
@@ -119,6 +121,8 @@ def test_a_one_way_send_whose_key_fails_while_it_waits_is_logged_and_counted(
     eventually(lambda: producer.oneway_failures == 1, "it is counted")
     assert "one-way message" in caplog.text
     assert "'k'" in caplog.text
+    for each in later_ones:  # before the producer is closed
+        each.join(10)
 
 
 def test_a_one_way_send_does_not_wait_for_the_request_in_front_of_it(
