@@ -33,6 +33,7 @@ class Authority:
         self.file = self._own.certificate
         _openssl(
             "req", "-x509", *_KEY, "-subj", f"/CN={name}", "-days", "2",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
             "-keyout", self._own.key, "-out", self._own.certificate,
         )  # fmt: skip
 
@@ -40,7 +41,8 @@ class Authority:
         """A new certificate for `host`, as `IP:127.0.0.1` or `DNS:broker`."""
         made = self._paths(name)
         request, extensions = f"{made.certificate}.csr", f"{made.certificate}.ext"
-        Path(extensions).write_text(f"subjectAltName={host}\n")
+        # From Python 3.13 on a certificate without its issuer's key id is refused.
+        Path(extensions).write_text(f"subjectAltName={host}\nauthorityKeyIdentifier=keyid\n")
         _openssl(
             "req", *_KEY, "-subj", f"/CN={name}", "-keyout", made.key, "-out", request
         )  # fmt: skip

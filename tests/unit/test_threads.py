@@ -32,7 +32,7 @@ def test_what_interrupts_the_start_of_a_thread_is_raised_and_a_started_one_runs(
 
 
 def test_the_want_of_a_thread_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
 
     starts = ("_start_joinable_thread", "_start_new_thread")  # from 3.13 on, and before
