@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -289,12 +290,41 @@ def _decode_row(
 
 
 def _is_unavailable(value: object) -> bool:
+    # Debezium gives the placeholder the type of the column, an array of integers its bytes.
+    if isinstance(value, str):
+        return value in _UNAVAILABLE_TEXTS
     if isinstance(value, list):
-        return value == [UNAVAILABLE]
-    return isinstance(value, str) and value in (UNAVAILABLE, _UNAVAILABLE_BYTES)
+        return value in _UNAVAILABLE_LISTS
+    return isinstance(value, dict) and (
+        value == {UNAVAILABLE: UNAVAILABLE}  # hstore
+        or value.get("wkb") in _UNAVAILABLE_PLACES
+        or value.get("x") == value.get("y") == -99999999  # a point
+    )
 
 
 _UNAVAILABLE_BYTES = base64.b64encode(UNAVAILABLE.encode()).decode()
+_UNAVAILABLE_TEXTS = {
+    UNAVAILABLE,
+    _UNAVAILABLE_BYTES,
+    json_text.dumps({UNAVAILABLE: UNAVAILABLE}).decode(),  # hstore.handling.mode=json
+}
+_UNAVAILABLE_UUID = UUID(
+    bytes=hashlib.md5(UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3
+)
+_UNAVAILABLE_LISTS: list[list[object]] = [
+    [UNAVAILABLE],
+    [_UNAVAILABLE_BYTES],
+    list(UNAVAILABLE.encode()),
+    [str(_UNAVAILABLE_UUID)],
+]
+# POINT(-99999999 -99999999) as geometry, POINT(179.999999 89.999999) as geography.
+_UNAVAILABLE_PLACES = {
+    base64.b64encode(bytes.fromhex(place)).decode()
+    for place in (
+        "0101000020E6100000000000FC83D797C1000000FC83D797C1",
+        "0101000020E61000000C21E7FDFF7F66401842CEFBFF7F5640",
+    )
+}
 
 
 def _decode(value: Any, schema: _Schema | None) -> Any:

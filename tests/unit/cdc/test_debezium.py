@@ -176,7 +176,8 @@ def test_a_truncate_names_its_table() -> None:
         ),
         ("12.3450", {"type": "string"}, "12.3450"),
         (12.345, {"type": "double"}, 12.345),
-        # bigint.unsigned.handling.mode: precise, long where the source's type is propagated.
+        # bigint.unsigned.handling.mode: precise, long where the source's type is propagated
+        # (debezium#7543).
         (
             encoded(b"\x00" + b"\xff" * 8),
             semantic("org.apache.kafka.connect.data.Decimal", scale="0"),
@@ -315,12 +316,39 @@ def test_types_are_given_by_hand_where_events_have_no_schemas() -> None:
         DebeziumCodec(types={"t": {"c": "decimal"}})
 
 
+@pytest.mark.parametrize("before", [None, {"id": 1, "name": None}])
+def test_an_update_says_nothing_of_the_row_before_it(before: object) -> None:
+    """flink#13019: a table whose REPLICA IDENTITY is not FULL; the key is that of the new row."""
+    codec = DebeziumCodec(primary_keys={"customers": ["id"]})
+    (change,) = codec.decode(event(op="u", before=before, after={"id": 1, "name": "Anne"}))
+    assert change.key() == (1,)
+    assert change.split() == (change,)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("B1g=", "0.1880"), ("DCY=", "0.3110"), ("+KI=", "-0.1886")]
+)
+def test_a_decimal_keeps_the_scale_of_its_column(value: str, expected: str) -> None:
+    """airbyte#4315: values of a decimal(10,4)."""
+    schema = semantic("org.apache.kafka.connect.data.Decimal", scale="4")
+    assert str(value_of(value, schema)) == expected
+
+
 @pytest.mark.parametrize(
     "placeholder",
     [
         "__debezium_unavailable_value",
         encoded(b"__debezium_unavailable_value"),
         ["__debezium_unavailable_value"],
+        # An array of each type has a placeholder of its own (debezium#5069, and behind it).
+        [encoded(b"__debezium_unavailable_value")],
+        list(b"__debezium_unavailable_value"),
+        ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
+        {"__debezium_unavailable_value": "__debezium_unavailable_value"},
+        '{"__debezium_unavailable_value":"__debezium_unavailable_value"}',
+        {"srid": 4326, "wkb": "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ=="},
+        {"srid": 4326, "wkb": "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA=="},
+        {"x": -99999999.0, "y": -99999999.0, "wkb": "AQ==", "srid": None},
     ],
 )
 def test_a_value_that_the_log_does_not_have_is_told_apart(placeholder: object) -> None:
