@@ -88,7 +88,11 @@ class _Plain:
             }
         if self._default is None or defaults == _MOST_DEFAULTS:
             raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
-        return self.of(self._default(value), defaults + 1)
+        try:
+            other = self._default(value)
+        except Exception as error:
+            raise TypeError(f"Type is not JSON serializable: {type(value).__name__}") from error
+        return self.of(other, defaults + 1)
 
     def _key(self, key: Any) -> str:
         if isinstance(key, str) and (type(key) is str or self._has_other_keys):

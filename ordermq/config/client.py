@@ -99,14 +99,24 @@ class ClientConfig(Flat, kw_only=True):
 
         # `from None` throughout: the cause would show what was read, and with it the secret.
         try:
-            parts = urlsplit(url)
+            scheme, _, rest = url.partition("://")
+            netloc = re.split("[/?#]", rest, maxsplit=1)[0]
+            # What is behind it alone: newer Pythons refuse an address of IPv6 in a list of hosts.
+            parts = urlsplit(rest[len(netloc) :])
             query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
             raise _bad_url(cls) from None
-        account, at, hosts = parts.netloc.rpartition("@")
+        account, at, hosts = netloc.rpartition("@")
         # An account with an unescaped / ? or # ends up behind the hosts.
-        rest = f"{parts.path.removeprefix('/')}{parts.fragment}{parts.query}"
-        if parts.scheme != "rocketmq" or not hosts or parts.path.strip("/") or "@" in rest:
+        behind = f"{parts.netloc}{parts.path.removeprefix('/')}{parts.fragment}{parts.query}"
+        if (
+            scheme.lower() != "rocketmq"
+            or not hosts
+            or parts.netloc
+            or parts.path.strip("/")
+            or "@" in behind
+            or not {*"[]"}.isdisjoint(account)
+        ):
             raise _bad_url(cls)
         settings: dict[str, object] = {}
         if at:

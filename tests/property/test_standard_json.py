@@ -153,6 +153,16 @@ def test_where_orjson_is_missing_its_names_stand_for_the_standard_library() -> N
         standard_json.loads(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dumps", [orjson.dumps, standard_json.dumps])
+def test_what_makes_other_values_may_raise(dumps: Any) -> None:
+    def refuse(value: object) -> object:
+        raise ValueError("none of mine")
+
+    with pytest.raises(TypeError, match="Type is not JSON serializable: object") as raised:
+        dumps([object()], default=refuse)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
 def test_what_refers_to_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
