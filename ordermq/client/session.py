@@ -33,6 +33,7 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.dialer import addresses_within
 from ordermq.remoting.reading import shared_reading, transport_reading
 from ordermq.supervisor import Supervisor, every
+from ordermq.value import Value
 
 if TYPE_CHECKING:
     from ordermq.client.proxy import ProxyApi
@@ -56,6 +57,32 @@ def _ignore(text: str) -> None:
     return None
 
 
+def _count_nothing() -> None:
+    return None
+
+
+class SessionEvents(Value, kw_only=True):
+    """Functions that a client session calls, on the I/O thread, as something happens.
+
+    Args:
+        on_request: called with the broker's address and its request; returns the answer or None.
+        on_connection_lost: called with an address whose connection broke.
+        on_broker_back: called when the session is registered again with a broker whose connection
+            broke. Members of a group pass it: they reconnect at once, other clients with their
+            next request.
+        on_route_change: called with a topic whose queues changed.
+        on_master_moved: called with a broker whose master has another address now.
+        on_internal_error: called with each error of a loop, to count it.
+    """
+
+    on_request: Callable[[str, Command], Answer] = _ignore_request
+    on_connection_lost: Callable[[str], None] = _ignore
+    on_broker_back: Callable[[], None] | None = None
+    on_route_change: Callable[[str], None] = _ignore
+    on_master_moved: Callable[[str], None] = _ignore
+    on_internal_error: Callable[[], object] = _count_nothing
+
+
 class ClientSession(ProcessBound):
     """Everything a producer, consumer or tool needs to talk to name servers and brokers.
 
@@ -67,14 +94,7 @@ class ClientSession(ProcessBound):
         client_id: default a new, unique one.
         producer_groups: groups that the heartbeat registers as producers.
         describe: makes the heartbeat of this moment; default one with `producer_groups` only.
-        on_request: called with the broker's address and its request; returns the answer or None.
-        on_connection_lost: called with an address whose connection broke.
-        on_broker_back: called when the session is registered again with a broker whose connection
-            broke. Members of a group pass it: they reconnect at once, other clients with their
-            next request.
-        on_route_change: called with a topic whose queues changed.
-        on_master_moved: called with a broker whose master has another address now.
-        on_internal_error: called with each error of a loop, to count it.
+        events: of brokers and routes, for its owner.
         are_reads_shared: threads that wait for answers read them themselves, where the connection
             allows it; only if `can_share_reads`.
     Attributes:
@@ -91,12 +111,7 @@ class ClientSession(ProcessBound):
         clock: Clock | None = None,
         producer_groups: Sequence[str] = (),
         describe: Callable[[], Heartbeat] | None = None,
-        on_request: Callable[[str, Command], Answer] = _ignore_request,
-        on_connection_lost: Callable[[str], None] = _ignore,
-        on_broker_back: Callable[[], None] | None = None,
-        on_route_change: Callable[[str], None] = _ignore,
-        on_master_moved: Callable[[str], None] = _ignore,
-        on_internal_error: Callable[[], object] = lambda: None,
+        events: SessionEvents | None = None,
         are_reads_shared: bool = False,
     ) -> None:
         addresses = parse_name_servers(name_servers)  # before the thread is held: this may raise
@@ -106,17 +121,20 @@ class ClientSession(ProcessBound):
         self.config = config
         self.client_id = own_id
         self.clock = clock if clock is not None else SystemClock()
+        self._events = events = events if events is not None else SessionEvents()
         self.runtime = Runtime.acquire(self)
-        self.supervisor = Supervisor(self.clock, _log, on_internal_error)
+        self.supervisor = Supervisor(self.clock, _log, events.on_internal_error)
         # The requests of a client of proxies, for those who use what only a proxy has; else None.
         self.proxy: ProxyApi | None = None
         if are_proxies(addresses):
-            self._speak_to_proxies([each.removeprefix(GRPC) for each in addresses], on_request)
+            self._speak_to_proxies(
+                [each.removeprefix(GRPC) for each in addresses], events.on_request
+            )
         else:
             self.connections = Connections(
                 self.clock,
                 config,
-                on_request,
+                events.on_request,
                 self._connection_lost,
                 shared_reading if are_reads_shared else transport_reading,
             )
@@ -136,12 +154,8 @@ class ClientSession(ProcessBound):
             self.api,
             self.routes,
             describe if describe is not None else lambda: own_heartbeat,
-            None if on_broker_back is None else self._broker_back,
+            None if events.on_broker_back is None else self._broker_back,
         )
-        self._on_connection_lost = on_connection_lost
-        self._on_broker_back = on_broker_back
-        self._on_route_change = on_route_change
-        self._on_master_moved = on_master_moved
         self._loops: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[object]] = set()
         self._closing = threading.RLock()  # one `close` at a time; a signal handler's, too
@@ -408,17 +422,17 @@ class ClientSession(ProcessBound):
     # RouteEvents
 
     def on_route_change(self, topic: str) -> None:
-        self._on_route_change(topic)
+        self._events.on_route_change(topic)
 
     def on_new_master(self, address: str) -> None:
         # Now, not with the next periodic beat: until then the broker lists a group without this
         # member, and other members take its share of the new queues. Before the loops run, the
         # owner sends the first heartbeat itself. Producers register where a broker must reach them.
-        if self._loops and self._on_broker_back is not None:
+        if self._loops and self._events.on_broker_back is not None:
             self._spawn(self.heartbeats.beat_to(address), f"first heartbeat {address}")
 
     def on_master_moved(self, broker_name: str) -> None:
-        self._on_master_moved(broker_name)
+        self._events.on_master_moved(broker_name)
 
     def on_unused(self, address: str) -> None:
         # The embedded broker is its own name server.
@@ -430,8 +444,8 @@ class ClientSession(ProcessBound):
         # The name server dropped the broker while it was away, and hears of it again only a
         # moment after it answers us.
         self._spawn(self._look_until_found(), f"routes {self.client_id}")
-        if self._on_broker_back is not None:
-            self._on_broker_back()
+        if self._events.on_broker_back is not None:
+            self._events.on_broker_back()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self.runtime.spawn(work, name)
@@ -454,7 +468,7 @@ class ClientSession(ProcessBound):
         # The owner first: a member marks leases of that broker as doubtful before anything is
         # sent over a new connection.
         try:
-            self._on_connection_lost(address)
+            self._events.on_connection_lost(address)
         finally:
             # Whatever broke this one, as a middlebox that went silent, has the other in its hands,
             # too; a pull would notice that only after its long poll.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.runtime import NotDoneInTime, Shutdown
-from ordermq.client.session import ClientSession, new_client_id
+from ordermq.client.session import ClientSession, SessionEvents, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running, note_closed, note_open
 from ordermq.config import ProducerConfig
@@ -164,7 +164,7 @@ class Producer(Starting):
             self.client_id,
             clock=self._clock,
             producer_groups=(self.group,),
-            on_request=self._on_request,
+            events=SessionEvents(on_request=self._on_request),
             are_reads_shared=self._are_reads_shared,
         )
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from ordermq import Message, Producer
 from ordermq.client import proxy as proxy_module
-from ordermq.client.session import ClientSession
+from ordermq.client.session import ClientSession, SessionEvents
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, RouteError
 from ordermq.grpc.messages import (
@@ -107,8 +107,9 @@ def test_a_broker_that_left_the_routes_is_looked_for_until_it_is_back(
         session = ClientSession(
             f"grpc://{address}",
             CONFIG,
-            on_broker_back=lambda: None,
-            on_internal_error=lambda: counted.append(1),
+            events=SessionEvents(
+                on_broker_back=lambda: None, on_internal_error=lambda: counted.append(1)
+            ),
         )
         try:
             session.call(session.routes.get("orders"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Shutdown, cancelled
-from ordermq.client.session import ClientSession
+from ordermq.client.session import ClientSession, SessionEvents
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
 from ordermq.closing import note_closed, note_open
@@ -181,12 +181,14 @@ class GroupMember(ProcessBound):
             settings.client_id,
             clock=settings.clock,
             describe=self._describe,
-            on_request=self._on_request,
-            on_connection_lost=self._on_connection_lost,
-            on_broker_back=self._on_broker_back,
-            on_route_change=self._on_route_change,
-            on_master_moved=self._on_master_moved,
-            on_internal_error=partial(statistics.add, "internal_errors"),
+            events=SessionEvents(
+                on_request=self._on_request,
+                on_connection_lost=self._on_connection_lost,
+                on_broker_back=self._on_broker_back,
+                on_route_change=self._on_route_change,
+                on_master_moved=self._on_master_moved,
+                on_internal_error=partial(statistics.add, "internal_errors"),
+            ),
         )
         self._member = member = MemberContext(client, group, self._recorder, statistics)
         self._fields = member.fields

@@ -19,7 +19,7 @@ from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.runtime import cancelled
-from ordermq.client.session import ClientSession
+from ordermq.client.session import ClientSession, SessionEvents
 from ordermq.clock import Clock, wait_until_set
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
@@ -61,7 +61,7 @@ class DriverLocks(ProcessBound):
             lease_client_id(options.group, run_id),
             clock=clock,
             describe=self._describe,
-            on_connection_lost=self._on_connection_lost,
+            events=SessionEvents(on_connection_lost=self._on_connection_lost),
         )
         self._config = options.lease
         self._stored = BrokerOffsets(self.session, self._group)
