@@ -111,5 +111,5 @@ def test_an_interrupted_beginning_of_a_block_leaves_nothing(
             f"no connection, interrupted at {raised_at}",
             LIMIT_S,
         )
-        at += STRIDE
+        at += STRIDE if STRIDE == 1 else 5 * STRIDE  # each place waits until threads have ended
     assert at > 10
