@@ -256,18 +256,17 @@ class LitePullConsumer(GroupConsumer):
         member.client.call(assign())
 
     def _check_pop(self, *, has_store: bool, is_behind_proxy: bool) -> None:
-        from ordermq.consumer.pop.refusals import refuse_at_proxy, refuse_for_pops  # few pop
+        from ordermq.consumer.pop.refusals import refuse_for_pops  # few pop
 
         refuse_for_pops(
             self.config,
             self.group,
+            is_behind_proxy=is_behind_proxy,
             has_store=has_store,
             commits=self.config.lite.auto_commit,
             deduplicates=self.config.lite.deduplicate,
             problem="" if self._is_ordered else "polls without ordered=True: give it, too",
         )
-        if is_behind_proxy:
-            refuse_at_proxy(self.config, self.group)
 
     def _require_pulls(self, method: str) -> None:
         if self._pops:

@@ -153,11 +153,11 @@ class PushConsumer(GroupConsumer):
             raise ConfigError(
                 "history: not for broadcasting: every member has every message", group=self.group
             )
-        self._is_behind_proxy = are_proxies(self.name_servers)
         # A proxy leases batches over gRPC; it has no other way.
-        self._pops = self.config.consume_mode is ConsumeMode.POP or self._is_behind_proxy
+        is_behind_proxy = are_proxies(self.name_servers)
+        self._pops = self.config.consume_mode is ConsumeMode.POP or is_behind_proxy
         if self._pops:
-            self._check_pop(on_failure, offset_store)
+            self._check_pop(on_failure, offset_store, is_behind_proxy=is_behind_proxy)
         self._offset_store = offset_store
         if offset_store is not None:
             self._check_offset_store(offset_store)
@@ -202,8 +202,14 @@ class PushConsumer(GroupConsumer):
     def __repr__(self) -> str:
         return f"<PushConsumer {self.group} {self.client_id}>"
 
-    def _check_pop(self, on_failure: FailurePolicy | None, store: AnyOffsetStore | None) -> None:
-        from ordermq.consumer.pop.refusals import refuse_at_proxy, refuse_for_pops  # few pop
+    def _check_pop(
+        self,
+        on_failure: FailurePolicy | None,
+        store: AnyOffsetStore | None,
+        *,
+        is_behind_proxy: bool,
+    ) -> None:
+        from ordermq.consumer.pop.refusals import refuse_for_pops  # few pop
 
         problem = ""
         if type(on_failure) is ParkKey:
@@ -214,13 +220,12 @@ class PushConsumer(GroupConsumer):
         refuse_for_pops(
             self.config,
             self.group,
+            is_behind_proxy=is_behind_proxy,
             has_store=store is not None,
             commits=self.config.consume.auto_commit,
             deduplicates=self.config.pull.deduplicate,
             problem=problem,
         )
-        if self._is_behind_proxy:
-            refuse_at_proxy(self.config, self.group)
 
     def _check_offset_store(self, store: AnyOffsetStore) -> None:
         consume = self.config.consume

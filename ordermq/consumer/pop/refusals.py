@@ -17,6 +17,7 @@ def refuse_for_pops(
     config: ConsumerConfig | LitePullConsumerConfig,
     group: str,
     *,
+    is_behind_proxy: bool,
     has_store: bool,
     commits: bool,
     deduplicates: int,
@@ -25,6 +26,7 @@ def refuse_for_pops(
     """Raise ConfigError unless a member of these settings can pop.
 
     Args:
+        is_behind_proxy: it leases over gRPC, which allows less.
         has_store: offsets are kept elsewhere than at the brokers.
         commits: what is done is committed without the user's doing.
         deduplicates: the setting `deduplicate`.
@@ -47,10 +49,11 @@ def refuse_for_pops(
         raise ConfigError(
             f"consume_mode='pop' is not for {problem}; or leave consume_mode out", group=group
         )
+    if is_behind_proxy:
+        _refuse_at_proxy(config, group)
 
 
-def refuse_at_proxy(config: ConsumerConfig | LitePullConsumerConfig, group: str) -> None:
-    """Raise ConfigError unless a proxy can serve a member of these settings over gRPC."""
+def _refuse_at_proxy(config: ConsumerConfig | LitePullConsumerConfig, group: str) -> None:
     problem = ""
     if config.rebalance.consume_from_where is not ConsumeFromWhere.LAST_OFFSET:
         problem = "consume_from_where: a proxy starts every new group at the end of its queues"
