@@ -131,6 +131,28 @@ def test_an_offset_the_broker_no_longer_has_moves_the_queue_after_what_is_buffer
     assert committed(broker) == 4
 
 
+def answer_first_two(
+    monkeypatch: pytest.MonkeyPatch,
+    queue_id: int,
+    answer: Callable[[Any, Command, Callable[[Command], None]], None],
+) -> None:
+    """Have pulls of a queue's first two messages answered otherwise.
+
+    Args: answer: gets the connection, the request and a function that serves one as usual.
+    """
+    served = HANDLERS[RequestCode.PULL_MESSAGE]
+
+    def pull(context: Any, connection: Any, request: Command) -> None:
+        asked = request.ext
+        is_asked = (asked["topic"], asked["queueId"]) == ("orders", str(queue_id))
+        if is_asked and int(asked["queueOffset"]) < 2:
+            answer(connection, request, lambda other: served(context, connection, other))
+        else:
+            served(context, connection, request)
+
+    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, pull)
+
+
 def test_expired_messages_are_told_and_counted_as_skipped(
     producer: Producer,
     make_consumer: MakeConsumer,
@@ -142,19 +164,13 @@ def test_expired_messages_are_told_and_counted_as_skipped(
     caplog.set_level(logging.WARNING, logger="ordermq.consumer")
     queue_id = send_to(producer, 0)
     send(producer, 1, 2)
-    served = HANDLERS[RequestCode.PULL_MESSAGE]
 
-    def expired(context: Any, connection: Any, request: Command) -> None:
-        asked = request.ext
-        is_asked = (asked["topic"], asked["queueId"]) == ("orders", str(queue_id))
-        if is_asked and int(asked["queueOffset"]) < 2:
-            moved = {"nextBeginOffset": "2", "minOffset": "2", "maxOffset": "3"}
-            ext = moved | {"suggestWhichBrokerId": "0"}
-            connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext)
-            return
-        served(context, connection, request)
+    def expired(connection: Any, request: Command, serve: object) -> None:
+        moved = {"nextBeginOffset": "2", "minOffset": "2", "maxOffset": "3"}
+        ext = moved | {"suggestWhichBrokerId": "0"}
+        connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext)
 
-    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, expired)
+    answer_first_two(monkeypatch, queue_id, expired)
     consumer = make_consumer(seen.take, consume_from_where="last_offset")
     with consumer:
         eventually(lambda: len(consumer.assigned_queues()) == 8, "all queues are ours")
@@ -167,17 +183,12 @@ def test_expired_messages_are_told_and_counted_as_skipped(
 
 
 @pytest.mark.parametrize(
-    ("code", "asked", "records_from"),
-    [
-        (ResponseCode.PULL_RETRY_IMMEDIATELY, "*", None),  # all that was asked for
-        (ResponseCode.PULL_RETRY_IMMEDIATELY, "a", None),
-        (ResponseCode.SUCCESS, "*", 2),  # the first two of three
-    ],
+    ("tags", "brings_third"),
+    [("*", False), ("a", False), ("*", True)],
 )
 def test_messages_that_a_broker_is_removing_are_told_and_counted_as_skipped(
-    code: int,
-    asked: str,
-    records_from: int | None,
+    tags: str,
+    brings_third: bool,
     producer: Producer,
     make_consumer: MakeConsumer,
     seen: Seen,
@@ -188,22 +199,18 @@ def test_messages_that_a_broker_is_removing_are_told_and_counted_as_skipped(
     caplog.set_level(logging.WARNING, logger="ordermq.consumer")
     queue_id = send_to(producer, 0)
     send(producer, 1, 2)
-    served = HANDLERS[RequestCode.PULL_MESSAGE]
 
-    def removing(context: Any, connection: Any, request: Command) -> None:
-        asked_for = request.ext
-        is_asked = (asked_for["topic"], asked_for["queueId"]) == ("orders", str(queue_id))
-        if not is_asked or int(asked_for["queueOffset"]) >= 2:
-            served(context, connection, request)
-        elif records_from is not None:
-            served(context, connection, replace(request, ext=asked_for | {"queueOffset": "2"}))
-        else:
-            ext = {"nextBeginOffset": "2", "minOffset": "0", "maxOffset": "3"}
-            ext |= {"suggestWhichBrokerId": "0"}
-            connection.reply(request, code, ext, remark="MESSAGE_WAS_REMOVING")
+    def removing(connection: Any, request: Command, serve: Callable[[Command], None]) -> None:
+        if brings_third:
+            serve(replace(request, ext=request.ext | {"queueOffset": "2"}))
+            return
+        ext = {"nextBeginOffset": "2", "minOffset": "0", "maxOffset": "3"}
+        ext |= {"suggestWhichBrokerId": "0"}
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY
+        connection.reply(request, code, ext, remark="MESSAGE_WAS_REMOVING")
 
-    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, removing)
-    with make_consumer(seen.take, tags=asked) as consumer:
+    answer_first_two(monkeypatch, queue_id, removing)
+    with make_consumer(seen.take, tags=tags) as consumer:
         eventually(lambda: consumer.statistics["skipped"] == 2, "two are skipped")
         seen.wait_for_count(1)
     assert numbers_of(seen) == [2]
