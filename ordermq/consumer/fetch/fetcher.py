@@ -498,7 +498,7 @@ class QueueFetcher:
             )
 
     def _tell_missing(self, offset: int, end: int, count: int) -> None:
-        """Count messages that the broker passed over; log it the first time, and each time at INFO.
+        """Count and log messages that the broker passed over: at WARNING once, then at INFO.
 
         Args: end: behind the last offset that was asked for.
         """
