@@ -228,6 +228,21 @@ def test_rows_of_every_kind_and_order_reach_the_result(spark: SparkSession) -> N
     assert found == [(n, 2 * n) for n in (*range(99, 2, -1), 0, 1, 2)]
 
 
+@needs(STATE_BY_ROW)
+def test_rows_within_a_result_row_reach_the_result(spark: SparkSession) -> None:
+    def nested(rows: list[Row], state: Any) -> Any:
+        last = Row(a=rows[-1].offset, b="x")
+        return [Row(pair=last, pairs=[last, last])], {"n": len(rows)}
+
+    pair = "struct<a: bigint, b: string>"
+    source = frame(spark, queues=1, keys=1)
+    stage = apply_with_state(
+        source, nested, f"pair {pair}, pairs array<{pair}>", "n bigint", engine="rows"
+    )
+    (found,) = stage.collect()
+    assert found == Row(pair=Row(a=99, b="x"), pairs=[Row(a=99, b="x")] * 2)
+
+
 def test_another_engine_is_refused(spark: SparkSession) -> None:
     source = frame(spark)
     with pytest.raises(ConfigError, match="engine='arrow': expected 'rows' or 'pandas'"):

@@ -56,6 +56,8 @@ _OWN_COLUMN = "_ordermq"
 # The first version that Spark's transformWithState runs with; with an older one its worker
 # crashes without a message.
 _MIN_PROTOBUF = (6, 33, 5)
+# What that column has for a key with a state, no cursors, and not parked: nearly always.
+_PLAIN = json.dumps({"has": True, "cursors": {}, "parked": None})
 Form = Literal["rows", "pandas"]
 Rows = list[Any]  # tuples
 _REMEDY = "pass drop_repeats=True to drop rows that arrive twice, or read each offset once"
@@ -208,7 +210,7 @@ class _RowForm:
         self._make = Row(*schema.names)
         self._output = output
         self._out_names = output.schema.names
-        self._out_make = Row(*self._out_names)
+        self._out_kind = _result_kind(output.schema)
 
     def receive(self, rows: Iterator[Any]) -> Rows:
         """Return the rows of a key as tuples that begin with the values of `names`."""
@@ -241,15 +243,29 @@ class _RowForm:
         names = self._out_names
         if isinstance(row, Row) and hasattr(row, "__fields__"):
             row = row.asDict()
-        if isinstance(row, Mapping):
+        if isinstance(row, (tuple, list)):
+            if len(row) == len(names):
+                return tuple.__new__(self._out_kind, row)
+        elif isinstance(row, Mapping):
             if row.keys() == set(names):
-                return self._out_make(*(row[name] for name in names))
+                return tuple.__new__(self._out_kind, [row[name] for name in names])
             raise ConfigError(f"the function returned a row of {list(row)}: return {names}")
-        if isinstance(row, (tuple, list)) and len(row) == len(names):
-            return self._out_make(*row)
         raise ConfigError(
             f"the function returned the row {row!r}: return dicts, Rows, or tuples of {names}"
         )
+
+
+def _result_kind(schema: pa.Schema) -> type[Row]:
+    """Return the class of a stage's result rows, which are made as tuples.
+
+    Spark asks each row for a dict, rows within it included. Making a Row and looking for such rows
+    took longer than the function did, so where there can be none the class has its own answer.
+    """
+    names = schema.names
+    own: dict[str, Any] = {"__fields__": names}
+    if not any(map(pa.types.is_nested, schema.types)):
+        own["asDict"] = lambda self, recursive=False: dict(zip(names, self, strict=True))
+    return type("ResultRow", (Row,), own)
 
 
 class _FramesOfRows(_RowForm):
@@ -270,7 +286,8 @@ class _FramesOfRows(_RowForm):
     def results(self, result: Any) -> Iterable[Any]:
         for batch in self._output.batches(result):
             columns = [column.to_pylist() for column in batch.columns]
-            yield from (self._out_make(*values) for values in zip(*columns, strict=True))
+            for values in zip(*columns, strict=True):
+                yield tuple.__new__(self._out_kind, values)
 
 
 class _Frames(_RowForm):
@@ -345,12 +362,13 @@ class _Order:
         """Return the queue of all rows, if their offsets rise already, as they mostly do."""
         if self._is_own:
             return None
-        offsets = [self.offset_of(row) for row in rows]
+        offsets = list(map(self.offset_of, map(tuple, rows)))
         return self.single_queue(rows) if all(map(lt, offsets, offsets[1:])) else None
 
     def single_queue(self, rows: Rows) -> MessageQueue | None:
         """Return the queue of all rows; None if there are several, or no rows."""
-        queues = {self.queue_of(row) for row in rows}
+        # As plain tuples: an item of a Row is a call of a Python method.
+        queues = set(map(self.queue_of, map(tuple, rows)))
         return _message_queue(*queues) if len(queues) == 1 else None
 
     def sorted(self, rows: Rows) -> Rows:
@@ -417,9 +435,11 @@ class _KeyProcessor(StatefulProcessor):
         if kept is None:
             return _KeyMemory(None, {}, None)
         *values, own_text = kept
+        state = dict(zip(self._names, values, strict=True))
+        if own_text == _PLAIN:
+            return _KeyMemory(state, {}, None)
         own = json.loads(own_text)
-        state = dict(zip(self._names, values, strict=True)) if own["has"] else None
-        return _KeyMemory(state, own["cursors"], own["parked"])
+        return _KeyMemory(state if own["has"] else None, own["cursors"], own["parked"])
 
     def _save(self, memory: _KeyMemory) -> None:
         # A key without anything to keep is cleared, or the store would grow with every key.
@@ -438,8 +458,9 @@ class _KeyProcessor(StatefulProcessor):
             "cursors": memory.cursors,
             "parked": memory.parked,
         }
+        is_plain = memory.state is not None and not memory.cursors and memory.parked is None
         values = [state.get(name) for name in self._names]
-        self._value.update((*values, json.dumps(own)))
+        self._value.update((*values, _PLAIN if is_plain else json.dumps(own)))
 
     def _without_repeats(self, rows: Rows, memory: _KeyMemory) -> Rows:
         """Return the new rows and move the cursors of their queues past them.
