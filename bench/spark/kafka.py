@@ -3,8 +3,9 @@
 The same messages are stored in Kafka, in RocketMQ, in another RocketMQ whose settings let it answer
 a pull with more messages, and in the embedded broker: bodies of 100 bytes, a tag, which is a header
 in Kafka, keys drawn from a Zipf distribution, eight partitions or queues. One Spark session reads
-them by turns, and writes the same rows back. CPU time is that of the program, the JVM and all
-Python workers; the broker's own is counted apart. Needs Java 17 and Maven.
+them by turns, and writes keys and bodies; a sink in Python that only counts such rows shows what
+Spark takes to hand them over. CPU time is that of the program, the JVM and all Python workers; the
+broker's own is counted apart. Needs Java 17 and Maven.
 Writes bench/results/spark_kafka.json.
 """
 
@@ -31,7 +32,7 @@ from bench.end_to_end.bench_rocketmq import rocketmq_processes
 from bench.machine import broker_process, command_line, cpu_seconds, save
 from bench.peers.kafka import CONNECTOR_VERSION, VERSION, Kafka, connector_jars, kafka
 from bench.spark.processes import Tree
-from bench.spark.rows import BODY_BYTES, Rows
+from bench.spark.rows import BODY_BYTES, CountingSink, Rows
 from bench.spark.session import session
 from bench.spark.sources import ROCKETMQ
 from bench.spark.turns import cached
@@ -56,6 +57,7 @@ LARGE_ANSWERS = tuple(
 )
 LARGE = f"{REAL}, {MOST_MESSAGES:,} messages an answer"
 EMBEDDED = "ordermq, embedded broker"
+COUNTED = "a sink in Python that counts rows"
 READS = ("key and value", "all columns", "count by key")
 SINK = "sink"
 MOST_WRITTEN = 500_000  # rows, which are cached in the JVM; reads have no limit
@@ -125,17 +127,20 @@ def fill_kafka(spark: SparkSession, broker: Kafka, sent: pd.DataFrame) -> None:
             F.array(tag).alias("headers"),
         )
         frame.write.format("kafka").options(**to).mode("append").save()
+        done = min(first + FILL_ROWS, len(sent))
+        print(f"{KAFKA} has {done:,} of {len(sent):,} messages", flush=True)
 
 
-def fill(address: str, sent: pd.DataFrame) -> None:
+def fill(name: str, address: str, sent: pd.DataFrame) -> None:
     """Store the messages in RocketMQ or the embedded broker."""
     with Admin(address) as admin:
         admin.create_topic(TOPIC, QUEUES)
     body = b"x" * BODY_BYTES
     events = ((Message(TOPIC, body, tags=TAG), key) for key in sent["key"])
     with Producer("fill", name_servers=address) as producer:
-        for _ in producer.send_stream(events, max_in_flight=4_096):
-            pass
+        for number, _ in enumerate(producer.send_stream(events, max_in_flight=4_096), 1):
+            if not number % FILL_ROWS:
+                print(f"{name} has {number:,} of {len(sent):,} messages", flush=True)
 
 
 def kafka_side(spark: SparkSession, broker: Kafka) -> Side:
@@ -152,7 +157,7 @@ def kafka_side(spark: SparkSession, broker: Kafka) -> Side:
         return frame if work == "all columns" else frame.select("key", "value")
 
     def write(rows: DataFrame) -> None:
-        renamed = rows.select(F.col("sharding_key").alias("key"), F.col("body").alias("value"))
+        renamed = rows.withColumnsRenamed({"sharding_key": "key", "body": "value"})
         renamed.write.format("kafka").options(**at, topic=WRITTEN).mode("append").save()
 
     return Side(broker.pid, read, write)
@@ -185,8 +190,8 @@ def sides(spark: SparkSession, sent: pd.DataFrame, folder: Path) -> Iterator[dic
         real, own = all_brokers.name_server, all_brokers.embedded
         large = parts["name-server"].address
         fill_kafka(spark, all_brokers.kafka, sent)
-        for address in (real, large, own):
-            fill(address, sent)
+        for name, address in ((REAL, real), (LARGE, large), (EMBEDDED, own)):
+            fill(name, address, sent)
         yield {
             KAFKA: kafka_side(spark, all_brokers.kafka),
             REAL: ordermq_side(spark, real, all_brokers.broker_pid),
@@ -211,6 +216,10 @@ def works(side: Side, rows: DataFrame, sent: int) -> dict[str, Callable[[], None
     return made
 
 
+def count(rows: DataFrame) -> None:
+    rows.write.format("bench_count").mode("append").save()
+
+
 def measure(
     spark: SparkSession, all_sides: dict[str, Side], rows: int, rounds: int, chosen: str
 ) -> dict[str, Any]:
@@ -218,20 +227,23 @@ def measure(
     tree = Tree(spark)
     # Each key in one task, as the sink of ordermq wants it.
     most = min(rows, MOST_WRITTEN)
-    written = cached(spark, most, KEYS)
+    written = cached(spark, most, KEYS).select("sharding_key", "body")
     todo = {name: works(side, written, rows) for name, side in all_sides.items()}
+    todo[COUNTED] = {SINK: lambda: count(written)}
     found: dict[str, Any] = {}
     for work in (chosen,) if chosen else (*READS, SINK):
-        passes: dict[str, list[tuple[float, float, float]]] = {name: [] for name in all_sides}
+        turns = {name: each[work] for name, each in todo.items() if work in each}
+        passes: dict[str, list[tuple[float, float, float]]] = {name: [] for name in turns}
         for number in range(rounds + 1):
-            for name, side in all_sides.items():
+            for name, run in turns.items():
+                pids = [all_sides[name].broker_pid] if name in all_sides else []
+                broker = sum(map(cpu_seconds, pids))
                 before, began = tree.cpu_seconds(), time.perf_counter()
-                broker = cpu_seconds(side.broker_pid)
-                todo[name][work]()
+                run()
                 taken = time.perf_counter() - began, tree.cpu_seconds() - before
                 print(f"{work}, {name}: {taken[0]:.2f} s, {taken[1]:.2f} CPU-s", flush=True)
                 if number:  # the first round warms the JVM and the workers
-                    passes[name].append((*taken, cpu_seconds(side.broker_pid) - broker))
+                    passes[name].append((*taken, sum(map(cpu_seconds, pids)) - broker))
         done = most if work == SINK else rows
         found[work] = {name: figures(each, passes[KAFKA], done) for name, each in passes.items()}
         for name, row in found[work].items():
@@ -266,7 +278,8 @@ def main() -> None:
     asked = parser.parse_args()
     sent = messages(asked.rows)
     spark = session(jars=connector_jars())
-    spark.dataSource.register(Rows)
+    for kind in (Rows, CountingSink):
+        spark.dataSource.register(kind)
     try:
         with tempfile.TemporaryDirectory() as text, sides(spark, sent, Path(text)) as all_sides:
             before = os.getloadavg()[0]

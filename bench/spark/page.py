@@ -191,24 +191,26 @@ def _state_target(name: str, row: dict[str, Any], base: str) -> list[str]:
 def state(result: dict[str, Any]) -> str:
     work, base = result["workload"], result.get("relative_to", "apply_with_state")
     rows = [
-        [name, f"{row['rows']:,}", f"{row['rows_per_second']:,}", f"{row['rate_ratio']:.1f}",
-         f"{row['cpu_ms_per_thousand_rows']:,.1f}", f"{row['cpu_ratio']:.1f}",
-         *_state_target(name, row, base)]
+        [name, f"{row['keys']:,}", f"{row['rows']:,}", f"{row['rows_per_second']:,.0f}",
+         f"{row['rate_ratio']:.1f}", f"{row['cpu_ms_per_thousand_rows']:,.1f}",
+         f"{row['cpu_ratio']:.1f}", *_state_target(name, row, base)]
         for name, row in result["ways"].items()
     ]  # fmt: skip
     load = work.get("load_before")
     kept = result["ways"]["apply_with_keyed_state"]
     return (
         "## Stages with state on Spark\n\n"
-        f"A stream of {work['keys']:,} keys in {work['queues']} queues, a row per key and "
-        "micro-batch; a count and a sum per key. A function per key makes Series and a DataFrame, "
-        "unless it takes NumPy arrays, and most of its time is pandas' then. Where all would take "
-        "too long, a way is given fewer rows, and so fewer keys to keep. CPU time is that of the "
-        f"whole process tree{'' if load is None else f'; the load before was {load}'}. The "
+        f"A stream of {work['keys']:,} keys in {work['queues']} queues; rows per key and "
+        f"micro-batch: {work.get('rows_per_key', 1)}. A count and a sum are kept per key. A "
+        "function per key makes Series and a DataFrame, unless it takes NumPy arrays, and most of "
+        "its time is pandas' then. Ways took turns; medians of the rounds behind a warm-up: "
+        f"{work.get('rounds', 1)}. Where all would take too long, a way is given fewer keys. CPU "
+        "time, that of Spark's planning of a micro-batch included, is that of the whole process "
+        f"tree{'' if load is None else f'; the load before was {load}'}. The "
         f"states of {kept['keys']:,} keys take {kept['state_mib']} MiB in the workers and "
         f"{kept['stored_mib']} MiB on disk, and equal NumPy's sums.\n\n"
         + table(
-            ["way", "rows", "rows/s", f"relative to {base}",
+            ["way", "keys", "rows", "rows/s", f"relative to {base}",
              "CPU ms per 1,000 rows", "relative", "target", "met"],
             rows,
         )

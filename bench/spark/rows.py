@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
@@ -125,15 +126,23 @@ class Counted(WriterCommitMessage):
     size: int = 0
 
 
-class _CountingWriter(DataSourceStreamArrowWriter):
+class _Counting:
     def write(self, iterator: Iterator[Any]) -> Counted:
         return Counted(sum(batch.num_rows for batch in iterator))
 
-    def commit(self, messages: list[Any], batchId: int) -> None:
+    def commit(self, messages: list[Any], batchId: int = 0) -> None:
         return None
 
-    def abort(self, messages: list[Any], batchId: int) -> None:
+    def abort(self, messages: list[Any], batchId: int = 0) -> None:
         return None
+
+
+class _CountingWriter(_Counting, DataSourceArrowWriter):
+    """Of batches."""
+
+
+class _CountingStreamWriter(_Counting, DataSourceStreamArrowWriter):
+    """Of streams."""
 
 
 class CountingSink(DataSource):
@@ -143,8 +152,11 @@ class CountingSink(DataSource):
     def name(cls) -> str:
         return "bench_count"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return _CountingWriter()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return _CountingStreamWriter()
 
 
 class _Discarding:

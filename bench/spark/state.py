@@ -1,10 +1,11 @@
-"""Measure stages with state: python -m bench.spark.state [--keys N].
+"""Measure stages with state: python -m bench.spark.state [--keys N] [--rows-per-key N].
 
-A stream in which each micro-batch has one row per key; a count and a sum are kept per key, and
-each row gets the sum so far. `apply_with_keyed_state`, by column and with a call per key,
-`apply_with_state` with DataFrames and with rows, and Spark's own `transformWithState` by row, in
-one session, one after the other. The ways with a call per key are given fewer keys: at Spark's
-pace all would take it an hour.
+A stream in which each micro-batch has one row per key, or as many as --rows-per-key says; a count
+and a sum are kept per key, and each row gets the sum so far. `apply_with_keyed_state`, by column
+and with a call per key, `apply_with_state` with DataFrames and with rows, and Spark's own
+`transformWithState` by row, by turns in one session; figures are medians of the rounds behind one
+that warms the JVM. The ways with a call per key are given fewer keys: at Spark's pace all would
+take it an hour.
 Writes bench/results/spark_state.json.
 """
 
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -141,21 +143,22 @@ def sparks(frame: DataFrame, folder: str) -> DataFrame:
 SHUFFLED = "apply_with_state"
 SHUFFLED_ROWS = 'apply_with_state, engine="rows"'
 SPARKS = "Spark's transformWithState, by row"
-# How it is made, micro-batches, rows of each relative to the keys. All but the first are measured.
+# How it is made, micro-batches, share of the keys. All micro-batches but the first are measured.
 WAYS: Mapping[str, tuple[Way, int, float]] = {
     "apply_with_keyed_state": (keyed, 6, 1.0),
     'apply_with_keyed_state, per_key=True, engine="arrow"': (keyed_per_key_of_arrow, 4, 1.0),
     "apply_with_keyed_state, per_key=True": (keyed_per_key, 4, 1.0),
     "apply_with_keyed_state, per_key=True, by Series": (keyed_per_key_of_series, 3, 0.05),
-    SHUFFLED: (shuffled, 3, 0.01),
-    SHUFFLED_ROWS: (shuffled_rows, 3, 0.01),
-    SPARKS: (sparks, 3, 0.01),
+    SHUFFLED: (shuffled, 6, 0.05),
+    SHUFFLED_ROWS: (shuffled_rows, 6, 0.05),
+    SPARKS: (sparks, 6, 0.05),
 }
 
 
-def measure(spark: SparkSession, name: str, keys: int) -> dict[str, Any]:
+def measure(spark: SparkSession, name: str, all_keys: int, rows_per_key: int) -> dict[str, Any]:
     way, micro_batches, share = WAYS[name]
-    rows = int(keys * share) // QUEUES * QUEUES * micro_batches
+    keys = int(all_keys * share) // QUEUES * QUEUES
+    rows = keys * rows_per_key * micro_batches
     options = {"rows": rows, "keys": keys, "queues": QUEUES, "micro_batches": micro_batches}
     source = spark.readStream.format("bench_rows").options(**options).load()
     tree, seconds, used = Tree(spark), [], []
@@ -182,11 +185,18 @@ def measure(spark: SparkSession, name: str, keys: int) -> dict[str, Any]:
     measured = rows // micro_batches * (micro_batches - 1)
     assert len(seconds) == micro_batches, seconds
     return {
+        "keys": keys,
         "rows": measured,
         "rows_per_second": round(measured / sum(seconds[1:])),
         "cpu_ms_per_thousand_rows": round(sum(used[1:]) * 1e6 / measured, 1),
         **found,
     }
+
+
+def middle(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last round's figures, with the medians of those that depend on time."""
+    timed = ("rows_per_second", "cpu_ms_per_thousand_rows")
+    return rows[-1] | {name: round(median(row[name] for row in rows), 1) for name in timed}
 
 
 def checked(folder: Path, rows: int, keys: int) -> dict[str, Any]:
@@ -211,17 +221,23 @@ def checked(folder: Path, rows: int, keys: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=KEYS)
+    parser.add_argument("--rows-per-key", type=int, default=1, help="in each micro-batch")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=WAYS, help="measure one way only; no result is saved")
     asked = parser.parse_args()
     load = os.getloadavg()[0]
     spark = session()
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _PROVIDER)
     spark.dataSource.register(Rows)
-    found = {}
-    for name in [asked.only] if asked.only else WAYS:
-        found[name] = measure(spark, name, asked.keys)
-        print(name, found[name], flush=True)
+    rounds: dict[str, list[dict[str, Any]]] = {}
+    for turn in range(asked.rounds + 1):
+        for name in [asked.only] if asked.only else WAYS:
+            row = measure(spark, name, asked.keys, asked.rows_per_key)
+            print("warm-up" if turn == 0 else f"round {turn}", name, row, flush=True)
+            if turn:
+                rounds.setdefault(name, []).append(row)
     spark.stop()
+    found = {name: middle(rows) for name, rows in rounds.items()}
     if asked.only:
         return
     sparks_own = found[SPARKS]
@@ -230,7 +246,9 @@ def main() -> None:
         cpu = sparks_own["cpu_ms_per_thousand_rows"] / row["cpu_ms_per_thousand_rows"]
         row["cpu_ratio"] = round(cpu, 1)
     workload = {
-        "keys": asked.keys, "queues": QUEUES, "body_bytes": 100, "load_before": round(load, 1),
+        "keys": asked.keys, "rows_per_key": asked.rows_per_key, "queues": QUEUES,
+        "rounds": asked.rounds,
+        "body_bytes": 100, "load_before": round(load, 1),
     }  # fmt: skip
     print(save("spark_state", {"command": command_line("bench.spark.state"),
                                "workload": workload, "relative_to": SPARKS,
