@@ -39,11 +39,14 @@ Written by ci/settings_types.py from the configurations; `ProducerConfig.of` che
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ordermq.config import (
     {names},
 )
+
+if TYPE_CHECKING:
+    from ordermq.wall_time import Moment
 '''
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 
 from ordermq.errors import ConfigError
 from ordermq.value import Value
+from ordermq.wall_time import moment_ms
 
 DAY_MS = 86_400_000
 _MOST_LETTERS, _LETTER_WINDOW = "pause_after_dead_letters", "dead_letter_window"
@@ -46,6 +47,21 @@ def require_flags(config: object) -> None:
             raise ConfigError(
                 f"{each.name}={value!r}: expected True or False, not a {type(value).__name__}"
             )
+
+
+def require_moment(config: object, name: str) -> None:
+    """Convert this field to ms since 1970, but for an age, which stays a text; 0 stands for none.
+
+    Raises: ConfigError: it is no time, or negative.
+    """
+    value = getattr(config, name)
+    # An age is checked alone: what it is counted from, the client will know.
+    found = moment_ms(name, value, 0)
+    if isinstance(value, str):
+        return
+    if found < 0:
+        raise ConfigError(f"{name}={value!r}: expected a time since 1970")
+    object.__setattr__(config, name, found)
 
 
 def require_choice(config: object, **choices: type[StrEnum]) -> None:

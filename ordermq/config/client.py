@@ -191,6 +191,7 @@ def _with_port(host: str) -> str:
 _READERS: dict[str, Callable[[str], Any]] = {
     "int": lambda text: int(text.strip()),
     "bool": lambda text: _FLAGS[text.strip().lower()],
+    "Moment": lambda text: int(text) if text.strip().isdecimal() else text,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ordermq.callables import require_plain
 from ordermq.config.checks import (
@@ -13,6 +13,7 @@ from ordermq.config.checks import (
     require_choice,
     require_dead_letter_window,
     require_flags,
+    require_moment,
     require_range,
 )
 from ordermq.config.client import ClientConfig
@@ -20,7 +21,9 @@ from ordermq.config.remoting import RemotingConfig
 from ordermq.config.trace import TraceConfig
 from ordermq.errors import ConfigError
 from ordermq.value import Value
-from ordermq.wall_time import require_wall_ms
+
+if TYPE_CHECKING:
+    from ordermq.wall_time import Moment
 
 
 class MessageModel(StrEnum):
@@ -267,8 +270,9 @@ class RebalanceConfig(Value, kw_only=True):
     allocation: Allocation | AllocationStrategy = Allocation.AVG
     # Start of a group without a committed offset: "last_offset", "first_offset" or "timestamp".
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
-    # Start in ms since 1970, with "timestamp"; 0: half an hour ago. 0..2^62.
-    consume_timestamp_ms: int = 0
+    # Start with "timestamp": in ms since 1970, a datetime, or an age as "2h", counted back from
+    # the time when the member joined; 0: half an hour.
+    consume_timestamp_ms: Moment = 0
     # Time between rebalances while nothing changes. 10 ms..1 day.
     rebalance_interval_ms: int = 20_000
     # Least time between rebalances, so that many notifications cause one. 1 ms..1 day.
@@ -282,11 +286,10 @@ class RebalanceConfig(Value, kw_only=True):
         require_choice(self, consume_from_where=ConsumeFromWhere)
         require_range(
             self,
-            consume_timestamp_ms=(0, 1 << 62),
             rebalance_interval_ms=(10, DAY_MS),
             rebalance_min_interval_ms=(1, DAY_MS),
         )
-        require_wall_ms("RebalanceConfig.consume_timestamp_ms", self.consume_timestamp_ms)
+        require_moment(self, "consume_timestamp_ms")
 
 
 class PopConfig(Value, kw_only=True):

@@ -6,7 +6,7 @@ Written by ci/settings_types.py from the configurations; `ProducerConfig.of` che
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ordermq.config import (
     Allocation,
@@ -30,6 +30,9 @@ from ordermq.config import (
     TraceConfig,
     TransactionConfig,
 )
+
+if TYPE_CHECKING:
+    from ordermq.wall_time import Moment
 
 
 class RemotingSettings(TypedDict, total=False):
@@ -143,7 +146,7 @@ class ConsumerSettings(RemotingSettings, total=False):
     keyless: Keyless | Literal["lane", "barrier"]
     allocation: Allocation | Literal["avg", "avg_by_circle", "consistent_hash"] | AllocationStrategy
     consume_from_where: ConsumeFromWhere | Literal["last_offset", "first_offset", "timestamp"]
-    consume_timestamp_ms: int
+    consume_timestamp_ms: Moment
     rebalance_interval_ms: int
     rebalance_min_interval_ms: int
     enable_msg_trace: bool
@@ -190,7 +193,7 @@ class LitePullConsumerSettings(RemotingSettings, total=False):
     pop_batch_size: int
     allocation: Allocation | Literal["avg", "avg_by_circle", "consistent_hash"] | AllocationStrategy
     consume_from_where: ConsumeFromWhere | Literal["last_offset", "first_offset", "timestamp"]
-    consume_timestamp_ms: int
+    consume_timestamp_ms: Moment
     rebalance_interval_ms: int
     rebalance_min_interval_ms: int
 

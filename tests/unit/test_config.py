@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -125,7 +126,6 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "max_ahead_per_queue": (1, 1 << 30),
     },
     RebalanceConfig: {
-        "consume_timestamp_ms": (0, 1 << 62),
         "rebalance_interval_ms": (10, DAY_MS),
         "rebalance_min_interval_ms": (1, DAY_MS),
     },
@@ -210,6 +210,36 @@ def test_a_bound_is_legal_and_one_beyond_is_named_with_its_range(kind: type, nam
     for value in (low - 1, high + 1, True, 1.0, "1", None):
         with pytest.raises(ConfigError, match=rf"^{name}=.*{low}\.\.{high}"):
             make(kind, name, value)
+
+
+def test_a_start_is_a_time_or_an_age() -> None:
+    noon = datetime(2026, 11, 28, 12, tzinfo=UTC)
+    noon_ms = int(noon.timestamp()) * 1_000
+    for given, kept in ((0, 0), (noon_ms, noon_ms), (noon, noon_ms), ("2h", "2h")):
+        assert RebalanceConfig(consume_timestamp_ms=given).consume_timestamp_ms == kept
+    read = ConsumerConfig.from_env(environ={"ORDERMQ_CONSUME_TIMESTAMP_MS": f" {noon_ms}"})
+    assert read.rebalance.consume_timestamp_ms == noon_ms
+    read = ConsumerConfig.from_url("rocketmq://broker?consume_timestamp_ms=15m")
+    assert read.rebalance.consume_timestamp_ms == "15m"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (1_700_000_000, "looks like seconds: write 1700000000000"),
+        (-1, "expected a time since 1970"),
+        (datetime(1960, 1, 1, tzinfo=UTC), "expected a time since 1970"),
+        (1 << 63, "within 64 bits"),
+        (True, "expected ms since 1970 as an int, a datetime, or an age"),
+        (1.5, "expected ms since 1970 as an int, a datetime, or an age"),
+        (None, "expected ms since 1970 as an int, a datetime, or an age"),
+        ("yesterday", "expected ms since 1970 as an int, a datetime, or an age"),
+        ("", "expected ms since 1970 as an int, a datetime, or an age"),
+    ],
+)
+def test_a_start_that_is_no_time_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^consume_timestamp_ms=.*{message}"):
+        RebalanceConfig(consume_timestamp_ms=given)
 
 
 def test_an_idle_pull_must_be_answered_before_it_times_out() -> None:

@@ -13,8 +13,9 @@ from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.errors import BrokerError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
+from ordermq.wall_time import moment_ms
 
-_HALF_AN_HOUR_MS = 1_800_000
+_HALF_AN_HOUR = "30m"
 
 
 class StartRule:
@@ -64,7 +65,7 @@ class StartRule:
         return self._decided[queue]
 
     async def _decide(self, queue: MessageQueue) -> int:
-        where, api, clock = self._config.consume_from_where, self._client.api, self._client.clock
+        where, api = self._config.consume_from_where, self._client.api
         address = self._client.routes.master_of(queue.broker_name)
         if queue.topic.startswith(RETRY_PREFIX):
             if where is not ConsumeFromWhere.TIMESTAMP:
@@ -73,17 +74,23 @@ class StartRule:
         if where is ConsumeFromWhere.FIRST_OFFSET:
             return await self._min_offset(address, queue)
         if where is ConsumeFromWhere.TIMESTAMP:
-            asked_ms = self._config.consume_timestamp_ms or clock.wall_ms() - _HALF_AN_HOUR_MS
+            # An age is counted back from when the member came, as Java's clients do: from now on,
+            # a queue that is found an hour later would lose what was sent meanwhile.
+            asked = self._config.consume_timestamp_ms or _HALF_AN_HOUR
+            asked_ms = moment_ms("consume_timestamp_ms", asked, self._member_since_ms(queue.topic))
             return await offset_at_time(self._client, self._group, queue, asked_ms)
         if queue.topic in self._settled:
             # Its broker was away, another member had the queue and stored nothing, or the queue is
             # new: whatever came since this member has subscribed is the group's.
-            since_ms = self._subscribed_ms.get(queue.topic, self._joined_ms)
+            since_ms = self._member_since_ms(queue.topic)
             return await offset_at_time(self._client, self._group, queue, since_ms)
         end = await api.max_offset(address, queue)
         skipped = end - await self._min_offset(address, queue)
         self._skipped[queue.topic] += skipped  # no await in this line: other queues count, too
         return end
+
+    def _member_since_ms(self, topic: str) -> int:
+        return self._subscribed_ms.get(topic, self._joined_ms)
 
     async def _min_offset(self, address: str, queue: MessageQueue) -> int:
         try:

@@ -306,10 +306,21 @@ def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> 
     assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == 9
 
 
-def test_a_time_that_is_not_given_is_half_an_hour_ago() -> None:
-    offsets = offsets_of(FakeApi(), consume_from_where=ConsumeFromWhere.TIMESTAMP)
-    half_an_hour_ago = ManualClock().wall_ms() - 1_800_000
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == half_an_hour_ago
+@pytest.mark.parametrize(
+    ("setting", "age_ms"), [(0, 1_800_000), ("2h", 7_200_000), ("90 s", 90_000)]
+)
+def test_an_age_counts_back_from_when_the_member_came(setting: int | str, age_ms: int) -> None:
+    """From the time when a queue is found, what was sent between would be left out."""
+    clock = ManualClock()
+    joined_ms = clock.wall_ms()
+    rule = offsets_of(
+        FakeApi(), clock, consume_from_where="timestamp", consume_timestamp_ms=setting
+    ).rule
+    clock.advance(3_600_000)  # its broker was away
+    assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == joined_ms - age_ms
+    rule.forget(QUEUE)
+    rule.subscribed(QUEUE.topic)
+    assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == clock.wall_ms() - age_ms
 
 
 @pytest.mark.parametrize(
