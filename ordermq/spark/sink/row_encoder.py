@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,8 @@ class RowEncoder:
         self._selector = selector_of(options.selector)
         # Selectors take a message; the ones that can be chosen here look only at the key.
         self._probe = Message("probe", b"-")
-        self._index_of_key: dict[tuple[str, str], int] = {}
+        # By topic: the index of each key's queue; -1 for rows without a key.
+        self._index_of_key: dict[str, dict[str | None, int]] = {}
         self._unique = UniqueKeys()
         self._rows = 0
         has_origins = not missing_origin_columns(columns)
@@ -254,12 +255,7 @@ class RowEncoder:
         if keys is None:
             return keyless
         coded = keys.dictionary_encode(null_encoding="encode")
-        names = coded.dictionary.to_pylist()
-        if self.keys is not None:
-            self.keys.update(name for name in names if name is not None)
-            if len(self.keys) > MAX_REPORTED_KEYS:
-                self.keys = None
-        known = [-1 if name is None else self._index_of(topic, queues, name) for name in names]
+        known = self._indexes_of(topic, queues, coded.dictionary.to_pylist())
         targets: _Numbers = np.array(known, dtype=np.int64)[coded.indices.to_numpy()]
         return np.where(targets < 0, keyless, targets)
 
@@ -273,14 +269,29 @@ class RowEncoder:
             raise ConfigError(f"column {name!r} has {wrong}: the topic has queues 0..{count - 1}")
         return targets
 
-    def _index_of(self, topic: str, queues: Sequence[MessageQueue], key: str) -> int:
-        found = self._index_of_key.get((topic, key))
-        if found is None:
-            if len(self._index_of_key) > _MAX_KNOWN_KEYS:
-                self._index_of_key.clear()
-            found = list(queues).index(self._selector(queues, self._probe, key))
-            self._index_of_key[topic, key] = found
-        return found
+    def _indexes_of(
+        self, topic: str, queues: Sequence[MessageQueue], names: list[str | None]
+    ) -> Sequence[int | None]:
+        """Return the index of each key's queue; -1 for none. Each name comes once."""
+        if sum(map(len, self._index_of_key.values())) > _MAX_KNOWN_KEYS:
+            self._index_of_key.clear()
+        table = self._index_of_key.setdefault(topic, {None: -1})
+        # Nearly all are known: a look-up here is no call of a Python method.
+        known = list(map(table.get, names))
+        if None in known:
+            for name in names:
+                if name is not None and name not in table:
+                    table[name] = list(queues).index(self._selector(queues, self._probe, name))
+            self._note_keys(table)
+            known = list(map(table.get, names))
+        return known
+
+    def _note_keys(self, table: Mapping[str | None, int]) -> None:
+        """Keep the keys for the report of the task, unless there are too many."""
+        if self.keys is not None:
+            self.keys.update(key for key in table if key is not None)
+            if len(self.keys) > MAX_REPORTED_KEYS:
+                self.keys = None
 
 
 def _is_large(kind: Any) -> bool:
