@@ -61,6 +61,7 @@ COUNTED = "a sink in Python that counts rows"
 READS = ("key and value", "all columns", "count by key")
 SINK = "sink"
 MOST_WRITTEN = 500_000  # rows, which are cached in the JVM; reads have no limit
+LEAST_ROUNDS_WRITTEN = 5  # a second or two each
 FILL_ROWS = 500_000  # of a DataFrame that Spark takes from this program
 VERSIONS = {
     "pyspark": pyspark.__version__,
@@ -234,7 +235,7 @@ def measure(
     for work in (chosen,) if chosen else (*READS, SINK):
         turns = {name: each[work] for name, each in todo.items() if work in each}
         passes: dict[str, list[tuple[float, float, float]]] = {name: [] for name in turns}
-        for number in range(rounds + 1):
+        for number in range(_rounds(work, rounds) + 1):
             for name, run in turns.items():
                 pids = [all_sides[name].broker_pid] if name in all_sides else []
                 broker = sum(map(cpu_seconds, pids))
@@ -249,6 +250,10 @@ def measure(
         for name, row in found[work].items():
             print(work, name, row, flush=True)
     return found
+
+
+def _rounds(work: str, rounds: int) -> int:
+    return max(rounds, LEAST_ROUNDS_WRITTEN) if work == SINK else rounds
 
 
 def figures(
@@ -292,8 +297,8 @@ def main() -> None:
         "command": command_line("bench.spark.kafka"),
         "workload": {
             "rows": asked.rows, "rows_written": min(asked.rows, MOST_WRITTEN),
-            "rounds": asked.rounds, "body_bytes": BODY_BYTES,
-            "queues": QUEUES, "keys": int(sent["key"].nunique()),
+            "rounds": asked.rounds, "rounds_written": _rounds(SINK, asked.rounds),
+            "body_bytes": BODY_BYTES, "queues": QUEUES, "keys": int(sent["key"].nunique()),
             "load_before": round(before, 1),
         },
         "versions": VERSIONS,
