@@ -319,6 +319,7 @@ class ProxyApi(BrokerApi):
         self._endpoints = endpoints_of(addresses)
         self._topics: set[str] = set()  # of a producer: what it has asked a route of
         self._streams: dict[str, _Telemetry] = {}
+        self._left: set[str] = set()  # proxies that were told of the end
         self._sends: set[asyncio.Task[None]] = set()
         self._transactions: dict[str, str] = {}  # the proxy's id, by the message's
         # Set by a member that pops: moves a message of its batch to the dead letters.
@@ -332,6 +333,18 @@ class ProxyApi(BrokerApi):
     # Registration.
 
     async def heartbeat(self, address: str, heartbeat: Heartbeat) -> int:
+        problem = None if address in self._left else await self._beat(address, heartbeat)
+        if problem is not None and address not in self._left:
+            # A proxy drops the settings of a client that was silent for long, or of whose id
+            # another one has left, and refuses all that it asks until it has told them again.
+            self._streams[address].forget()
+            problem = await self._beat(address, heartbeat)
+        if problem is not None and address not in self._left:
+            raise problem
+        return PROTOCOL_VERSION
+
+    async def _beat(self, address: str, heartbeat: Heartbeat) -> RemotingError | None:
+        """Make a proxy know this client; return why it refused the heartbeat itself."""
         timeout_ms = self._config.request_timeout_ms
         told = await self._settled(address, self._settings_of(heartbeat))
         for member in heartbeat.consumers:
@@ -353,8 +366,10 @@ class ProxyApi(BrokerApi):
             answer = await self.proxies.ask(
                 address, "Heartbeat", request, StatusResponse, timeout_ms
             )
-            check(answer.status, "the proxy refused the heartbeat", address=address)
-        return PROTOCOL_VERSION
+            problem = problem_of(answer.status, "the proxy refused the heartbeat", address=address)
+            if problem is not None:
+                return problem
+        return None
 
     async def unregister(
         self, address: str, *, consumer_group: str | None = None, producer_group: str | None = None
@@ -371,6 +386,7 @@ class ProxyApi(BrokerApi):
         """
         if address not in self._streams:
             return
+        self._left.add(address)  # a heartbeat behind it would register this client again
         answer = await self.proxies.ask(
             address,
             "NotifyClientTermination",
@@ -598,6 +614,10 @@ class _Telemetry:
             raise RequestTimeout("Telemetry: no answer to the settings") from None
         self._sent = data
         return self._told
+
+    def forget(self) -> None:
+        """Have the next `settle` send the settings again."""
+        self._sent = b""
 
     async def read(self) -> None:
         """Take what the proxy says, until the end of the stream."""

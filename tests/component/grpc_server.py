@@ -24,13 +24,21 @@ class Asked(NamedTuple):
 
 
 class Said(NamedTuple):
-    """An answer: messages, then a status."""
+    """An answer: messages, then a status.
+
+    Args:
+        delay_s: how long it is held.
+        goes_on: the client's next message of the call is answered, too, and the status comes never.
+    """
 
     messages: tuple[bytes, ...] = ()
     status: int = 0
     reason: str = ""
+    delay_s: float = 0.0
+    goes_on: bool = False
 
 
+_STREAMS = "/Telemetry"  # the one call of clients that has many messages
 Answering = Callable[[Asked], Said | None]  # None: never
 
 
@@ -41,18 +49,24 @@ class GrpcServer(asyncio.Protocol):
         self.http2 = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
         )
+        self.is_open = False
         self.resets: list[int] = []
         self._answering = answering
         self._connections = connections
         self._headers: dict[int, dict[str, str]] = {}
         self._bodies: dict[int, bytearray] = {}
         self._unsent: dict[int, tuple[bytearray, Said]] = {}
+        self._open_calls: set[int] = set()  # those whose answer goes on
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._connections.append(self)
+        self.is_open = True
         self.http2.initiate_connection()
         self.write()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
 
     def data_received(self, data: bytes) -> None:
         for event in self.http2.receive_data(data):
@@ -61,8 +75,12 @@ class GrpcServer(asyncio.Protocol):
                 self._bodies[event.stream_id] = bytearray()
             elif isinstance(event, h2.events.DataReceived):
                 self._bodies[event.stream_id] += event.data
+                if self._headers[event.stream_id][":path"].endswith(_STREAMS):
+                    self._answer_next(event.stream_id)
                 self.http2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, h2.events.StreamEnded):
+                if event.stream_id in self._open_calls:
+                    continue
                 self._answer(event.stream_id)
             elif isinstance(event, h2.events.StreamReset):
                 self.resets.append(event.stream_id)
@@ -81,9 +99,34 @@ class GrpcServer(asyncio.Protocol):
         said = self._answering(Asked(self._headers.pop(stream_id), body[5:]))
         if said is None:
             return
-        self.http2.send_headers(
-            stream_id, [(":status", "200"), ("content-type", "application/grpc")]
-        )
+        if said.delay_s:
+            loop = asyncio.get_running_loop()
+            loop.call_later(said.delay_s, self._say_late, stream_id, said)
+        else:
+            self._say(stream_id, said)
+
+    def _answer_next(self, stream_id: int) -> None:
+        """Answer the messages of a call that are there so far."""
+        body = self._bodies[stream_id]
+        while len(body) >= 5 and len(body) >= (end := 5 + int.from_bytes(body[1:5], "big")):
+            asked = Asked(self._headers[stream_id], bytes(body[5:end]))
+            del body[:end]
+            if (said := self._answering(asked)) is not None:
+                self._say(stream_id, said)
+
+    def _say_late(self, stream_id: int, said: Said) -> None:
+        if stream_id not in self.resets and not self.transport.is_closing():
+            self._say(stream_id, said)
+            self._send(stream_id)
+            self.write()
+
+    def _say(self, stream_id: int, said: Said) -> None:
+        if stream_id not in self._open_calls:
+            self.http2.send_headers(
+                stream_id, [(":status", "200"), ("content-type", "application/grpc")]
+            )
+        if said.goes_on:
+            self._open_calls.add(stream_id)
         data = bytearray()
         for message in said.messages:
             data += b"\0" + len(message).to_bytes(4, "big") + message
@@ -101,6 +144,8 @@ class GrpcServer(asyncio.Protocol):
             http2.send_data(stream_id, bytes(data[:size]))
             del data[:size]
         del self._unsent[stream_id]
+        if said.goes_on:
+            return
         trailers = [("grpc-status", str(said.status)), ("grpc-message", said.reason)]
         http2.send_headers(stream_id, trailers, end_stream=True)
 
