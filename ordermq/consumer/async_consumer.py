@@ -348,7 +348,7 @@ class AsyncConsumer(AsyncStarting):
         loop = self._loop = CallersLoop(asyncio.get_running_loop(), self.group)
         consumer = self._use.consumer
         try:
-            await shielded(in_thread(consumer.start_with, loop))
+            await shielded(in_thread(consumer.start_with, loop), consumer.give_up_start)
         except asyncio.CancelledError:
             await shielded(in_thread(consumer.close, 0.0))
             raise

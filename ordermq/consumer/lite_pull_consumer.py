@@ -250,9 +250,7 @@ class LitePullConsumer(GroupConsumer):
             elif self._subscriptions:
                 await member.rebalance_now()
 
-        # Before it starts: `on_assigned` may be called, and seek, before `start` returns.
-        self._member = member
-        member.start()
+        self._start(member)
         member.client.call(assign())
 
     def _check_pop(self, *, has_store: bool, is_behind_proxy: bool) -> None:

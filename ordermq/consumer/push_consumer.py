@@ -570,10 +570,7 @@ class PushConsumer(GroupConsumer):
                 guard=self._guard,
             )
         )
-        # Set before it starts: a listener may be called, and seek in its queue, before `start`
-        # returns.
-        self._member = member
-        member.start()
+        self._start(member)
 
     def _make_dispatcher(
         self, parts: ReceiverParts

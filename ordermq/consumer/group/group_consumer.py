@@ -19,6 +19,7 @@ class GroupConsumer(Starting):
 
     _member: GroupMember | None = None  # from `start` on
     _is_closing = False
+    _is_start_given_up = False
 
     def stop(self) -> None:
         """Make whoever consumes come to an end; any thread."""
@@ -38,6 +39,19 @@ class GroupConsumer(Starting):
                 # Registered already: without a goodbye the group would wait for it to expire.
                 member.abandon_start()
             raise
+
+    def _start(self, member: GroupMember) -> None:
+        # Set before it starts: a listener or `on_assigned` may be called, and seek, meanwhile.
+        self._member = member
+        if self._is_start_given_up:
+            member.give_up_start()
+        member.start()
+
+    def give_up_start(self) -> None:
+        """Have a `start` that is under way, and waits for servers, raise; any thread."""
+        self._is_start_given_up = True
+        if (member := self._member) is not None:
+            member.give_up_start()
 
     def hurry_close(self) -> None:
         """End the wait of a `close` that was called, or is about to be; any thread."""

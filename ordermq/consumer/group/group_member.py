@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -169,6 +170,8 @@ class GroupMember(ProcessBound):
         )
         self._leaving = False
         self._is_started = False
+        self._is_start_given_up = False  # changes on the I/O thread
+        self._connecting: asyncio.Task[None] | None = None  # within `start`, until it is registered
         self._has_left = False  # by `leave`: no member of the group until `rejoin`
         self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
         self._loops: list[asyncio.Task[None]] = []
@@ -367,6 +370,19 @@ class GroupMember(ProcessBound):
         self._is_started = True
         note_open(self, GroupMember._loss)
 
+    def give_up_start(self) -> None:
+        """Have a `start` that waits for servers raise, now or when it comes so far; any thread.
+
+        One that is registered goes on: it is about to hold queues, which `close` hands over.
+        """
+        with contextlib.suppress(RuntimeError):  # it has raised already, and all has ended
+            self._runtime.post(self._give_up_start)
+
+    def _give_up_start(self) -> None:
+        self._is_start_given_up = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+
     def abandon_start(self) -> None:
         """Leave, if an exception has come behind the start: who got it cannot close this member."""
         if self._is_started:
@@ -478,7 +494,17 @@ class GroupMember(ProcessBound):
             )
 
     async def _join(self) -> None:
-        client, settings, retry = self.client, self._settings, retry_topic(self._group)
+        if self._is_start_given_up:
+            raise asyncio.CancelledError
+        self._connecting = asyncio.current_task()
+        try:
+            await self._register()
+        finally:
+            self._connecting = None
+        await self._begin()
+
+    async def _register(self) -> None:
+        client, retry = self.client, retry_topic(self._group)
         if self._store is not None:
             await self._store.open()
         # The caller's own topics first: an error names one of them.
@@ -494,6 +520,9 @@ class GroupMember(ProcessBound):
         if self.subscriptions.of(retry) is not None:
             # The heartbeat created it at the broker; now its route exists.
             await client.routes.get(retry)
+
+    async def _begin(self) -> None:
+        client, settings = self.client, self._settings
         # Heartbeats from here on: the first one was just sent, and a broker expires members only
         # after several intervals.
         client.start_loops()
