@@ -4,6 +4,7 @@
 #   ci/exactly_once.sh                                  200,000 messages, 50 faults: SQLite, embedded
 #   ci/exactly_once.sh --database postgresql            in PostgreSQL, which is installed if missing
 #   ci/exactly_once.sh --broker 5.3.3                   on RocketMQ; needs a JDK 17 and Maven
+#   ci/exactly_once.sh --mode pop                       members that pop; --mode grpc at a proxy
 #   ci/exactly_once.sh --messages 20000 --faults 10 --seed 7
 # --help lists the rest. The seed is printed and repeats the plan of a run.
 set -euo pipefail

@@ -256,14 +256,19 @@ class LitePullConsumer(GroupConsumer):
     def _check_pop(self, *, has_store: bool, is_behind_proxy: bool) -> None:
         from ordermq.consumer.pop.refusals import refuse_for_pops  # few pop
 
+        problem = "" if self._is_ordered else "polls without ordered=True: give it, too"
+        if has_store:
+            problem = (
+                "offset_store and polls: the broker alone decides where a batch begins, and "
+                "without the transactions of a listener a store says nothing more"
+            )
         refuse_for_pops(
             self.config,
             self.group,
             is_behind_proxy=is_behind_proxy,
-            has_store=has_store,
             commits=self.config.lite.auto_commit,
             deduplicates=self.config.lite.deduplicate,
-            problem="" if self._is_ordered else "polls without ordered=True: give it, too",
+            problem=problem,
         )
 
     def _require_pulls(self, method: str) -> None:

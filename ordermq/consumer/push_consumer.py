@@ -209,6 +209,7 @@ class PushConsumer(GroupConsumer):
         *,
         is_behind_proxy: bool,
     ) -> None:
+        from ordermq.consumer.offsets.offset_store import may_claim
         from ordermq.consumer.pop.refusals import refuse_for_pops  # few pop
 
         problem = ""
@@ -217,11 +218,16 @@ class PushConsumer(GroupConsumer):
                 "on_failure=ParkKey(): a queue hands out nothing while one popped message is not "
                 "done; use Retry(), DeadLetter() or Stop()"
             )
+        elif store is not None and not may_claim(store):
+            problem = (
+                "an offset_store without claim(): the broker alone decides where a batch begins, "
+                "and only a store with transactions that gives out epochs, as SqlOffsetStore, can "
+                "tell what of it is done"
+            )
         refuse_for_pops(
             self.config,
             self.group,
             is_behind_proxy=is_behind_proxy,
-            has_store=store is not None,
             commits=self.config.consume.auto_commit,
             deduplicates=self.config.pull.deduplicate,
             problem=problem,

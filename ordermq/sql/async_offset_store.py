@@ -7,6 +7,7 @@ from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.util import greenlet_spawn
 
+from ordermq.consumer.offsets.offset_store import StoreClaim
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql.offset_store import DEFAULT_TABLE, IDLE_TIMEOUT_MS, SqlOffsets, SqlTransaction
@@ -85,6 +86,9 @@ class AsyncSqlOffsetStore:
     ) -> AsyncSqlTransaction:
         begun = await greenlet_spawn(self._offsets.begin, group, queue, epoch, first_offset)
         return AsyncSqlTransaction(begun, AsyncConnection(self._engine, begun.connection))
+
+    async def claim(self, group: str, queue: MessageQueue) -> StoreClaim:
+        return await greenlet_spawn(self._offsets.claim, group, queue)
 
     def is_outage(self, error: BaseException) -> bool:
         return self._offsets.is_outage(error)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from ordermq.consumer.offsets.offset_store import StoreClaim
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql.databases import DATABASES, TransactionEnded
@@ -149,6 +150,13 @@ class SqlOffsets:
     def is_outage(self, error: BaseException) -> bool:
         return any(self._is_outage(each) for each in _chain(error))
 
+    # ClaimingStore
+
+    def claim(self, group: str, queue: MessageQueue) -> StoreClaim:
+        claim = self._alone(lambda connection: self._claim_next(connection, group, queue))
+        self._note(group, queue, *claim)
+        return claim
+
     # Inside.
 
     def _is_outage(self, error: BaseException) -> bool:
@@ -189,6 +197,14 @@ class SqlOffsets:
             raise self._refusal(connection, group, queue, epoch, None, _NOTHING)
         connection.execute(self._statements.create, {**key, "mine": epoch})
         return None
+
+    def _claim_next(self, connection: Connection, group: str, queue: MessageQueue) -> StoreClaim:
+        key = row_key(group, queue)
+        if connection.execute(self._statements.claim_next, key).rowcount:
+            row = connection.execute(self._statements.read, key).one()
+            return StoreClaim(row.epoch, row.next_offset)
+        connection.execute(self._statements.create, {**key, "mine": 1})
+        return StoreClaim(1, None)
 
     def _alone(self, work: Callable[[Connection], _T]) -> _T:
         """Do something in a transaction of its own."""

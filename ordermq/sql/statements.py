@@ -78,6 +78,7 @@ class Statements:
             updated=now,
         )
         self.claim = owned.values(epoch=mine, updated=now)
+        self.claim_next = update(table).where(of_queue).values(epoch=columns.epoch + 1, updated=now)
         self.reset = owned.values(epoch=mine, next_offset=offset, updated=now)
         # Never backwards: a periodic commit may have been overtaken by a call's transaction.
         self.grow = owned.where(went_not_back).values(

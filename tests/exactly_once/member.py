@@ -1,4 +1,7 @@
-"""A member, to be killed: python -m tests.exactly_once.member ADDRESS DATABASE LEASE_MS."""
+"""A member, to be killed: python -m tests.exactly_once.member ADDRESS DATABASE LEASE_MS MODE.
+
+MODE is pull or pop; an address of grpc:// pops in any case.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,16 @@ GROUP, TOPIC = "bookkeeping", "payments"
 
 
 def main() -> None:
-    address, database, lease_ms = sys.argv[1:4]
+    address, database, lease_ms, mode = sys.argv[1:5]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     consumer = PushConsumer(
         GROUP,
         name_servers=address,
-        consume_from_where="first_offset",
+        # A proxy starts every group at the end, which the runner has moved.
+        consume_from_where="last_offset" if address.startswith("grpc://") else "first_offset",
+        consume_mode="pop" if mode == "pop" else "pull",
+        pop_invisible_ms=int(lease_ms),
+        pop_poll_ms=200,
         consume_message_batch_max_size=32,
         commit_interval_ms=500,
         suspend_current_queue_time_ms=200,

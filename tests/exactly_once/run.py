@@ -22,7 +22,7 @@ from typing import Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ordermq import Message, Producer, PullConsumer
+from ordermq import Admin, Message, Producer, PullConsumer
 from tests.exactly_once.member import GROUP, TOPIC
 from tests.exactly_once.tables import copies, counted, create_tables, engine_of, faults
 from tests.interop.cluster import Cluster
@@ -41,6 +41,12 @@ class Server(Protocol):
     def restart(self) -> None: ...
 
 
+class Broker(Server, Protocol):
+    """A broker, with the address that members are given."""
+
+    members_address: str
+
+
 class Embedded:
     """The embedded broker in a process of its own; killed with -9 to be restarted."""
 
@@ -55,7 +61,7 @@ class Embedded:
         ]  # fmt: skip
         self.process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().strip()
+        self.address = self.members_address = self.process.stdout.readline().strip()
         self._port = int(self.address.rpartition(":")[2])
 
     def restart(self) -> None:
@@ -106,9 +112,15 @@ class Sqlite:
 class Rocketmq:
     """A name server and one broker of RocketMQ, whose broker is killed to be restarted."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, mode: str = "pull") -> None:
         self._cluster = cluster
-        self.address = cluster.name_servers
+        self.address = self.members_address = cluster.name_servers
+        if mode == "grpc":
+            self.members_address = cluster.grpc
+            cluster.put_topic(TOPIC, {"broker-a": 8}, message_type="FIFO")
+            with Admin(self.address) as admin:
+                admin.create_group(GROUP, is_orderly=True)
+                admin.reset(GROUP, TOPIC, "first")
 
     def restart(self) -> None:
         self._cluster.kill("broker-a")
@@ -150,7 +162,7 @@ class Run:
     """One run: a producer thread, members, and a plan of faults."""
 
     def __init__(
-        self, given: argparse.Namespace, broker: Server, database: Server, folder: Path
+        self, given: argparse.Namespace, broker: Broker, database: Server, folder: Path
     ) -> None:
         self._given, self._broker, self._database, self._folder = given, broker, database, folder
         self._dice = random.Random(given.seed)
@@ -238,7 +250,10 @@ class Run:
 
     def _start_member(self) -> None:
         self._started += 1
-        arguments = [self._broker.address, self._database.address, str(self._given.lease_ms)]
+        given = self._given
+        mode = "pull" if given.mode == "pull" else "pop"
+        place = self._broker.members_address, self._database.address
+        arguments = [*place, str(given.lease_ms), mode]
         log = self._folder / f"member-{self._started}.log"
         self._members.append(Member(arguments, log))
 
@@ -337,27 +352,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="ci/exactly_once.sh")
     parser.add_argument("--broker", default="embedded", help="embedded, or a version as 5.3.3")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--mode", choices=("pull", "pop", "grpc"), default="pull")
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--keys", type=int, default=500)
     parser.add_argument("--rate", type=float, default=2_000.0, help="messages sent per second")
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--faults", type=int, default=50, help="kills and freezes of members")
     parser.add_argument("--restarts", type=int, default=2, help="of broker and database, each")
-    parser.add_argument("--lease-ms", type=int, default=0, help="life of a queue lock")
+    parser.add_argument("--lease-ms", type=int, default=0, help="life of a lock or lease")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     given = parser.parse_args()
     is_embedded = given.broker == "embedded"
+    if is_embedded and given.mode == "grpc":
+        parser.error("--mode grpc: the embedded broker has no proxy; give --broker 5.3.3")
     given.lease_ms = given.lease_ms or (3_000 if is_embedded else 20_000)
     print(f"ordermq: exactly once: {vars(given)}", flush=True)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ordermq-once-")))
-        broker: Server
+        broker: Broker
         if is_embedded:
             embedded = broker = Embedded(folder, given.lease_ms)
             stack.callback(lambda: embedded.close())
         else:
-            cluster = own_cluster(given.broker, ROOT / "build" / f"once-{os.getpid()}")
-            broker = Rocketmq(stack.enter_context(cluster))
+            options = ["--proxy=cluster"] if given.mode == "grpc" else []
+            cluster = own_cluster(given.broker, ROOT / "build" / f"once-{os.getpid()}", *options)
+            broker = Rocketmq(stack.enter_context(cluster), given.mode)
         postgres = Postgres() if given.database == "postgresql" else None
         if postgres is not None:
             stack.callback(postgres.close)

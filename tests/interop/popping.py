@@ -6,10 +6,14 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from sqlalchemy import create_engine, text
 
 from ordermq import Admin, AsyncConsumer, DeadLetter, LitePullConsumer, PushConsumer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
+from ordermq.sql import SqlOffsetStore
 from tests.interop.cluster import eventually
 from tests.interop.run import Run
 
@@ -67,6 +71,45 @@ def bury_one(run: Run, name_servers: str, **settings: Any) -> None:
             "its dead letter",
         )
     assert done == [number for number in range(20) if number != 7]
+
+
+def count_once(run: Run, name_servers: str, database: Path, **settings: Any) -> None:
+    """Check that effects are in a database once, though a member leaves without acknowledgements.
+
+    Args: name_servers: of the members.
+    """
+    engine = create_engine(f"sqlite:///{database}", connect_args={"timeout": 30})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effects (n INTEGER PRIMARY KEY, k TEXT)"))
+
+    def member(**more: Any) -> PushConsumer:
+        store = SqlOffsetStore(engine)
+        consumer = PushConsumer(
+            run.group, name_servers=name_servers, offset_store=store, **settings | more
+        )
+        consumer.subscribe(run.topic)
+
+        @consumer.orderly
+        def count(messages: Sequence[Any], context: Any) -> None:
+            rows = [{"n": int(bytes(each.body)), "k": each.sharding_key} for each in messages]
+            context.transaction().execute(text("INSERT INTO effects VALUES (:n, :k)"), rows)
+
+        consumer.start()
+        return consumer
+
+    def counted() -> int:
+        with engine.connect() as connection:
+            return int(connection.scalar(text("SELECT count(*) FROM effects")) or 0)
+
+    # It acknowledges nothing before the end of a batch, and leaves in the middle of one.
+    hasty = member(commit_interval_ms=3_600_000)
+    with member():
+        run.send(300)
+        eventually(lambda: counted() >= 100, "a third of them")
+        hasty.close(0.0)
+        run.send(300)
+        eventually(lambda: counted() == 600, "all that was sent")
+    engine.dispose()
 
 
 def poll_and_iterate(run: Run, name_servers: str, **settings: Any) -> None:

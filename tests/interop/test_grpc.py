@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.interop.cluster import Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.popping import (
     bury_one,
+    count_once,
     kill_one_of_two,
     poll_and_iterate,
     share_join_and_leave,
@@ -99,6 +101,10 @@ def test_a_message_that_keeps_failing_goes_to_the_dead_letters(behind: Run) -> N
 
 def test_tasks_and_pollers_share_a_group_and_keep_the_order_of_keys(behind: Run) -> None:
     poll_and_iterate(behind, behind.cluster.grpc, **MEMBER)
+
+
+def test_effects_are_in_a_database_once(behind: Run, tmp_path: Path) -> None:
+    count_once(behind, behind.cluster.grpc, tmp_path / "app.db", **MEMBER)
 
 
 def test_a_group_that_is_not_ordered_is_refused_at_the_start(behind: Run) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.component.broker.wire_client import WireClient
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.popping import (
     bury_one,
+    count_once,
     kill_one_of_two,
     poll_and_iterate,
     share_join_and_leave,
@@ -152,6 +154,12 @@ def test_tasks_and_pollers_share_a_group_and_keep_the_order_of_keys(
 ) -> None:
     brokers.put_topic(run.topic, QUEUES)
     poll_and_iterate(run, brokers.name_servers, consume_from_where="first_offset", **POP)
+
+
+def test_effects_are_in_a_database_once(run: Run, brokers: Cluster, tmp_path: Path) -> None:
+    brokers.put_topic(run.topic, QUEUES)
+    place = brokers.name_servers, tmp_path / "app.db"
+    count_once(run, *place, consume_from_where="first_offset", **POP)
 
 
 def test_a_message_that_keeps_failing_goes_to_the_dead_letters(run: Run, brokers: Cluster) -> None:

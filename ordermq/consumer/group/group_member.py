@@ -206,16 +206,20 @@ class GroupMember(ProcessBound):
         pop = self._pop_parts()
         # Opened before it joins; None where there is nothing to open.
         self._store: StoreOffsets | None = None
+        full_name = wrapped(settings.remoting.namespace, group)
         if offset_file is not None:
             from ordermq.consumer.offsets.local_offsets import LocalOffsets
 
             storage = LocalOffsets(offset_file)
         elif pop is not None:
-            storage = pop.offsets(at_broker)
+            storage = popped = pop.offsets(at_broker)
+            if settings.offset_store is not None:
+                storage = self._store = pop.claims(
+                    settings.offset_store, popped, full_name, settings.user_code
+                )
         elif settings.offset_store is not None:
             from ordermq.consumer.offsets.store_offsets import StoreOffsets
 
-            full_name = wrapped(settings.remoting.namespace, group)
             storage = self._store = StoreOffsets(
                 settings.offset_store, at_broker, full_name, self._recorder, settings.user_code
             )

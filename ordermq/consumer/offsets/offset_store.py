@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast, runtime_checkable
 
 from ordermq.callables import is_async, require_plain
 from ordermq.model.message_queue import MessageQueue
@@ -88,6 +88,27 @@ class TransactionalStore(OffsetStore, Protocol):
         """Return whether a listener's error is the database's and no fault of the messages."""
 
 
+class StoreClaim(NamedTuple):
+    """Ownership of one popped batch, as an offset store grants it.
+
+    Args:
+        epoch: the owner's, greater than those of all owners before.
+        next_offset: of the queue; None if it has none.
+    """
+
+    epoch: int
+    next_offset: int | None
+
+
+class ClaimingStore(TransactionalStore, Protocol):
+    """A store that gives out the epochs itself, as members need that pop: their brokers have none
+    (docs/internals/semantics.md#effects-of-popped-batches)."""
+
+    def claim(self, group: str, queue: MessageQueue, /) -> StoreClaim:
+        """Make the caller the newest owner of a queue, durably; earlier ones are refused from then
+        on."""
+
+
 class AsyncTransaction(Protocol):
     """As `Transaction`, to be awaited."""
 
@@ -136,6 +157,13 @@ class AsyncTransactionalStore(Protocol):
         """As `TransactionalStore.is_outage`."""
 
 
+class AsyncClaimingStore(AsyncTransactionalStore, Protocol):
+    """As `ClaimingStore`."""
+
+    async def claim(self, group: str, queue: MessageQueue, /) -> StoreClaim:
+        """As `ClaimingStore.claim`."""
+
+
 AnyOffsetStore = OffsetStore | AsyncTransactionalStore
 
 
@@ -152,6 +180,12 @@ def require_plain_store(store: object) -> None:
     require_plain("offset_store", *_functions_of(cast("OffsetStore", store)))
 
 
+def may_claim(store: object) -> TypeGuard[ClaimingStore | AsyncClaimingStore]:
+    """Return whether members that pop may use a store."""
+    return isinstance(store, TransactionalStore) and hasattr(store, "claim")
+
+
 def _functions_of(store: OffsetStore) -> list[object]:
     begin = [store.begin] if isinstance(store, TransactionalStore) else []
-    return [store.open, store.take_over, store.read, store.write, *begin]
+    claim = [store.claim] if may_claim(store) else []
+    return [store.open, store.take_over, store.read, store.write, *begin, *claim]

@@ -8,13 +8,13 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ordermq.client.connections import is_forbidden
 from ordermq.client.runtime import cancelled
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
-from ordermq.consumer.offsets.offset_committer import OffsetCommitter
+from ordermq.consumer.offsets.offset_committer import STORE_ERRORS, OffsetCommitter
 from ordermq.consumer.pop.leases import RESTING, PopLeases
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.transport import PopTransport
@@ -27,6 +27,9 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from ordermq.consumer.pop.claims import ClaimedOffsets
 
 _log = logging.getLogger("ordermq.consumer")
 _LOOK_MS = 200  # at what nothing tells of: the end of a pause
@@ -47,6 +50,7 @@ class QueuePops:
         leases: PopLeases,
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
+        claims: ClaimedOffsets | None,
     ) -> None:
         self.assigned = assigned
         self._client = client = member.client
@@ -55,6 +59,7 @@ class QueuePops:
         self._leases = leases
         self._offsets = offsets
         self._receiver = receiver
+        self._claims = claims
         self._statistics = member.statistics
         self._wake = asyncio.Event()
         self._attempt_id = ""  # of a pop without an answer
@@ -173,10 +178,31 @@ class QueuePops:
         await self._begin(batches[0])
 
     async def _begin(self, batch: PoppedBatch) -> None:
+        if self._claims is not None and not await self._claim(self._claims, batch):
+            return
         if self._leases.begin(self.assigned, batch):
             self._accept(batch)
         else:
             await self._give_back([batch])
+
+    async def _claim(self, claims: ClaimedOffsets, batch: PoppedBatch) -> bool:
+        """Claim a batch in the user's database; False: it is not to begin now."""
+        queue, clock = self.assigned.queue, self._client.clock
+        # There it is renewed while the database is away, and given back with the queue.
+        self._leases.keep(queue, (batch,))
+        try:
+            is_claimed = await claims.claim(batch)
+        except STORE_ERRORS as error:
+            self._client.report_failure(queue.broker_name, "claim a batch", error)
+            self._refusal, self._polled_ms = str(error), clock.now_ms()
+            await wait_until_set(self._wake, clock, self._config.pull_delay_on_error_ms)
+            return False
+        self._refusal, self._polled_ms = "", clock.now_ms()
+        if self._leases.take_waiting(queue) is not batch:
+            return False  # the queue was given up meanwhile, or the batch is another member's
+        if not is_claimed:
+            await self._give_back([batch])
+        return is_claimed
 
     async def _give_back(self, batches: Sequence[PoppedBatch]) -> None:
         await asyncio.gather(*map(self._transport.give_back, batches))
@@ -188,6 +214,8 @@ class QueuePops:
         if batch.queue == assigned.queue:
             assigned.max_offset = max(assigned.max_offset, batch.end)
         generation = assigned.generation
+        if batch.first > batch.start:
+            assigned.skip_to(generation, batch.first)
         try:
             messages = self._messages_of(batch)
         except ProtocolError as error:
@@ -211,7 +239,11 @@ class QueuePops:
             raise ProtocolError(
                 f"a pop leased {len(batch.offsets)} messages, and has {len(found)}, or others"
             )
-        return read(self._tags, batch.start, batch.end) if self._tags else found
+        if batch.first > batch.start:
+            read = partial(self._client.api.batch, batch.queue, batch.records_from(batch.first))
+        elif not self._tags:
+            return found
+        return read(self._tags, batch.first, batch.end)
 
     async def _pause_after(self, error: OrderMQError) -> None:
         queue = self.assigned.queue
@@ -265,6 +297,7 @@ class PopFetcher:
         leases: PopLeases,
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
+        claims: ClaimedOffsets | None,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
     ) -> None:
@@ -275,6 +308,7 @@ class PopFetcher:
         self._leases = leases
         self._offsets = offsets
         self._receiver = receiver
+        self._claims = claims
         self._before_first = before_first
         self._by_queue: dict[MessageQueue, QueuePops] = {}
         self._late: set[asyncio.Task[None]] = set()
@@ -292,6 +326,7 @@ class PopFetcher:
             self._leases,
             self._offsets,
             self._receiver,
+            self._claims,
         )
         self._by_queue[assigned.queue] = pops
         is_begun = False

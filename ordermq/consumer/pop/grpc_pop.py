@@ -199,6 +199,9 @@ class GrpcPop:
             answer = StatusResponse.from_bytes(data)
             self._check(answer.status, "the proxy did not store the dead letter", batch)
 
+    async def new_life(self, batch: PoppedBatch, at: int, last: PoppedBatch | None) -> None:
+        return None  # a proxy shows no message that is not received
+
     async def close(self) -> None:
         await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
         for address in self._client.routes.masters():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from ordermq.client.session import ClientSession
@@ -108,6 +108,7 @@ class PopLeases:
         if not self._is_ordered:
             return  # at worst what a broker has forgotten comes twice
         names = self._client.routes.brokers_at(address)
+        self._drop_waiting(names)
         for assigned in self._held():
             lease = assigned.lease
             if lease is None or not lease.is_lock or lease.is_fenced:
@@ -120,10 +121,17 @@ class PopLeases:
     def master_moved(self, broker_name: str) -> None:
         if not self._is_ordered:
             return
+        self._drop_waiting((broker_name,))
         for assigned in self._held():
             lease = assigned.lease
             if lease is not None and lease.is_lock and assigned.queue.broker_name == broker_name:
                 assigned.lose_lease("the master of its broker has another address now")
+
+    def _drop_waiting(self, broker_names: Collection[str]) -> None:
+        """Drop what was not begun yet, and what a broker may have forgotten."""
+        for queue, batches in self._waiting.items():
+            if queue.broker_name in broker_names:
+                batches[:] = [batch for batch in batches if batch.is_fenced]
 
     def renew_soon(self) -> None:
         self._wake.set()
@@ -203,6 +211,8 @@ class PopLeases:
         if not self._is_ordered:
             batch.epoch = next(self._numbers)  # two of one millisecond would be one
         problem = "" if batch.is_fenced else _NO_FENCE if self._is_ordered else _NO_ORDER
+        if batch.is_claimed:
+            problem = ""  # the epoch is the database's, which gave it out before the batch begins
         deadline_ms = self._times.deadline_ms(batch.asked_ms)
         lease = Lease(batch.epoch, deadline_ms, batch.is_fenced, problem)
         if not lease.is_valid(self._client.clock.now_ms()):
@@ -213,7 +223,9 @@ class PopLeases:
         if not assigned.regain(lease, batch.start):
             self._recorder.record(EventType.UNLOCK, assigned.queue, batch.epoch)
             return False
-        self._recorder.record(EventType.POSITION, assigned.queue, batch.epoch, off=batch.start)
+        if batch.stored is not None:
+            self._recorder.record(EventType.TAKE_OVER, assigned.queue, batch.epoch, off=batch.first)
+        self._recorder.record(EventType.POSITION, assigned.queue, batch.epoch, off=batch.first)
         self._batches[assigned.queue] = batch
         self._wake.set()  # it may have to be renewed before all others
         return True
@@ -227,6 +239,10 @@ class PopLeases:
         sent_ms = self._client.clock.now_ms()
         try:
             await self._transport.extend(batch)
+        except Fenced:
+            # Others may have it. This queue takes it, or finds that it is gone.
+            if batch in (waiting := self._waiting.get(queue, [])):
+                waiting.remove(batch)
         except (RemotingError, RouteError) as error:
             # A batch whose lease ends meanwhile is not begun: it comes again.
             self._client.report_failure(queue.broker_name, "renew a lease", error)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ordermq.client.user_code import UserCode
 from ordermq.config import LeaseConfig, PopConfig, PullConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
 from ordermq.consumer.pop.fetcher import PopFetcher
@@ -15,6 +16,10 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.model.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    from ordermq.consumer.offsets.offset_store import AnyOffsetStore
+    from ordermq.consumer.pop.claims import ClaimedOffsets
 
 
 class PopParts:
@@ -40,6 +45,7 @@ class PopParts:
     ) -> None:
         self._member = member
         self._client = client = member.client
+        self._claims: ClaimedOffsets | None = None
         returns = Returns(client, config, is_late)
         self._transport = self._choose_transport(
             config, returns, is_ordered=is_ordered, from_first=from_first
@@ -67,6 +73,17 @@ class PopParts:
             self._client, starts, self._transport, self._member.recorder, self.leases.batch_at
         )
 
+    def claims(
+        self, store: AnyOffsetStore, acknowledged: PopOffsets, group: str, user_code: UserCode
+    ) -> ClaimedOffsets:
+        """Make the storage of the member's offsets in a store; see `ClaimedOffsets`."""
+        from ordermq.consumer.pop.claims import ClaimedOffsets  # few have a database
+
+        self._claims = ClaimedOffsets(
+            store, acknowledged, self._transport, group, self._member.recorder, user_code
+        )
+        return self._claims
+
     def fetcher(
         self,
         config: PullConfig,
@@ -82,5 +99,6 @@ class PopParts:
             self.leases,
             offsets,
             receiver,
+            self._claims,
             before_first=before_first,
         )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import queue_offsets, split_records
 
 
 class PoppedBatch:
@@ -25,6 +26,8 @@ class PoppedBatch:
         returned: offsets of messages that come again, to whoever pops them.
         is_releasing: the last acknowledgement is on its way, and with it the queue to others.
         turn: held by requests about its messages.
+        is_claimed: the user's database has the epoch as that of the newest owner.
+        stored: the next offset there, at the claim; None: it has none, or there is no database.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class PoppedBatch:
         self.is_releasing = False
         # A renewal replaces handles, so that no acknowledgement may be under way meanwhile.
         self.turn = asyncio.Lock()
+        self.is_claimed = False
+        self.stored: int | None = None
 
     @property
     def end(self) -> int:
@@ -58,8 +63,18 @@ class PoppedBatch:
         return self.offsets[-1] + 1
 
     @property
+    def first(self) -> int:
+        """The offset to consume from: everything before it had its effects."""
+        return min(max(self.start, self.stored or 0), self.end)
+
+    @property
     def is_acknowledged(self) -> bool:
         return self.acknowledged >= self.end
+
+    def records_from(self, offset: int) -> bytes:
+        """Return the records of the messages from an offset on."""
+        records = split_records(self.body)
+        return b"".join(record for record in records if queue_offsets(record)[0] >= offset)
 
     def unacknowledged(self, end: int) -> list[int]:
         """Return the offsets before `end` that are not acknowledged yet."""

@@ -18,7 +18,6 @@ def refuse_for_pops(
     group: str,
     *,
     is_behind_proxy: bool,
-    has_store: bool,
     commits: bool,
     deduplicates: int,
     problem: str = "",
@@ -27,7 +26,6 @@ def refuse_for_pops(
 
     Args:
         is_behind_proxy: it leases over gRPC, which allows less.
-        has_store: offsets are kept elsewhere than at the brokers.
         commits: what is done is committed without the user's doing.
         deduplicates: the setting `deduplicate`.
         problem: one that the caller has found itself.
@@ -41,8 +39,6 @@ def refuse_for_pops(
             "auto_commit=False: messages that are held back would keep their queue from handing "
             "out the next ones"
         )
-    elif has_store:
-        problem = "offset_store: the broker alone decides where a batch begins"
     elif deduplicates:
         problem = "deduplicate: what was read before a batch is not known"
     if problem:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
@@ -39,6 +39,9 @@ from ordermq.remoting.pop import (
     offsets_of_reply,
     real_topic,
 )
+
+if TYPE_CHECKING:
+    from ordermq.client.queue_life import NewLife
 
 _NEEDS_5 = "; consume_mode='pop' needs brokers of RocketMQ 5, use 'pull' with others"
 
@@ -129,6 +132,17 @@ class PopTransport(Protocol):
 
     async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
         """Have one message of a batch without order delivered again after a while."""
+
+    async def new_life(
+        self, batch: PoppedBatch, at: int, last: PoppedBatch | None
+    ) -> NewLife | None:
+        """Return the life that a batch's queue began, if it did so since it was read up to `at`.
+
+        None also where nobody can look.
+
+        Args: last: an earlier batch of the queue, or the same; None: there is none.
+        Raises: RemotingError, RouteError: it could not be found out.
+        """
 
     async def close(self) -> None:
         """Return once nothing is received any more; what came late is given back."""
@@ -312,24 +326,31 @@ class RemotingPop:
 
         Raises: Fenced: another message is there.
         """
-        client, queue, now_ms = self._client, batch.queue, self._client.clock.now_ms()
+        now_ms = self._client.clock.now_ms()
         if now_ms - batch.looked_ms < QUIET_MS:
             return
-        from ordermq.client.queue_life import QueueMark, new_life  # long after the start
-
-        messages = client.api.batch(queue, batch.body, (), batch.start, batch.end)
-        mark = QueueMark.of(messages[len(messages) - 1])
-        try:
-            life = await new_life(client, TOOLS_GROUP, queue, batch.end, mark)
-        except BrokerError as error:
-            if not is_denied(error.response_code, str(error)):
-                raise
-            life = None  # this account cannot look
+        life = await self.new_life(batch, batch.end, batch)
         if life is not None:
             raise self._fenced(
                 f"not acknowledged: the queue is not the one that was popped: {life.reason}", batch
             )
         batch.looked_ms = now_ms
+
+    async def new_life(
+        self, batch: PoppedBatch, at: int, last: PoppedBatch | None
+    ) -> NewLife | None:
+        from ordermq.client.queue_life import QueueMark, new_life  # long after the start
+
+        client, queue, mark = self._client, batch.queue, None
+        if last is not None:
+            messages = client.api.batch(queue, last.body, (), last.start, last.end)
+            mark = QueueMark.of(messages[len(messages) - 1])
+        try:
+            return await new_life(client, TOOLS_GROUP, queue, at, mark)
+        except BrokerError as error:
+            if not is_denied(error.response_code, str(error)):
+                raise
+            return None  # this account cannot look
 
     async def extend(self, batch: PoppedBatch) -> None:
         # In order one message keeps the queue from all other members; the last one is acknowledged

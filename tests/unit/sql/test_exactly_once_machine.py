@@ -69,6 +69,15 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
         assert (offset or 0) == self.done
         owner.position = offset or 0
 
+    @rule(who=OWNERS)
+    def claim(self, who: int) -> None:
+        """A batch was popped: the database gives out the epoch."""
+        owner = self.owners[who]
+        self.newest += 1
+        owner.epoch, offset = owner.store.claim("g", QUEUE)
+        assert (owner.epoch, offset or 0) == (self.newest, self.done)
+        owner.position = offset or 0
+
     @precondition(lambda self: self.newest)
     @rule(
         who=OWNERS,

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from ordermq.consumer.offsets.offset_store import TransactionalStore
+from ordermq.consumer.offsets.offset_store import TransactionalStore, may_claim
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql import SqlOffsetStore
@@ -358,3 +358,45 @@ def test_the_servers_restart_costs_one_call(postgresql: Any) -> None:
     transaction.commit(5)
     assert store.read("g", QUEUE) == 5
     engine.dispose()
+
+
+def test_each_claim_has_the_next_epoch_and_the_offset_that_stands(store: SqlOffsetStore) -> None:
+    assert may_claim(store)
+    assert store.claim("g", QUEUE) == (1, None)
+    store.write("g", QUEUE, 7, 1)
+    assert store.claim("g", QUEUE) == (2, 7)
+    # Behind owners whose epochs the brokers gave out.
+    store.take_over("g", QUEUE, 1_700_000_000_000)
+    assert store.claim("g", QUEUE) == (1_700_000_000_001, 7)
+    assert store.claim("g", OTHER) == (1, None)
+
+
+def test_a_claim_ends_the_transactions_of_earlier_claims(
+    store: SqlOffsetStore, engine: Engine
+) -> None:
+    first, _ = store.claim("g", QUEUE)
+    heir = SqlOffsetStore(engine)
+    second, _ = heir.claim("g", QUEUE)
+    with pytest.raises(StaleOwner, match="a newer owner, of epoch 2"):
+        store.begin("g", QUEUE, first, 0)
+    with pytest.raises(StaleOwner):
+        store.write("g", QUEUE, 5, first)
+    transaction = heir.begin("g", QUEUE, second, 0)
+    put(transaction.connection, 1)
+    transaction.commit(1)
+    assert (effects(engine), store.read("g", QUEUE)) == ([1], 1)
+
+
+def test_a_claim_in_a_database_that_was_restored_knows_nothing_of_before(
+    store: SqlOffsetStore, engine: Engine
+) -> None:
+    epoch, _ = store.claim("g", QUEUE)
+    store.write("g", QUEUE, 9, epoch)
+    with engine.begin() as connection:
+        connection.execute(store.table.delete())
+    assert store.claim("g", QUEUE) == (epoch, None)
+    # Of the same epoch, and 9 is gone with the rest.
+    transaction = store.begin("g", QUEUE, epoch, 0)
+    put(transaction.connection, 1)
+    transaction.commit(1)
+    assert effects(engine) == [1]
