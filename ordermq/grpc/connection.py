@@ -14,6 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
+from ordermq import forking
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.errors import (
@@ -162,6 +163,7 @@ class GrpcConnection(asyncio.Protocol):
         self._left = asyncio.Event()  # a call has ended
         self._writable = asyncio.Event()
         self._writable.set()
+        self._descriptor = -1
 
     @classmethod
     async def open(
@@ -319,6 +321,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        forking.keep_from_children(self._descriptor)
         self._write()
 
     def data_received(self, data: bytes) -> None:
@@ -397,6 +401,7 @@ class GrpcConnection(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
+        forking.closes(self._descriptor)
         self._error = self._error or self._explained(error)
         self._writable.set()
         self._left.set()

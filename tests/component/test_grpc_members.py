@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ordermq import PushConsumer
+from ordermq import Message, Producer, PushConsumer, forking
+from ordermq.errors import UsedAfterFork
 from tests.component.conftest import eventually
+from tests.component.forked import in_child
 from tests.component.grpc_server import grpc_server_thread
 from tests.component.whole_proxy import WholeProxy
 
@@ -67,3 +71,41 @@ def test_settings_are_told_once_while_the_proxy_knows_them(
         proxy.put(b"early")
         eventually(lambda: proxy.heartbeats >= 3, "heartbeats")
         assert proxy.settings == 1
+
+
+def test_clients_go_on_beside_their_forks_and_a_child_has_its_own(
+    proxy: WholeProxy, endpoint: str
+) -> None:
+    got: list[bytes] = []
+    with Producer("p", name_servers=endpoint) as producer, member(endpoint, got) as consumer:
+        producer.send(Message("orders", b"x"), sharding_key="k")
+        sockets = set(forking._descriptors)
+
+        def child() -> None:
+            assert sockets
+            for number in sockets:  # else the parent's answers could be read here
+                assert stat.S_ISCHR(os.fstat(number).st_mode)
+            assert not consumer.close()
+            with pytest.raises(UsedAfterFork, match="PushConsumer g"):
+                consumer.health()
+            with pytest.raises(UsedAfterFork, match="Producer p"):
+                producer.send(Message("orders", b"y"), sharding_key="k")
+            own: list[bytes] = []
+            with Producer("p", name_servers=endpoint) as mine, member(endpoint, own) as other:
+                assert other.client_id != consumer.client_id
+                mine.send(Message("orders", b"z"), sharding_key="k")
+
+        for _ in range(3):
+            in_child(child)
+        assert proxy.clients == {consumer.client_id}  # the producer has told nothing yet
+        proxy.put(b"late")
+        eventually(lambda: got == [b"late"], "the message")
+        producer.send(Message("orders", b"y"), sharding_key="k")
+        assert consumer.health().is_ready
+
+
+def test_two_members_of_one_process_have_ids_of_their_own(proxy: WholeProxy, endpoint: str) -> None:
+    got: list[bytes] = []
+    with member(endpoint, got) as one, member(endpoint, got) as two:
+        assert proxy.clients == {one.client_id, two.client_id}
+        assert len(proxy.clients) == 2
