@@ -20,6 +20,7 @@ import pytest
 from ordermq import AsyncConsumer, AsyncProducer, Message, Producer
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import BrokerError, RouteError
+from tests.component.conftest import eventually
 from tests.component.grpc_server import grpc_server
 from tests.component.interruption import HOUSE
 from tests.component.test_async_consumer import CancelledAt, awaited
@@ -229,6 +230,50 @@ def test_a_block_that_waits_for_a_silent_server_ends_when_it_is_cancelled(
             await asyncio.wait([task], timeout=2.0)
             assert task.cancelled()
         await nothing_is_left(Servers(at, lambda: 0), threads, "cancelled")
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_close_does_not_wait_for_what_a_broker_holds(broker: EmbeddedBroker) -> None:
+    with Producer("first", name_servers=broker.name_servers) as producer:
+        producer.send(Message(TOPIC, b"x"), sharding_key="k")
+    eventually(lambda: broker.statistics.connections == 0, "the producer is gone")
+
+    async def main() -> None:
+        threads = ours()
+        waits = {"pop_poll_ms": 15_000, "pop_invisible_ms": 60_000}
+        consumer = await listening(broker.name_servers, consume_mode="pop", **waits).start()
+        while not broker.statistics.pops:
+            await asyncio.sleep(0.001)
+        closing = asyncio.ensure_future(consumer.close())
+        while consumer.assigned_queues():
+            await asyncio.sleep(0.001)
+        closing.cancel()
+        await asyncio.wait([closing], timeout=2.0)
+        assert closing.cancelled()
+        servers = Servers("", lambda: broker.statistics.connections)
+        await nothing_is_left(servers, threads, "cancelled")
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_close_does_not_wait_for_what_a_proxy_holds() -> None:
+    async def main() -> None:
+        threads, proxy = ours(), WholeProxy()
+        proxy.poll_s = LIMIT_S
+        async with grpc_server(proxy) as (address, connections):
+            consumer = await listening(f"grpc://{address}").start()
+            while not proxy.receives:
+                await asyncio.sleep(0.001)
+            closing = asyncio.ensure_future(consumer.close())
+            while consumer.assigned_queues():
+                await asyncio.sleep(0.001)
+            closing.cancel()
+            # Far sooner than the receives run out.
+            await asyncio.wait([closing], timeout=2.0)
+            assert closing.cancelled()
+            servers = Servers(address, lambda: sum(each.is_open for each in connections))
+            await nothing_is_left(servers, threads, "cancelled")
 
     asyncio.run(main())
 

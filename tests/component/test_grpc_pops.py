@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 
 import pytest
 
@@ -144,14 +145,25 @@ def message_at(offset: int) -> Message:
     )  # fmt: skip
 
 
+class End:
+    """The end of a member, which somebody waits for, or not."""
+
+    def __init__(self) -> None:
+        self.is_late = False
+
+    async def unless_hurried(self, work: Awaitable[object]) -> bool:
+        await work
+        return True
+
+
 class Member:
     """The part of a member that talks to a proxy."""
 
     def __init__(self, session: ClientSession) -> None:
         self.session = session
-        self.is_late = False
+        self.end = End()
         assert session.proxy is not None
-        returns = Returns(session, POP, lambda: self.is_late)
+        returns = Returns(session, POP, self.end)
         self.pop = GrpcPop(session, session.proxy, "billing", POP, returns, is_ordered=True)
 
     def receive(self) -> Sequence[PoppedBatch]:
@@ -170,7 +182,10 @@ class Member:
         self.session.call(leave())
 
     def close(self) -> None:
-        self.session.call(self.pop.close())
+        async def close() -> None:
+            await self.pop.close(asyncio.sleep(0))
+
+        self.session.call(close())
 
 
 @contextlib.contextmanager
@@ -212,7 +227,7 @@ def test_nothing_is_repeated_by_a_member_that_waits_no_longer() -> None:
     with member_at(proxy) as member:
         batch = member.receive_some()
         proxy.fails = [Status(code=Code.TOO_MANY_REQUESTS)]
-        member.is_late = True
+        member.end.is_late = True
         member.session.call(member.pop.give_back(batch))
     assert proxy.given_back == []
 

@@ -30,7 +30,6 @@ from tests.component.grpc_server import Asked, Said
 
 OK = Status(code=Code.OK)
 UNKNOWN_CLIENT = Status(code=40022, message="cannot find client settings for this client")
-_POLL_S = 0.05
 
 
 class WholeProxy:
@@ -39,7 +38,8 @@ class WholeProxy:
     Attributes:
         clients: ids of those whose settings are known.
         settings: how often some were told.
-        heartbeats: how many came.
+        heartbeats, receives: how many came.
+        poll_s: how long a receive waits while there is nothing.
         is_ordered: what it says of every group.
     """
 
@@ -47,6 +47,8 @@ class WholeProxy:
         self.clients: set[str] = set()
         self.settings = 0
         self.heartbeats = 0
+        self.receives = 0
+        self.poll_s = 0.05
         self.is_ordered = is_ordered
         self._messages: list[bytes] = []
         self._next: dict[str, int] = {}  # offsets by group
@@ -89,11 +91,12 @@ class WholeProxy:
         return SendMessageResponse(status=OK, entries=[SendResultEntry(status=OK, message_id="id")])
 
     def _ReceiveMessage(self, client: str, data: bytes) -> Said:
+        self.receives += 1
         request = ReceiveMessageRequest.from_bytes(data)
         assert request.group is not None
         if client not in self.clients:
             status = ReceiveMessageResponse(status=UNKNOWN_CLIENT)
-            return Said((status.to_bytes(),), delay_s=_POLL_S)
+            return Said((status.to_bytes(),), delay_s=self.poll_s)
         group = request.group.name
         offsets = self._returned.pop(group, [])
         if not offsets and (at := self._next.get(group, 0)) < len(self._messages):
@@ -101,7 +104,7 @@ class WholeProxy:
             self._next[group] = len(self._messages)
         if not offsets:
             status = ReceiveMessageResponse(status=Status(code=Code.MESSAGE_NOT_FOUND))
-            return Said((status.to_bytes(),), delay_s=_POLL_S)
+            return Said((status.to_bytes(),), delay_s=self.poll_s)
         parts = [ReceiveMessageResponse(message=self._message(at)) for at in offsets]
         parts.append(ReceiveMessageResponse(status=OK))
         return Said(tuple(part.to_bytes() for part in parts))

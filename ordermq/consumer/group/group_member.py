@@ -304,7 +304,7 @@ class GroupMember(ProcessBound):
             settings.lease,
             settings.pop,
             held=lambda: self._rebalancer.assigned(),
-            is_late=lambda: self._shutdown.is_late,
+            end=self._shutdown,
             is_ordered=settings.uses_locks,
             from_first=settings.rebalance.consume_from_where is ConsumeFromWhere.FIRST_OFFSET,
         )

@@ -403,9 +403,8 @@ class PopFetcher:
         """Nothing: the broker knows where the group is, also in a topic's second life."""
 
     async def close(self) -> None:
-        """End every pop; what brokers still answer is given back."""
+        """End every pop; what brokers still answer is given back, while somebody waits."""
         for pops in list(self._by_queue.values()):
             self._end(pops)
         self._by_queue.clear()
-        await asyncio.gather(*self._late, return_exceptions=True)
-        await self._transport.close()
+        await self._transport.close(asyncio.gather(*self._late, return_exceptions=True))

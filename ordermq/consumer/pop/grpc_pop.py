@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -202,8 +202,9 @@ class GrpcPop:
     async def new_life(self, batch: PoppedBatch, at: int, last: PoppedBatch | None) -> None:
         return None  # a proxy shows no message that is not received
 
-    async def close(self) -> None:
-        await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
+    async def close(self, late: Awaitable[object]) -> None:
+        # Once nobody waits, what the proxy still holds comes again when its leases end.
+        await self._returns.end.unless_hurried(self._end_feeds(late))
         for address in self._client.routes.masters():
             if not self._proxy.proxies.is_open(address):
                 continue
@@ -211,6 +212,10 @@ class GrpcPop:
                 await self._proxy.terminate(address, self._group)
             except OrderMQError as error:
                 self._client.outages.failed(address, "unregistration", error)
+
+    async def _end_feeds(self, late: Awaitable[object]) -> None:
+        await late
+        await asyncio.gather(*(feed.close() for feed in self._feeds.values()))
 
     # For feeds.
 
@@ -402,7 +407,7 @@ class _Feed:
         self._is_closed = True
         self._give_back(self._unclaimed)
         await asyncio.gather(*self._polls, return_exceptions=True)
-        if not self._returns.is_late():
+        if not self._returns.end.is_late:
             # What those brought whose answers were lost: the proxy gives it again.
             for _ in range(len(self._unanswered)):
                 self._begin_poll()

@@ -10,7 +10,7 @@ from ordermq.config import LeaseConfig, PopConfig, PullConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
 from ordermq.consumer.pop.fetcher import PopFetcher
 from ordermq.consumer.pop.leases import PopLeases, PopOffsets, ServerStarts
-from ordermq.consumer.pop.returns import Returns
+from ordermq.consumer.pop.returns import MembersEnd, Returns
 from ordermq.consumer.pop.transport import PopTransport, RemotingPop
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Receiver
@@ -29,7 +29,7 @@ class PopParts:
         is_ordered: the group consumes in order.
         from_first: a queue of which nothing is stored starts at its first message.
         held: returns the queues held at this moment.
-        is_late: as of `Returns`.
+        end: as of `Returns`.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class PopParts:
         config: PopConfig,
         held: Callable[[], Iterable[AssignedQueue]],
         *,
-        is_late: Callable[[], bool],
+        end: MembersEnd,
         is_ordered: bool,
         from_first: bool,
     ) -> None:
         self._member = member
         self._client = client = member.client
         self._claims: ClaimedOffsets | None = None
-        returns = Returns(client, config, is_late)
+        returns = Returns(client, config, end)
         self._transport = self._choose_transport(
             config, returns, is_ordered=is_ordered, from_first=from_first
         )

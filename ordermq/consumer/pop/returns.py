@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
@@ -14,19 +15,28 @@ _FIRST_PAUSE_MS = 20  # nobody has the messages meanwhile
 _LONGEST_PAUSE_MS = 1_000
 
 
+class MembersEnd(Protocol):
+    """The end of a member, as of `client.runtime.Shutdown`."""
+
+    @property
+    def is_late(self) -> bool:
+        """True once a member that leaves waits no longer."""
+
+    async def unless_hurried(self, work: Awaitable[object]) -> bool:
+        """Do a part of the end; False if nobody waits any more."""
+
+
 class Returns:
     """Ends leases before their time, again and again until the broker has heard of it.
 
     Args:
-        is_late: returns True once a member that leaves waits no longer; then nothing is repeated.
+        end: of the member; once it is late nothing is repeated.
     """
 
-    def __init__(
-        self, client: ClientSession, config: PopConfig, is_late: Callable[[], bool]
-    ) -> None:
+    def __init__(self, client: ClientSession, config: PopConfig, end: MembersEnd) -> None:
         self._client = client
         self._life_ms = config.pop_invisible_ms
-        self.is_late = is_late
+        self.end = end
 
     async def give_back(
         self, batch: PoppedBatch, end_lease: Callable[[int], Awaitable[None]]
@@ -41,7 +51,7 @@ class Returns:
         while (failure := await self._try(batch, end_lease)) is not None:
             self._client.report_failure(batch.queue.broker_name, "give a batch back", failure)
             if (
-                self.is_late()
+                self.end.is_late
                 or self._client.routes.is_away(batch.queue.broker_name)
                 or clock.now_ms() + pause_ms >= end_ms
             ):

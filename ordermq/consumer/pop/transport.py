@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -144,8 +144,12 @@ class PopTransport(Protocol):
         Raises: RemotingError, RouteError: it could not be found out.
         """
 
-    async def close(self) -> None:
-        """Return once nothing is received any more; what came late is given back."""
+    async def close(self, late: Awaitable[object]) -> None:
+        """Return once nothing is received any more and what came late is given back; or when
+        nobody waits for that any more.
+
+        Args: late: ends with the fetcher's own receives.
+        """
 
 
 class RemotingBatch(PoppedBatch):
@@ -208,7 +212,7 @@ class RemotingPop:
     async def receive_missed(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
     ) -> Sequence[PoppedBatch]:
-        if not self._is_ordered or self._returns.is_late():
+        if not self._is_ordered or self._returns.end.is_late:
             return ()  # brokers know attempts of ordered pops only
         return await self._receive(queue, subscription, attempt_id, 0)
 
@@ -367,8 +371,8 @@ class RemotingPop:
     async def return_later(self, batch: PoppedBatch, offset: int, delay_ms: int) -> None:
         await self._change_all(batch, [offset], delay_ms)
 
-    async def close(self) -> None:
-        """Nothing: the fetcher waits for each pop."""
+    async def close(self, late: Awaitable[object]) -> None:
+        await self._returns.end.unless_hurried(late)
 
     async def _change_all(
         self, batch: PoppedBatch, offsets: Sequence[int], invisible_ms: int
