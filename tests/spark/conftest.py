@@ -20,7 +20,7 @@ from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.spark.versions import Feature, is_before
+from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW, Feature, is_before
 from tests.spark.legs import LONG, OLDEST
 from tests.waiting import eventually as eventually
 
@@ -195,8 +195,11 @@ class Stream:
     def run(self, **options: Any) -> list[Any]:
         """All rows there are, from where the checkpoint stands."""
         before = len(self.batches)
-        query = self.start(now=True, **options)
-        assert query.awaitTermination(DEADLINE_S)
+        # An older Spark ends behind a batch that it repeats, and reads the rest in another run.
+        is_repeating = len(self._numbers("offsets")) > len(self._numbers("commits"))
+        for _ in range(2 if is_repeating and is_before(BATCHES_OF_AVAILABLE_NOW.since) else 1):
+            query = self.start(now=True, **options)
+            assert query.awaitTermination(DEADLINE_S)
         return [row for _, rows in self.batches[before:] for row in rows]
 
     def rows(self) -> list[Any]:
@@ -204,8 +207,11 @@ class Stream:
 
     def offsets(self) -> list[str]:
         """The source's offset texts of the checkpoint, batch by batch."""
-        files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
-        return [path.read_text().splitlines()[-1] for path in files]
+        return [path.read_text().splitlines()[-1] for path in self._numbers("offsets")]
+
+    def _numbers(self, log: str) -> list[Path]:
+        """The files of one of the checkpoint's logs, batch by batch."""
+        return sorted((self.checkpoint / log).glob("[0-9]*"), key=lambda p: int(p.name))
 
     def close(self) -> None:
         for query in self.queries:

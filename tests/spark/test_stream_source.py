@@ -8,7 +8,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW, END_OF_AVAILABLE_NOW, PROGRESS_ENDS
+from ordermq.spark.versions import (
+    BATCHES_OF_AVAILABLE_NOW,
+    END_OF_AVAILABLE_NOW,
+    PROGRESS_ENDS,
+    is_before,
+)
 from tests.spark.conftest import assert_in_order, eventually, needs, numbers, send
 
 
@@ -184,6 +189,9 @@ def test_a_topic_deleted_and_filled_again_fails_the_query_or_is_read_from_its_fi
     assert "Begin with a new checkpoint, or set fail_on_data_loss=false" in str(caught.value)
     assert "Traceback" not in str(caught.value)
     rows = stream.run(fail_on_data_loss="false")
+    if is_before(BATCHES_OF_AVAILABLE_NOW.since):  # the one batch of a run notes the new topic
+        assert rows == []
+        rows = stream.run(fail_on_data_loss="false")
     assert numbers(rows) == list(range(1_000, 1_100))
     assert_in_order(rows)
 
