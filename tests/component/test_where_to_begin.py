@@ -68,6 +68,31 @@ def test_a_new_group_begins_where_it_is_told_and_misses_nothing_after(
     assert numbers_of(seen) == list(range(first, 7))
 
 
+def test_a_time_stands_in_a_young_queue(seen: Seen) -> None:
+    """The broker's rule lets groups without an offset start at 0, unless they ask for a time."""
+    with (
+        EmbeddedBroker() as young,
+        Producer("young", name_servers=young.name_servers) as producer,
+    ):
+        send(producer, 0, 1, 2)
+        time_ms = time.time_ns() // 1_000_000 + 1
+        eventually(lambda: time.time_ns() // 1_000_000 > time_ms, "another millisecond")
+        send(producer, 3, 4)
+        consumer = PushConsumer(
+            "g",
+            name_servers=young.name_servers,
+            consume_from_where="timestamp",
+            consume_timestamp_ms=time_ms,
+        )
+        consumer.subscribe("orders")
+        consumer.orderly(seen.take)
+        with consumer:
+            seen.wait_for_count(2)
+            send(producer, 5)
+            seen.wait_for_count(3)
+    assert numbers_of(seen) == [3, 4, 5]
+
+
 def test_a_group_that_skips_messages_says_so_once_with_their_count_and_the_setting(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:

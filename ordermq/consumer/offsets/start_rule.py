@@ -53,6 +53,12 @@ class StartRule:
         """Drop what was decided: the group has a stored offset."""
         self._decided.pop(queue, None)
 
+    def is_by_time(self, queue: MessageQueue) -> bool:
+        """Return True if the group starts at a time that was asked for, and so not where a broker
+        lets new groups start."""
+        where = self._config.consume_from_where
+        return where is ConsumeFromWhere.TIMESTAMP and not queue.topic.startswith(RETRY_PREFIX)
+
     async def start_of(self, queue: MessageQueue, *, is_at_zero: bool) -> int:
         """Return where to start.
 

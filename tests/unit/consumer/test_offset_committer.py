@@ -38,6 +38,7 @@ class FakeApi:
 
     def __init__(self) -> None:
         self.stored: int | None = None
+        self.is_young = False  # nothing is stored, and 0 is answered all the same
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
         self.denied: int | None = None
@@ -48,7 +49,7 @@ class FakeApi:
         self, address: str, group: str, queue: MessageQueue, *, stored_only: bool = True
     ) -> int | None:
         self.calls.append(("query",))
-        return self.stored
+        return 0 if self.stored is None and self.is_young and not stored_only else self.stored
 
     async def update_offset(
         self,
@@ -304,6 +305,28 @@ def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> 
     rule.forget(QUEUE)
     rule.subscribed(QUEUE.topic)  # only now
     assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == 9
+
+
+@pytest.mark.parametrize(
+    ("where", "topic", "stored", "expected"),
+    [
+        (ConsumeFromWhere.TIMESTAMP, QUEUE.topic, None, NOON_MS),
+        (ConsumeFromWhere.TIMESTAMP, QUEUE.topic, 0, 0),
+        (ConsumeFromWhere.TIMESTAMP, QUEUE.topic, 4, 4),
+        # What failed before the member came is in it: a time would leave that out.
+        (ConsumeFromWhere.TIMESTAMP, "%RETRY%G", None, 0),
+        (ConsumeFromWhere.LAST_OFFSET, QUEUE.topic, None, 0),
+    ],
+)
+def test_a_time_stands_where_a_broker_lets_new_groups_start_at_0(
+    where: ConsumeFromWhere, topic: str, stored: int | None, expected: int
+) -> None:
+    api = FakeApi()
+    api.is_young, api.stored = True, stored
+    offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
+    queue = MessageQueue(topic, "broker-a", 0)
+    assert asyncio.run(offsets.start_offset(queue, LEASE)) == expected
+    assert api.stored == expected
 
 
 @pytest.mark.parametrize(
