@@ -29,7 +29,7 @@ from typing import Any
 from console import CommandError, report
 from elections import KINDS
 from instance import Instance
-from jars import ARTIFACTS, PROXY, VERSIONS, class_path
+from jars import ARTIFACTS, GRPC_CLIENT, PROXY, VERSIONS, class_path
 from proxy import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +102,7 @@ def one_part(instance: Instance, options: argparse.Namespace) -> None:
 
 
 def jars(instance: Instance, options: argparse.Namespace) -> None:
-    print(class_path(instance.version, PROXY if options.proxy else ARTIFACTS))
+    print(class_path(instance.version, options.artifacts))
 
 
 def arguments() -> argparse.Namespace:
@@ -168,7 +168,14 @@ def arguments() -> argparse.Namespace:
         added = command(name, one_part, told)
         added.add_argument("parts", nargs="+", metavar="PART", help="name-server, broker-a, ...")
     fetching = command("jars", jars, "fetch the jars and print the class path")
-    fetching.add_argument("--proxy", action="store_true", help="those of the proxy")
+    fetching.set_defaults(artifacts=ARTIFACTS)
+    for name, artifacts, told in (
+        ("--proxy", PROXY, "those of the proxy"),
+        ("--grpc-client", GRPC_CLIENT, "those of RocketMQ 5's own client; VERSION is the client's"),
+    ):
+        fetching.add_argument(
+            name, action="store_const", dest="artifacts", const=artifacts, help=told
+        )
     return parser.parse_args()
 
 

@@ -12,12 +12,15 @@ from console import CommandError, report
 VERSIONS = ("5.3.3", "5.5.0", "5.4.0", "4.9.7")  # known to start
 ARTIFACTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-client", "rocketmq-tools")
 PROXY = ("rocketmq-proxy",)  # gRPC and half a hundred jars more: fetched by who asks for it
+# RocketMQ 5's own client for Java, which has versions of its own.
+GRPC_CLIENT = ("rocketmq-client-java",)
+_PLACES = {ARTIFACTS: "", PROXY: "-proxy", GRPC_CLIENT: "-grpc-client"}
 
 
 def class_path(version: str, artifacts: tuple[str, ...] = ARTIFACTS) -> str:
     """Fetch the jars of a version unless they are there; where they are, as java -cp wants it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq"
-    jars = cache / f"rocketmq-{version}{'-proxy' if artifacts == PROXY else ''}"
+    jars = cache / f"rocketmq-{version}{_PLACES[artifacts]}"
     if not (jars / "done").exists():
         report(f"fetching RocketMQ {version} into {jars}")
         jars.mkdir(parents=True, exist_ok=True)

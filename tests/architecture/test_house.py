@@ -16,6 +16,7 @@ MAY_SKIP = {
     "tests/interop/test_pop.py",  # nor POP
     "tests/interop/test_unordered_groups.py",  # likewise
     "tests/interop/test_grpc.py",  # nor gRPC
+    "tests/interop/test_grpc_java.py",
     "tests/interop/test_grpc_keys.py",
     "tests/conftest.py",
     "tests/component/test_cdc_postgresql.py",  # PostgreSQL cannot be had everywhere

@@ -94,7 +94,6 @@ def count_once(run: Run, name_servers: str, database: Path, **settings: Any) -> 
             rows = [{"n": int(bytes(each.body)), "k": each.sharding_key} for each in messages]
             context.transaction().execute(text("INSERT INTO effects VALUES (:n, :k)"), rows)
 
-        consumer.start()
         return consumer
 
     def counted() -> int:
@@ -103,7 +102,7 @@ def count_once(run: Run, name_servers: str, database: Path, **settings: Any) -> 
 
     # It acknowledges nothing before the end of a batch, and leaves in the middle of one.
     hasty = member(commit_interval_ms=3_600_000)
-    with member():
+    with hasty, member():
         run.send(300)
         eventually(lambda: counted() >= 100, "a third of them")
         hasty.close(0.0)
