@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #endif
 
+#include "buffer.h"
 #include "bytes.h"
 #include "platform.h"
 #include "reply_header.h"
@@ -24,10 +25,7 @@ struct omq_frame_stream {
     size_t max_frame_bytes;
 
     omq_mutex lock; /* of all that follows, but the bytes belong to whoever has the turn */
-    uint8_t *bytes;
-    size_t first; /* of what no frame was dropped of */
-    size_t end;
-    size_t room;
+    omq_buffer plain; /* what no frame was dropped of */
     size_t frame_size; /* of the frame that `next` returned last; 0: none since `drop` */
     bool is_broken;
     uint64_t received; /* bytes, by threads that waited */
@@ -65,46 +63,20 @@ omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes) {
 void omq_frame_stream_free(omq_frame_stream *stream) {
     if (stream != NULL) {
         omq_mutex_destroy(&stream->lock);
-        free(stream->bytes);
+        free(stream->plain.bytes);
         free(stream);
     }
 }
 
 /* ---- frames; under the lock ---- */
 
-static bool make_room(omq_frame_stream *stream, size_t size) {
-    size_t have = stream->end - stream->first;
-    if (have == 0) {
-        stream->first = stream->end = 0;
-    }
-    if (stream->room - stream->end >= size) {
-        return true;
-    }
-    if (stream->first > 0) {
-        memmove(stream->bytes, stream->bytes + stream->first, have);
-        stream->first = 0;
-        stream->end = have;
-    }
-    if (stream->room - have < size) {
-        /* Twice as much: a long frame is then moved a few times, not once for each read. */
-        size_t wanted = 2 * (have + size);
-        uint8_t *grown = realloc(stream->bytes, wanted);
-        if (grown == NULL) {
-            return false;
-        }
-        stream->bytes = grown;
-        stream->room = wanted;
-    }
-    return true;
-}
-
 static bool next_frame(omq_frame_stream *stream, omq_frame *frame) {
     stream->frame_size = 0;
-    if (stream->is_broken || stream->first == stream->end) {
+    const omq_buffer *plain = &stream->plain;
+    if (stream->is_broken || plain->begin == plain->end) {
         return false;
     }
-    omq_frame_state state = omq_frame_read(stream->bytes + stream->first,
-                                           stream->end - stream->first,
+    omq_frame_state state = omq_frame_read(plain->bytes + plain->begin, plain->end - plain->begin,
                                            stream->max_frame_bytes, frame);
     stream->is_broken = state == OMQ_FRAME_NONE;
     if (state != OMQ_FRAME_WHOLE) {
@@ -115,11 +87,8 @@ static bool next_frame(omq_frame_stream *stream, omq_frame *frame) {
 }
 
 static void drop_frame(omq_frame_stream *stream) {
-    stream->first += stream->frame_size;
+    stream->plain.begin += stream->frame_size;
     stream->frame_size = 0;
-    if (stream->first == stream->end) {
-        stream->first = stream->end = 0;
-    }
 }
 
 static omq_awaited **find(omq_frame_stream *stream, uint32_t opaque) {
@@ -222,10 +191,11 @@ static bool hand_over_all(omq_frame_stream *stream, omq_frame *frame, const omq_
 
 bool omq_frame_stream_add(omq_frame_stream *stream, const uint8_t *bytes, size_t size) {
     omq_mutex_lock(&stream->lock);
-    bool is_added = make_room(stream, size);
+    omq_buffer *plain = &stream->plain;
+    bool is_added = omq_buffer_make_room(plain, size);
     if (is_added && size > 0) {
-        memcpy(stream->bytes + stream->end, bytes, size);
-        stream->end += size;
+        memcpy(plain->bytes + plain->end, bytes, size);
+        plain->end += size;
     }
     omq_mutex_unlock(&stream->lock);
     return is_added;
@@ -253,15 +223,16 @@ bool omq_frame_stream_is_broken(omq_frame_stream *stream) {
 
 const uint8_t *omq_frame_stream_rest(omq_frame_stream *stream, size_t *size) {
     omq_mutex_lock(&stream->lock);
-    const uint8_t *rest = stream->bytes + stream->first;
-    *size = stream->end - stream->first;
+    const omq_buffer *plain = &stream->plain;
+    const uint8_t *rest = plain->bytes + plain->begin;
+    *size = plain->end - plain->begin;
     omq_mutex_unlock(&stream->lock);
     return rest;
 }
 
 size_t omq_frame_stream_buffered(omq_frame_stream *stream) {
     omq_mutex_lock(&stream->lock);
-    size_t size = stream->end - stream->first;
+    size_t size = stream->plain.end - stream->plain.begin;
     omq_mutex_unlock(&stream->lock);
     return size;
 }
@@ -347,13 +318,14 @@ bool omq_frame_stream_begin(omq_frame_stream *stream) {
 }
 
 static ssize_t receive(omq_frame_stream *stream) {
-    if (!make_room(stream, AT_ONCE)) {
+    omq_buffer *plain = &stream->plain;
+    if (!omq_buffer_make_room(plain, AT_ONCE)) {
         return -ENOMEM;
     }
-    ssize_t got = omq_socket_receive(stream->socket, stream->bytes + stream->end,
-                                     stream->room - stream->end);
+    ssize_t got =
+        omq_socket_receive(stream->socket, plain->bytes + plain->end, plain->room - plain->end);
     if (got > 0) {
-        stream->end += (size_t)got;
+        plain->end += (size_t)got;
     }
     return got;
 }

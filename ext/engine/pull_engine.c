@@ -13,10 +13,12 @@
 #include <sys/prctl.h>
 #endif
 
+#include "buffer.h"
 #include "bytes.h"
 #include "platform.h"
 #include "reply_header.h"
 #include "sockets.h"
+#include "tls_record.h"
 
 enum {
     FIRST_READ = 256 * 1024,  /* bytes of a connection's first buffer */
@@ -24,22 +26,13 @@ enum {
     FRAME_MS = 30000,         /* as in remoting/connection.py: no frame takes longer */
     ROOM_RECHECK_MS = 1000,   /* as in fetch/fetcher.py: pending messages may all be taken */
     READY_MS = 2,             /* a poller that comes later is slow: the owner is told */
-    MOST_STREAMS = 1 << 20,   /* of a connection */
-    RECORD_HEAD = 5,              /* of TLS: type, version, size */
-    MOST_RECORD = 16384 + 2048    /* bytes of a record behind its head (RFC 5246, 6.2.3) */
+    MOST_STREAMS = 1 << 20    /* of a connection */
 };
 
 #define NEVER INT64_MAX
 
 /* What the owner asked for since the engine's thread looked last. */
 enum { START = 1, STOP = 2, LIMIT = 4, ROOM = 8, ADD = 16, CLOSE = 32 };
-
-typedef struct {
-    uint8_t *bytes;
-    size_t begin;
-    size_t end;
-    size_t room;
-} omq_buffer;
 
 struct omq_pull_stream {
     /* Under the engine's lock. */
@@ -166,31 +159,6 @@ static int64_t clock_ms(const omq_pull_engine *engine) {
 
 /* A full socket holds a byte already, which is all that the reader needs. */
 static void signal_to(int descriptor) { (void)omq_socket_send(descriptor, "!", 1); }
-
-static bool make_room(omq_buffer *buffer, size_t more) {
-    if (buffer->begin == buffer->end) {
-        buffer->begin = buffer->end = 0;
-    }
-    if (buffer->room - buffer->end >= more) {
-        return true;
-    }
-    size_t held = buffer->end - buffer->begin;
-    if (buffer->room - held < more) {
-        size_t wanted = held + more < 2 * buffer->room ? 2 * buffer->room : held + more;
-        uint8_t *grown = realloc(buffer->bytes, wanted);
-        if (grown == NULL) {
-            return false;
-        }
-        buffer->bytes = grown;
-        buffer->room = wanted;
-    }
-    if (held > 0) {
-        memmove(buffer->bytes, buffer->bytes + buffer->begin, held);
-    }
-    buffer->begin = 0;
-    buffer->end = held;
-    return true;
-}
 
 static uint8_t *copied(const uint8_t *bytes, size_t size) {
     uint8_t *copy = malloc(size > 0 ? size : 1);
@@ -516,7 +484,7 @@ static void pull(omq_pull_stream *stream) {
      * pull. 0 is what peers read where there is none. */
     connection->last_opaque = connection->last_opaque == INT32_MAX ? 1 : connection->last_opaque + 1;
     omq_buffer *out = &connection->out;
-    if (!make_room(out, omq_request_template_most(plan->request))) {
+    if (!omq_buffer_make_room(out, omq_request_template_most(plan->request))) {
         end_stream(stream, OMQ_STREAM_ENDED, NULL, 0); /* its owner tries again */
         return;
     }
@@ -667,7 +635,7 @@ static bool take_frames(omq_pull_connection *connection) {
         omq_frame_state state =
             omq_frame_read(bytes, held, connection->engine->max_frame_bytes, &frame);
         if (state == OMQ_FRAME_PART) {
-            if (!make_room(in, frame.size - held)) {
+            if (!omq_buffer_make_room(in, frame.size - held)) {
                 end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
                 return false;
             }
@@ -697,33 +665,12 @@ static bool has_part(const omq_pull_connection *connection) {
            connection->sealed_in.begin < connection->sealed_in.end;
 }
 
-/* Return the size of the whole records at the start of what was received, and their number. What is
- * no record counts as one: the library says what is wrong with it. */
-static size_t whole_records(const omq_buffer *sealed, size_t *count) {
-    size_t size = 0;
-    size_t held = sealed->end - sealed->begin;
-    const uint8_t *bytes = sealed->bytes + sealed->begin;
-    *count = 0;
-    while (held - size >= RECORD_HEAD) {
-        size_t record = (size_t)bytes[size + 3] << 8 | bytes[size + 4];
-        if (record > MOST_RECORD) {
-            *count += 1;
-            return held;
-        }
-        if (held - size < RECORD_HEAD + record) {
-            break;
-        }
-        size += RECORD_HEAD + record;
-        *count += 1;
-    }
-    return size;
-}
-
 /* Decipher what was received, and take its frames. */
 static void open_records(omq_pull_connection *connection) {
     omq_buffer *sealed = &connection->sealed_in;
     omq_tls_input input = {.records = sealed->bytes + sealed->begin};
-    input.records_size = whole_records(sealed, &input.record_count);
+    input.records_size =
+        omq_whole_records(input.records, sealed->end - sealed->begin, &input.record_count);
     if (input.record_count == 0) {
         return;
     }
@@ -736,7 +683,7 @@ static void open_records(omq_pull_connection *connection) {
 
 static void receive(omq_pull_connection *connection) {
     omq_buffer *in = connection->tls.step == NULL ? &connection->in : &connection->sealed_in;
-    if (!make_room(in, in->room == 0 ? FIRST_READ : 1)) {
+    if (!omq_buffer_make_room(in, in->room == 0 ? FIRST_READ : 1)) {
         end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
         return;
     }
@@ -1151,7 +1098,8 @@ void omq_pull_connection_free(omq_pull_connection *connection) {
 
 uint8_t *omq_pull_connection_room(omq_pull_connection *connection, size_t size) {
     omq_buffer *in = &connection->in;
-    return make_room(in, in->room == 0 ? FIRST_READ : size) ? in->bytes + in->end : NULL;
+    bool has_room = omq_buffer_make_room(in, in->room == 0 ? FIRST_READ : size);
+    return has_room ? in->bytes + in->end : NULL;
 }
 
 void omq_pull_connection_add(omq_pull_connection *connection, size_t size) {
@@ -1160,7 +1108,7 @@ void omq_pull_connection_add(omq_pull_connection *connection, size_t size) {
 
 bool omq_pull_connection_send(omq_pull_connection *connection, const uint8_t *bytes, size_t size) {
     omq_buffer *out = &connection->sealed_out;
-    if (!make_room(out, size)) {
+    if (!omq_buffer_make_room(out, size)) {
         return false;
     }
     memcpy(out->bytes + out->end, bytes, size);
