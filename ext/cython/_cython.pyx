@@ -32,6 +32,7 @@ from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.type cimport PyType_Check, PyType_IsSubtype
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
+from libc.errno cimport ECONNABORTED, ENOMEM
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t,
     uint16_t, uint32_t, uint64_t,
@@ -68,6 +69,7 @@ include "message_writer.pyx"
 include "frame_codec.pyx"
 include "proxy_message.pyx"
 include "request_template.pyx"
+include "tls_records.pyx"
 include "frame_stream.pyx"
 include "send_run.pyx"
 include "process_queue.pyx"

@@ -18,7 +18,8 @@ cdef extern from "frame_stream.h" nogil:
         omq.bool is_ahead
     ctypedef enum omq_waited:
         OMQ_ANSWERED
-    omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes)
+        OMQ_SEALED
+    omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes, omq.bool is_sealed)
     void omq_frame_stream_free(omq_frame_stream *stream)
     omq.bool omq_frame_stream_add(omq_frame_stream *stream, const uint8_t *bytes, size_t size)
     omq.bool omq_frame_stream_next(omq_frame_stream *stream, omq_frame *frame)
@@ -33,9 +34,19 @@ cdef extern from "frame_stream.h" nogil:
     ssize_t omq_frame_stream_receive(omq_frame_stream *stream)
     void omq_frame_stream_end(omq_frame_stream *stream, omq.bool are_waiters_alone)
     omq.bool omq_frame_stream_stop(omq_frame_stream *stream)
+    omq.bool omq_frame_stream_has_records(omq_frame_stream *stream)
+    const uint8_t *omq_frame_stream_take_records(
+        omq_frame_stream *stream, size_t *size, size_t *count
+    )
+    uint8_t *omq_frame_stream_room(omq_frame_stream *stream, size_t size)
+    void omq_frame_stream_opened(omq_frame_stream *stream, size_t size)
     omq_waited omq_frame_stream_wait(
         omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms
     )
+    omq_waited omq_frame_stream_hand_over(
+        omq_frame_stream *stream, omq_awaited *awaited, omq.bool is_over
+    )
+    void omq_frame_stream_leave(omq_frame_stream *stream, omq_awaited *awaited)
     void omq_frame_stream_pass(omq_frame_stream *stream, omq_awaited *awaited)
 
 
@@ -62,15 +73,28 @@ cdef tuple _frame_of(const omq_frame *frame):
     )
 
 
+cdef uint8_t *room_of_stream(void *stream, size_t size) noexcept:
+    return omq_frame_stream_room(<omq_frame_stream *>stream, size)
+
+
+cdef void add_to_stream(void *stream, size_t size) noexcept:
+    omq_frame_stream_opened(<omq_frame_stream *>stream, size)
+
+
 @cython.final
-@cython.no_gc
 cdef class FrameStream:
     """Bytes received from one socket, and the frames they make; see core/contract/."""
 
     cdef omq_frame_stream *_stream  # owned; freed in __dealloc__
+    cdef TlsRecords _tls  # None: what comes are frames
+    # Changed by whoever has the turn; the owner is told by `receive`.
+    cdef object _failure  # an OSError; None: there is none, or it was told
+    cdef bint _is_over  # nothing more will come
 
-    def __cinit__(self, size_t max_frame_bytes):
-        self._stream = omq_frame_stream_new(max_frame_bytes)
+    def __cinit__(self, size_t max_frame_bytes, tls=None):
+        if tls is not None:
+            self._tls = TlsRecords(tls)
+        self._stream = omq_frame_stream_new(max_frame_bytes, tls is not None)
         if self._stream is NULL:
             raise MemoryError("no memory for the frames of a connection")
 
@@ -126,12 +150,60 @@ cdef class FrameStream:
     def begin(self):
         return omq_frame_stream_begin(self._stream)
 
-    def receive(self):
+    def receive(self, double patience_s=0.0):
         # With the interpreter lock, if there is one: it takes only what is there already.
         cdef ssize_t got = omq_frame_stream_receive(self._stream)
+        cdef object error
         if got < -1:
             raise OSError(-got, _strerror(-got))
-        return got
+        if self._tls is None:
+            return got
+        self._is_over = self._is_over or got == 0
+        self._tls.opened = 0
+        if not self._open(patience_s):
+            return -1
+        if self._tls.opened > 0:
+            return self._tls.opened
+        if self._failure is not None:
+            error, self._failure, self._is_over = self._failure, None, True
+            raise error
+        return 0 if self._is_over else -1
+
+    @property
+    def has_more(self):
+        return self._tls is not None and (
+            self._is_over
+            or self._failure is not None
+            or omq_frame_stream_has_records(self._stream)
+        )
+
+    cdef bint _open(self, double patience_s) except -1:
+        """Decipher the records that came, with the turn; False: another thread held the session.
+
+        Args: patience_s: how long to wait for that thread; -1 for as long as it takes.
+        """
+        cdef size_t size
+        cdef size_t count
+        cdef const uint8_t *records
+        if not self._tls.lock.acquire(True, patience_s):
+            return False
+        try:
+            if self._failure is None:
+                records = omq_frame_stream_take_records(self._stream, &size, &count)
+                if records is not NULL and not self._tls.open(
+                    records, size, count, room_of_stream, add_to_stream, self._stream
+                ):
+                    self._is_over = True
+        except self._tls.failed as error:
+            self._failure = error
+        except MemoryError:
+            self._failure = OSError(ENOMEM, _strerror(ENOMEM))
+        except BaseException:
+            self._failure = OSError(ECONNABORTED, "a read was interrupted")
+            raise
+        finally:
+            self._tls.lock.release()
+        return True
 
     def end(self, bint are_waiters_alone):
         omq_frame_stream_end(self._stream, are_waiters_alone)
@@ -214,6 +286,11 @@ cdef class AwaitedAnswer:
             flushed = omq_outbox_flush(self._outbox._outbox, &self._error)
             if flushed == OMQ_FLUSHED:
                 said = omq_frame_stream_wait(self._stream._stream, &self._awaited, timeout_ms)
+        while flushed == OMQ_FLUSHED and said == OMQ_SEALED:
+            said = self._open()
+            if said == OMQ_SEALED:
+                with nogil:
+                    said = omq_frame_stream_wait(self._stream._stream, &self._awaited, timeout_ms)
         if self._awaited.is_ahead:
             omq_frame_stream_pass(self._stream._stream, &self._awaited)
         if flushed != OMQ_FLUSHED:
@@ -221,6 +298,20 @@ cdef class AwaitedAnswer:
         if said != OMQ_ANSWERED:  # perhaps by a signal: its handler is Python's
             PyErr_CheckSignals()
         return <int>said
+
+    cdef omq_waited _open(self) except *:
+        """Decipher what came and hand it over, with the turn."""
+        cdef FrameStream stream = self._stream
+        try:
+            # A handler's exception loses nothing as long as nothing was deciphered.
+            PyErr_CheckSignals()
+            stream._open(-1)
+        except BaseException:
+            omq_frame_stream_leave(stream._stream, &self._awaited)
+            raise
+        return omq_frame_stream_hand_over(
+            stream._stream, &self._awaited, stream._is_over or stream._failure is not None
+        )
 
     @property
     def error(self):

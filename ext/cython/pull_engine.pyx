@@ -1,7 +1,3 @@
-cdef enum:
-    TLS_PLAIN_BYTES = 16384  # most of a record, deciphered (RFC 8446, 5.1)
-
-
 @cython.final
 cdef class PullEngine:
     """The thread that pulls without the interpreter; see core/contract/."""
@@ -96,11 +92,9 @@ cdef class PullConnection:
     cdef PullEngine _engine
     cdef readonly object owner
     # Of TLS, used by the engine's thread until the connection has ended.
-    cdef object _read
+    cdef TlsRecords _records
     cdef object _write
-    cdef object _incoming
     cdef object _outgoing
-    cdef object _wants_more  # a class of exceptions
     cdef readonly object tls_error
 
     def __cinit__(self, PullEngine engine not None, descriptor, owner, tls=None):
@@ -110,9 +104,8 @@ cdef class PullConnection:
         self._engine = engine
         self.owner = owner
         if tls is not None:
-            self._read, self._write = tls.ssl_object.read, tls.ssl_object.write
-            self._incoming, self._outgoing = tls.incoming, tls.outgoing
-            self._wants_more = tls.wants_more
+            self._records = TlsRecords(tls)
+            self._write, self._outgoing = tls.write, tls.outgoing
         with cython.critical_section(engine):
             is_closed = engine._is_closed
             if not is_closed:
@@ -137,7 +130,14 @@ cdef class PullConnection:
     ) noexcept:
         """Do a step of TLS, on the engine's thread."""
         try:
-            if input.records is not NULL and not self._decipher(connection, input):
+            if input.records is not NULL and not self._records.open(
+                input.records,
+                input.records_size,
+                input.record_count,
+                room_of_connection,
+                add_to_connection,
+                connection,
+            ):
                 return OMQ_TLS_CLOSED
             if input.frames is not NULL:
                 self._encipher(<char *>input.frames, input.frames_size)
@@ -151,32 +151,6 @@ cdef class PullConnection:
             self.tls_error = error
             return OMQ_TLS_FAILED
 
-    cdef bint _decipher(
-        self, omq_pull_connection *connection, const omq_tls_input *input
-    ) except -1:
-        """Decipher whole records; False: the peer has closed."""
-        cdef size_t i
-        cdef Py_ssize_t size
-        cdef uint8_t *room
-        self._incoming.write(
-            PyMemoryView_FromMemory(<char *>input.records, input.records_size, PyBUF_READ)
-        )
-        for i in range(input.record_count):
-            room = omq_pull_connection_room(connection, TLS_PLAIN_BYTES)
-            if room is NULL:
-                raise MemoryError("no memory for a record of TLS")
-            try:
-                size = self._read(
-                    TLS_PLAIN_BYTES,
-                    PyMemoryView_FromMemory(<char *>room, TLS_PLAIN_BYTES, PyBUF_WRITE),
-                )
-            except self._wants_more:
-                continue  # a ticket for another session, or new keys
-            if size == 0:
-                return False
-            omq_pull_connection_add(connection, size)
-        return True
-
     cdef int _encipher(self, char *frames, size_t size) except -1:
         cdef size_t done = 0
         while done < size:
@@ -188,6 +162,14 @@ cdef class PullConnection:
         if not omq_pull_connection_send(connection, at, PyBytes_GET_SIZE(sealed)):
             raise MemoryError("no memory for a record of TLS")
         return 0
+
+
+cdef uint8_t *room_of_connection(void *connection, size_t size) noexcept:
+    return omq_pull_connection_room(<omq_pull_connection *>connection, size)
+
+
+cdef void add_to_connection(void *connection, size_t size) noexcept:
+    omq_pull_connection_add(<omq_pull_connection *>connection, size)
 
 
 cdef omq_tls_state step_tls(

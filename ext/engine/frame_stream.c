@@ -15,6 +15,7 @@
 #include "platform.h"
 #include "reply_header.h"
 #include "sockets.h"
+#include "tls_record.h"
 
 enum {
     AT_ONCE = 64 * 1024,  /* bytes of one read */
@@ -25,7 +26,9 @@ struct omq_frame_stream {
     size_t max_frame_bytes;
 
     omq_mutex lock; /* of all that follows, but the bytes belong to whoever has the turn */
-    omq_buffer plain; /* what no frame was dropped of */
+    omq_buffer plain;  /* what no frame was dropped of */
+    omq_buffer sealed; /* records of TLS, if it is sealed: `plain` is what was in those before */
+    bool is_sealed;    /* fixed */
     size_t frame_size; /* of the frame that `next` returned last; 0: none since `drop` */
     bool is_broken;
     uint64_t received; /* bytes, by threads that waited */
@@ -48,13 +51,14 @@ struct omq_frame_stream {
     omq_awaited **line_end;
 };
 
-omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes) {
+omq_frame_stream *omq_frame_stream_new(size_t max_frame_bytes, bool is_sealed) {
     omq_frame_stream *stream = calloc(1, sizeof *stream);
     if (stream == NULL || omq_mutex_init(&stream->lock) != 0) {
         free(stream);
         return NULL;
     }
     stream->max_frame_bytes = max_frame_bytes;
+    stream->is_sealed = is_sealed;
     stream->socket = stream->gate = -1;
     stream->line_end = &stream->line;
     return stream;
@@ -64,11 +68,17 @@ void omq_frame_stream_free(omq_frame_stream *stream) {
     if (stream != NULL) {
         omq_mutex_destroy(&stream->lock);
         free(stream->plain.bytes);
+        free(stream->sealed.bytes);
         free(stream);
     }
 }
 
 /* ---- frames; under the lock ---- */
+
+/* What the socket's bytes are added to. */
+static omq_buffer *received(omq_frame_stream *stream) {
+    return stream->is_sealed ? &stream->sealed : &stream->plain;
+}
 
 static bool next_frame(omq_frame_stream *stream, omq_frame *frame) {
     stream->frame_size = 0;
@@ -191,11 +201,11 @@ static bool hand_over_all(omq_frame_stream *stream, omq_frame *frame, const omq_
 
 bool omq_frame_stream_add(omq_frame_stream *stream, const uint8_t *bytes, size_t size) {
     omq_mutex_lock(&stream->lock);
-    omq_buffer *plain = &stream->plain;
-    bool is_added = omq_buffer_make_room(plain, size);
+    omq_buffer *in = received(stream);
+    bool is_added = omq_buffer_make_room(in, size);
     if (is_added && size > 0) {
-        memcpy(plain->bytes + plain->end, bytes, size);
-        plain->end += size;
+        memcpy(in->bytes + in->end, bytes, size);
+        in->end += size;
     }
     omq_mutex_unlock(&stream->lock);
     return is_added;
@@ -232,7 +242,9 @@ const uint8_t *omq_frame_stream_rest(omq_frame_stream *stream, size_t *size) {
 
 size_t omq_frame_stream_buffered(omq_frame_stream *stream) {
     omq_mutex_lock(&stream->lock);
-    size_t size = stream->plain.end - stream->plain.begin;
+    const omq_buffer *plain = &stream->plain;
+    const omq_buffer *sealed = &stream->sealed;
+    size_t size = (plain->end - plain->begin) + (sealed->end - sealed->begin);
     omq_mutex_unlock(&stream->lock);
     return size;
 }
@@ -318,14 +330,16 @@ bool omq_frame_stream_begin(omq_frame_stream *stream) {
 }
 
 static ssize_t receive(omq_frame_stream *stream) {
-    omq_buffer *plain = &stream->plain;
-    if (!omq_buffer_make_room(plain, AT_ONCE)) {
+    omq_buffer *in = received(stream);
+    if (stream->socket < 0) {
+        return OMQ_WOULD_BLOCK;
+    }
+    if (!omq_buffer_make_room(in, AT_ONCE)) {
         return -ENOMEM;
     }
-    ssize_t got =
-        omq_socket_receive(stream->socket, plain->bytes + plain->end, plain->room - plain->end);
+    ssize_t got = omq_socket_receive(stream->socket, in->bytes + in->end, in->room - in->end);
     if (got > 0) {
-        plain->end += (size_t)got;
+        in->end += (size_t)got;
     }
     return got;
 }
@@ -361,6 +375,58 @@ bool omq_frame_stream_stop(omq_frame_stream *stream) {
     return is_read;
 }
 
+/* ---- records of TLS ---- */
+
+/* Under the lock. */
+static size_t whole_records(const omq_frame_stream *stream, size_t *count) {
+    const omq_buffer *sealed = &stream->sealed;
+    *count = 0;
+    if (sealed->begin == sealed->end) {
+        return 0;
+    }
+    return omq_whole_records(sealed->bytes + sealed->begin, sealed->end - sealed->begin, count);
+}
+
+static bool has_records(const omq_frame_stream *stream) {
+    size_t count = 0;
+    (void)whole_records(stream, &count);
+    return count > 0;
+}
+
+bool omq_frame_stream_has_records(omq_frame_stream *stream) {
+    omq_mutex_lock(&stream->lock);
+    bool is_there = has_records(stream);
+    omq_mutex_unlock(&stream->lock);
+    return is_there;
+}
+
+const uint8_t *omq_frame_stream_take_records(omq_frame_stream *stream, size_t *size,
+                                             size_t *count) {
+    omq_mutex_lock(&stream->lock);
+    *size = whole_records(stream, count);
+    const uint8_t *records = *count > 0 ? stream->sealed.bytes + stream->sealed.begin : NULL;
+    stream->sealed.begin += *size;
+    omq_mutex_unlock(&stream->lock);
+    return records;
+}
+
+uint8_t *omq_frame_stream_room(omq_frame_stream *stream, size_t size) {
+    omq_mutex_lock(&stream->lock);
+    omq_buffer *plain = &stream->plain;
+    uint8_t *room = omq_buffer_make_room(plain, size) ? plain->bytes + plain->end : NULL;
+    omq_mutex_unlock(&stream->lock);
+    return room;
+}
+
+void omq_frame_stream_opened(omq_frame_stream *stream, size_t size) {
+    omq_mutex_lock(&stream->lock);
+    stream->plain.end += size;
+    if (stream->reader != NULL) {
+        stream->received += size;
+    }
+    omq_mutex_unlock(&stream->lock);
+}
+
 /* ---- threads that wait ---- */
 
 /* Read, with the turn, until the thread's own answer is here or it must do something else. Under
@@ -369,6 +435,9 @@ static omq_waited read_all(omq_frame_stream *stream, omq_awaited *awaited, int t
     struct pollfd polled[2] = {{stream->socket, POLLIN, 0}, {awaited->event, POLLIN, 0}};
     omq_frame frame;
     for (;;) {
+        if (has_records(stream)) {
+            return OMQ_SEALED;
+        }
         omq_mutex_unlock(&stream->lock);
         int found = omq_sockets_poll(polled, 2, timeout_ms);
         bool is_woken = found <= 0 || polled[1].revents != 0;
@@ -382,7 +451,7 @@ static omq_waited read_all(omq_frame_stream *stream, omq_awaited *awaited, int t
         }
         if (found > 0 && polled[0].revents != 0) {
             ssize_t got = receive(stream);
-            if (got > 0) {
+            if (got > 0 && !stream->is_sealed) {
                 stream->received += (uint64_t)got;
             }
             if (got == 0 || got < OMQ_WOULD_BLOCK) {
@@ -397,27 +466,51 @@ static omq_waited read_all(omq_frame_stream *stream, omq_awaited *awaited, int t
             return OMQ_ANSWERED;
         }
         if (is_woken) {
-            return OMQ_WOKEN;
+            /* Nothing more tells of records that came with that, and the thread may be done. */
+            return has_records(stream) ? OMQ_FOR_OWNER : OMQ_WOKEN;
         }
     }
 }
 
-/* Take the turn, and give it back. Under the lock. */
-static omq_waited read_in_turn(omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms) {
+/* Take the turn; false: the owner must read. Under the lock. */
+static bool begin_turn(omq_frame_stream *stream, omq_awaited *awaited) {
     if (stream->is_gate_open && change_gate(stream, CHANGE, false) != 0) {
         stream->is_mixed = true; /* as if the owner had to read: it meets the error */
-        return OMQ_FOR_OWNER;
+        return false;
     }
     stream->heir = NULL;
     stream->is_read = true;
     stream->reader = awaited;
-    omq_waited said = read_all(stream, awaited, timeout_ms);
+    return true;
+}
+
+/* Give it back. Under the lock. */
+static void end_turn(omq_frame_stream *stream, omq_waited said) {
     stream->is_read = false;
     stream->reader = NULL;
     if (said == OMQ_FOR_OWNER) {
         stream->is_mixed = true;
     }
     pass_on(stream);
+}
+
+/* Take a thread off all lists, and return how its wait ended. Under the lock. */
+static omq_waited end_wait(omq_frame_stream *stream, omq_awaited *awaited, omq_waited said) {
+    if (awaited->frame == NULL) {
+        omq_awaited **at = &stream->awaited[awaited->opaque % BUCKETS];
+        while (*at != awaited) {
+            at = &(*at)->next;
+        }
+        *at = awaited->next;
+    } else {
+        said = said == OMQ_WOKEN ? OMQ_ANSWERED : said;
+        if (!awaited->is_ahead) {
+            leave_line(stream, awaited);
+        }
+    }
+    if (stream->heir == awaited) {
+        pass_on(stream);
+    }
     return said;
 }
 
@@ -442,30 +535,56 @@ static bool sleep_until_woken(omq_frame_stream *stream, omq_awaited *awaited) {
 omq_waited omq_frame_stream_wait(omq_frame_stream *stream, omq_awaited *awaited, int timeout_ms) {
     omq_waited said = OMQ_WOKEN;
     omq_mutex_lock(&stream->lock);
-    omq_awaited **bucket = &stream->awaited[awaited->opaque % BUCKETS];
-    awaited->next = *bucket;
-    *bucket = awaited;
-    bool is_woken = false;
-    while (!is_woken && !may_read(stream)) {
-        is_woken = !sleep_until_woken(stream, awaited) || awaited->frame != NULL;
-    }
-    if (!is_woken) {
-        said = read_in_turn(stream, awaited, timeout_ms);
-    }
-    if (awaited->frame == NULL) {
-        while (*bucket != awaited) {
-            bucket = &(*bucket)->next;
+    bool has_turn = stream->reader == awaited; /* since it deciphered what came before */
+    if (!has_turn) {
+        omq_awaited **bucket = &stream->awaited[awaited->opaque % BUCKETS];
+        awaited->next = *bucket;
+        *bucket = awaited;
+        bool is_woken = false;
+        while (!is_woken && !may_read(stream)) {
+            is_woken = !sleep_until_woken(stream, awaited) || awaited->frame != NULL;
         }
-        *bucket = awaited->next;
-    } else {
-        said = said == OMQ_WOKEN ? OMQ_ANSWERED : said;
-        if (!awaited->is_ahead) {
-            leave_line(stream, awaited);
+        if (!is_woken) {
+            has_turn = begin_turn(stream, awaited);
+            said = has_turn ? said : OMQ_FOR_OWNER;
         }
     }
-    if (stream->heir == awaited) {
-        pass_on(stream);
+    if (has_turn) {
+        said = read_all(stream, awaited, timeout_ms);
+    }
+    if (said != OMQ_SEALED) {
+        if (has_turn) {
+            end_turn(stream, said);
+        }
+        said = end_wait(stream, awaited, said);
     }
     omq_mutex_unlock(&stream->lock);
     return said;
+}
+
+omq_waited omq_frame_stream_hand_over(omq_frame_stream *stream, omq_awaited *awaited,
+                                      bool is_over) {
+    omq_frame frame;
+    omq_waited said = OMQ_SEALED;
+    omq_mutex_lock(&stream->lock);
+    if (stream->is_stopped) {
+        said = OMQ_STOPPED;
+    } else if (hand_over_all(stream, &frame, awaited) || is_over) {
+        said = OMQ_FOR_OWNER;
+    } else if (awaited->frame != NULL) {
+        said = OMQ_ANSWERED;
+    }
+    if (said != OMQ_SEALED) {
+        end_turn(stream, said);
+        said = end_wait(stream, awaited, said);
+    }
+    omq_mutex_unlock(&stream->lock);
+    return said;
+}
+
+void omq_frame_stream_leave(omq_frame_stream *stream, omq_awaited *awaited) {
+    omq_mutex_lock(&stream->lock);
+    end_turn(stream, OMQ_FOR_OWNER);
+    (void)end_wait(stream, awaited, OMQ_FOR_OWNER);
+    omq_mutex_unlock(&stream->lock);
 }

@@ -144,10 +144,8 @@ class Producer(Starting):
         self._traces: TraceDispatcher | None = None
         self._trace_sends: TraceSends | None = None
         self._oneway_failures = 0
-        # With TLS answers are deciphered on the I/O thread. Traces have the broker's region, which
-        # is read there.
-        is_io_thread_needed = self.config.remoting.tls or self.config.trace.enable_msg_trace
-        self._are_reads_shared = can_share_reads() and not is_io_thread_needed
+        # Traces have the broker's region, which is read on the I/O thread.
+        self._are_reads_shared = can_share_reads() and not self.config.trace.enable_msg_trace
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"

@@ -214,8 +214,7 @@ def can_share_reads() -> bool:
 
 def shared_reading(connection: ReadConnection, transport: asyncio.Transport) -> Reading:
     """Return a reading by the threads that wait, where the connection allows it."""
-    # No socket: the transports of tests.
-    if connection.tls is not None or transport.get_extra_info("socket") is None:
+    if transport.get_extra_info("socket") is None:  # the transports of tests
         return transport_reading(connection, transport)
     return SharedReading(connection, transport)
 
@@ -225,13 +224,14 @@ class SharedReading:
 
     Who has the *turn* to read, and who gets it next, the native stream decides. It hands plain
     successes to the threads that wait for them; all else is left to the loop. While no thread
-    reads, the *gate* is open, an epoll that has the socket and is itself watched by the loop.
+    reads, the *gate* is open, an epoll that has the socket and is itself watched by the loop. With
+    TLS whoever has the turn deciphers what came, natively as well.
     """
 
     def __init__(self, connection: ReadConnection, transport: asyncio.Transport) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._stream = core.FrameStream(connection.max_frame_bytes)
+        self._stream = core.FrameStream(connection.max_frame_bytes, connection.tls)
         shared = transport.get_extra_info("socket")
         # A duplicate: the transport may close its own while another thread reads.
         self._socket = socket.fromfd(shared.fileno(), shared.family, shared.type)
@@ -240,6 +240,7 @@ class SharedReading:
             forking.keep_from_children(number)
         self._is_over = False  # nothing more is to be read
         self._is_ended = False  # and the loop watches no longer
+        self._is_look_due = False  # the loop will call `_look_later`
         # Soon, not now: uvloop begins to read behind this call, whatever it is told in it. The
         # first request is written later.
         self._loop.call_soon(self._begin, transport)
@@ -264,7 +265,9 @@ class SharedReading:
 
     def received(self, data: bytes) -> None:
         self._stream.add(data)
-        if not self._has_other_protocol(len(data)):
+        if self._connection.tls is not None:
+            self.look()
+        elif not self._has_other_protocol(len(data)):
             self._take_frames()
 
     def call_soon(self, action: Callable[..., object], *arguments: object) -> None:
@@ -300,6 +303,13 @@ class SharedReading:
                 are_waiters_alone = not self._take_frames()
         finally:
             self._stream.end(are_waiters_alone)
+        if self._stream.has_more and not (self._is_over or self._is_look_due):
+            self._is_look_due = True
+            self._loop.call_later(LOCK_S, self._look_later)
+
+    def _look_later(self) -> None:
+        self._is_look_due = False
+        self.look()
 
     def _take_frames(self) -> int:
         """Handle the frames that are not of threads that wait; return how many there were."""
@@ -331,7 +341,7 @@ class SharedReading:
     def _receive(self) -> bool:
         """Receive what is there; return True if it was anything."""
         try:
-            got = self._stream.receive()
+            got = self._stream.receive(LOCK_S)
         except OSError as error:
             self._end_received(error)
             return False

@@ -9,7 +9,8 @@ import contextlib
 import socket
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ordermq.config import RemotingConfig, TlsVerify
 from ordermq.errors import ConfigError
@@ -67,23 +68,26 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
 class TlsSession:
     """TLS of a client over buffers, for whoever reads and writes the socket.
 
-    The pull engine uses its parts, on one thread. `encipher` and `decipher` are for connections
-    that several threads write, and one reads.
+    The pull engine uses its parts, on one thread, and a `FrameStream` those that read.
 
-    Attributes:
-        incoming, outgoing: records that were received, and that are to be sent.
-        wants_more: raised by a read while `incoming` holds no bytes of the peer's program.
+    Attributes: see the contract `Tls`.
     """
 
     wants_more = ssl.SSLWantReadError
+    ended = ssl.SSLZeroReturnError
+    failed = ssl.SSLError
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.ssl_object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=host)
-        # Of `ssl_object`: OpenSSL's calls give up the interpreter lock, and one session must not be
-        # in two of them.
-        self._lock = threading.Lock()
+        # Those of `ssl_object` are Python code around these: an exception of a signal handler, or
+        # one that was sent to a thread, could come behind a read, which would lose what was read.
+        native = getattr(self.ssl_object, "_sslobj")  # noqa: B009 - not in typeshed
+        self.read: Callable[..., Any] = native.read
+        self.write: Callable[..., int] = native.write
+        # OpenSSL's calls give up the interpreter lock, and one session must not be in two of them.
+        self.lock = threading.Lock()
 
     async def shake_hands(self, opened: socket.socket) -> None:
         """Agree on keys through a non-blocking socket; read no byte behind the handshake.
@@ -113,36 +117,63 @@ class TlsSession:
     def encipher(self, data: bytes) -> bytes:
         """Return the records of some bytes; they must be sent, and in the order of the calls.
 
+        What the session answers by itself, as to a change of keys, is in front of them.
+
         Raises: ssl.SSLError: the session is broken.
         """
-        write, left = self.ssl_object.write, memoryview(data)
-        with self._lock:
-            while left:
-                left = left[write(left) :]
-            return self.outgoing.read()
+        with self.lock:
+            return self._encipher(data)
+
+    # On the I/O thread, which waits for no other one: a signal handler may have suspended it.
+
+    def encipher_soon(self, data: bytes, patience_s: float) -> bytes | None:
+        """As `encipher`; None: another thread is in the session all that time."""
+        if not self.lock.acquire(timeout=patience_s):
+            return None
+        try:
+            return self._encipher(data)
+        finally:
+            self.lock.release()
 
     def decipher(self, received: bytes, patience_s: float) -> tuple[bytes, bool] | None:
         """Return the bytes of the peer's program that are whole with these, and whether it has
         ended the session.
 
-        What the session answers by itself, as to a change of keys, leaves with what is enciphered
-        next.
-
-        Args: patience_s: how long to wait for a thread that enciphers: a signal handler may have
-            suspended it.
-        Returns: None: it waited in vain, and has taken nothing.
+        Returns: None: another thread is in the session all that time; nothing was taken.
         Raises: ssl.SSLError: the session is broken, perhaps by an alert of the peer.
         """
-        if not self._lock.acquire(timeout=patience_s):
+        if not self.lock.acquire(timeout=patience_s):
             return None
         try:
             self.incoming.write(received)
             return self._read_all()
         finally:
-            self._lock.release()
+            self.lock.release()
+
+    def close_notify(self) -> bytes:
+        """Return the record that tells the peer of the end; empty if the session is broken, or
+        another thread is in it.
+        """
+        if not self.lock.acquire(blocking=False):
+            return b""
+        try:
+            # It wants the peer's own record, for which nobody waits, or the session is broken.
+            with contextlib.suppress(ssl.SSLError, OSError, ValueError):
+                self.ssl_object.unwrap()
+            return self.outgoing.read()
+        finally:
+            self.lock.release()
+
+    # With the lock.
+
+    def _encipher(self, data: bytes) -> bytes:
+        write, left = self.write, memoryview(data)
+        while left:
+            left = left[write(left) :]
+        return self.outgoing.read()
 
     def _read_all(self) -> tuple[bytes, bool]:
-        read = self.ssl_object.read
+        read = self.read
         found: list[bytes] = []
         # Asked for before each read: one that finds nothing costs an exception.
         while self.incoming.pending or self.ssl_object.pending():
@@ -156,13 +187,6 @@ class TlsSession:
                 return b"".join(found), True
             found.append(data)
         return found[0] if len(found) == 1 else b"".join(found), False
-
-    def close_notify(self) -> bytes:
-        """Return the record that tells the peer of the end; empty if the session is broken."""
-        # It wants the peer's own record, for which nobody waits, or the session is broken.
-        with contextlib.suppress(ssl.SSLError, OSError, ValueError):
-            self.ssl_object.unwrap()
-        return self.outgoing.read()
 
 
 async def _received(opened: socket.socket, size: int) -> bytes:

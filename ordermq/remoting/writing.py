@@ -168,22 +168,22 @@ class SharedSocket:
             return
         # No `with`, which has no limit; the loop's thread runs no signal handler.
         if not self._lock.acquire(timeout=LOCK_S):
-            self._is_flush_due = True
-            self.loop.call_later(LOCK_S, self._flush_later)
+            self._flush_soon()
             return
         try:
             if self._is_torn:
                 raise _interrupted()
-            late, self._late = self._late, []
             self._write_rest()
-            for data in late:
-                if not self._transport.is_closing():
-                    self._transport.write(self._enciphered(data))
-                    self._is_torn = False
+            while self._late and self._write_late(self._late[0]):
+                del self._late[0]
         except OSError as error:
             self._on_broken(error)
         finally:
             self._lock.release()
+
+    def _flush_soon(self) -> None:
+        self._is_flush_due = True
+        self.loop.call_later(LOCK_S, self._flush_later)
 
     def _flush_later(self) -> None:
         self._is_flush_due = False
@@ -229,14 +229,22 @@ class SharedSocket:
         if rest and not self._transport.is_closing():
             self._transport.write(rest)
 
-    def _enciphered(self, data: bytes) -> bytes:
-        # With the lock held; on any thread.
+    def _write_late(self, data: bytes) -> bool:
+        """Write through the transport, if it is open; False: a thread that reads is in TLS."""
+        if self._transport.is_closing():
+            return True
         if self._tls is None:
-            return data
-        if self._is_torn:
-            raise _interrupted()
+            self._transport.write(data)
+            return True
         self._is_torn = True
-        return self._tls.encipher(data)
+        sealed = self._tls.encipher_soon(data, LOCK_S)
+        if sealed is None:
+            self._is_torn = False
+            self._flush_soon()
+            return False
+        self._transport.write(sealed)
+        self._is_torn = False
+        return True
 
     # On any other thread; the first and the third with the lock held.
 
@@ -269,8 +277,11 @@ class SharedSocket:
             self._outbox = self._outbox_of(own)
         if self._tls is None:
             return self._outbox.append(data, request)
+        if self._is_torn:
+            raise _interrupted()
+        self._is_torn = True
         try:
-            is_added = self._outbox.append(self._enciphered(data), request)
+            is_added = self._outbox.append(self._tls.encipher(data), request)
         except BaseException:
             self._is_torn = not request.is_asked  # a signal handler's came behind the step
             raise

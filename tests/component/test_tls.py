@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -20,6 +25,8 @@ from ordermq.client.pull_connections import engine_obstacle
 from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.errors import ConfigError, OrderMQError
+from ordermq.producer.queue_sender import InFlightBatch
+from ordermq.remoting.reading import can_share_reads
 from ordermq.remoting.tls import TlsSession
 from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import Seen, assert_in_order, numbered
@@ -89,6 +96,142 @@ def test_a_thread_that_sends_alone_enciphers_and_writes_its_request(
         for number in range(20):
             producer.send(Message("orders", b"%d" % number), sharding_key="k")
     assert encipherers.count(threading.current_thread()) >= 10
+
+
+def test_a_thread_that_sends_alone_deciphers_its_answer(
+    broker: EmbeddedBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[threading.Thread] = []
+    stored = InFlightBatch.stored_on_caller
+
+    def noting(self: InFlightBatch, ids: str, queue_id: int, offset: int) -> bool:
+        readers.append(threading.current_thread())
+        return stored(self, ids, queue_id, offset)
+
+    monkeypatch.setattr(InFlightBatch, "stored_on_caller", noting)
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file}
+    with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+        for number in range(40):
+            producer.send(Message("orders", b"%d" % number), sharding_key="k")
+    mine = readers.count(threading.current_thread())
+    assert mine >= 10 if can_share_reads() else not readers
+
+
+def send_from_threads(
+    producer: Producer, turns: int, failures: tuple[type[Exception], ...] = ()
+) -> list[list[int]]:
+    """Send from six threads, each to a queue of its own; return the offsets that each was told.
+
+    Args: failures: that a send may end with.
+    """
+    queues = producer.queues("orders")
+
+    def send(number: int) -> list[int]:
+        offsets, queue = [], queues[number % len(queues)]
+        for turn in range(turns):
+            with contextlib.suppress(*failures):
+                receipt = producer.send(Message("orders", b"%d" % turn), queue=queue)
+                offsets.append(receipt.queue_offset)
+        return offsets
+
+    with ThreadPoolExecutor(6) as threads:
+        return list(threads.map(send, range(6)))
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_threads_read_answers_in_records_in_pieces(
+    broker: EmbeddedBroker,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    newest: ssl.TLSVersion,
+) -> None:
+    speak_tls_up_to(newest, monkeypatch)
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file, "retry_times": 0}
+    with CuttingProxy(broker.address, RandomCuts(5)) as proxy:
+        lead_through(proxy, broker.address, monkeypatch)
+        with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+            producer.send(Message("orders", b"makes the topic"))
+            found = send_from_threads(producer, 50)
+    assert all(offsets == sorted(set(offsets)) for offsets in found)
+    assert broker.statistics.messages_stored == 301
+
+
+def test_answers_that_were_damaged_on_the_way_end_the_connection_and_are_asked_for_again(
+    broker: EmbeddedBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(7)
+    is_damaging, damaged = False, 0
+
+    def flip(data: bytes) -> list[bytes]:
+        nonlocal damaged
+        if not is_damaging or draw.random() > 0.1:
+            return [data]
+        damaged += 1
+        changed = bytearray(data)
+        changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        return [bytes(changed)]
+
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file, "retry_times": 5}
+    tls |= {"retry_delay_ms": 10, "reconnect_delay_ms": 10}
+    with CuttingProxy(broker.address, flip) as proxy:
+        lead_through(proxy, broker.address, monkeypatch)
+        with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+            producer.send(Message("orders", b"makes the topic"))
+            is_damaging = True
+            found = send_from_threads(producer, 50, (OrderMQError,))
+            is_damaging = False
+            found += send_from_threads(producer, 5)
+    assert damaged > 3
+    assert all(offsets == sorted(set(offsets)) for offsets in found)
+    assert sum(map(len, found)) > 200
+
+
+class Interrupted(Exception):
+    """Raised by a signal handler."""
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_signal_handlers_that_raise_anywhere_in_sends_leave_a_working_producer(
+    broker: EmbeddedBroker, authority: Authority, is_sealed: bool
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    settings: dict[str, Any] = {"retry_delay_ms": 10, "reconnect_delay_ms": 10}
+    settings |= {"tls": True, "tls_ca_file": authority.file} if is_sealed else {}
+    draw, main, fired = random.Random(11), threading.get_ident(), [0]
+    go: SimpleQueue[float | None] = SimpleQueue()
+
+    def fire() -> None:
+        while (pause_s := go.get()) is not None:
+            time.sleep(pause_s)
+            signal.pthread_kill(main, signal.SIGUSR1)
+            fired[0] += 1
+
+    offsets: list[int] = []
+    interrupted = 0
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, interrupt))
+        running = broker if is_sealed else stack.enter_context(EmbeddedBroker())
+        stack.enter_context(ThreadPoolExecutor(1)).submit(fire)
+        stack.callback(go.put, None)
+        producer = stack.enter_context(Producer("p", name_servers=running.name_servers, **settings))
+        producer.send(Message("orders", b"makes the topic"))
+        queue = producer.queues("orders")[0]
+        for number in range(300):
+            try:
+                go.put(draw.random() * 0.0008)
+                offsets.append(producer.send(Message("orders", b"x"), queue=queue).queue_offset)
+                while fired[0] <= number:
+                    time.sleep(0)
+            except Interrupted:
+                interrupted += 1
+            while fired[0] <= number:
+                time.sleep(0)
+            if number % 10 == 0:
+                offsets.append(producer.send(Message("orders", b"x"), queue=queue).queue_offset)
+    assert offsets == sorted(set(offsets))
+    assert interrupted > 100
 
 
 def test_threads_that_encipher_beside_the_io_thread_keep_the_order_of_records(

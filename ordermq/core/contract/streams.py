@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from _typeshed import ReadableBuffer
 
     from ordermq.core.contract.message_writer import RecordBlock, RecordWriter
@@ -51,7 +53,11 @@ class FrameStream(Protocol):
     rest is the owner's. A frame stays until it is dropped.
     """
 
-    def __init__(self, max_frame_bytes: int) -> None: ...
+    def __init__(self, max_frame_bytes: int, tls: Tls | None = None) -> None:
+        """Make an empty one.
+
+        Args: tls: what is received are its records, which whoever has the turn deciphers.
+        """
 
     @property
     def is_broken(self) -> bool:
@@ -78,10 +84,17 @@ class FrameStream(Protocol):
     def begin(self) -> bool:
         """Take the turn to read; False if a thread has it, or after `stop`."""
 
-    def receive(self) -> int:
+    def receive(self, patience_s: float = 0.0) -> int:
         """Receive what is there, with the turn; return its length, 0 at the end, -1 for nothing.
 
-        Raises: OSError: the connection broke.
+        Args: patience_s: how long to wait for a thread that enciphers, with TLS.
+        Raises: OSError: the connection broke, or its TLS failed.
+        """
+
+    @property
+    def has_more(self) -> bool:
+        """True if `receive` would do something even if nothing came, with TLS: decipher what
+        came before, or tell of the end.
         """
 
     def end(self, are_waiters_alone: bool) -> None:
@@ -95,7 +108,7 @@ class FrameStream(Protocol):
         """Read no more; return whether a thread still does, whose wait ends with `STOPPED`."""
 
     def add(self, data: bytes) -> None:
-        """Add bytes that somebody else has received."""
+        """Add bytes that somebody else has received; with TLS before `attach`, for `receive`."""
 
     def frame(self) -> tuple[int, bytes, bytes] | None:
         """Return the next whole frame that no thread waits for, again until `drop`.
@@ -281,7 +294,10 @@ class PullEngine(Protocol):
 
 
 class Tls(Protocol):
-    """TLS over buffers, after its handshake; `ssl` of the standard library fulfils the parts."""
+    """TLS over buffers, after its handshake; `ssl` of the standard library fulfils the parts.
+
+    Classes of exceptions are of `read`.
+    """
 
     @property
     def incoming(self) -> Any:
@@ -292,12 +308,28 @@ class Tls(Protocol):
         """Another, to be sent."""
 
     @property
-    def ssl_object(self) -> Any:
-        """The `ssl.SSLObject` of the two."""
+    def read(self) -> Callable[..., Any]:
+        """The `read` of an `ssl.SSLObject` of the two, by size and buffer."""
+
+    @property
+    def write(self) -> Callable[..., Any]:
+        """Its `write`."""
+
+    @property
+    def lock(self) -> Any:
+        """Held by whoever is in one of these, if several threads are."""
 
     @property
     def wants_more(self) -> type[Exception]:
-        """The exception of a read without bytes of the peer's program."""
+        """There are no bytes of the peer's program."""
+
+    @property
+    def ended(self) -> type[Exception]:
+        """The peer has ended the session, and so has this side."""
+
+    @property
+    def failed(self) -> type[Exception]:
+        """The session is broken; of all the others the base."""
 
 
 class PullConnection(Protocol):

@@ -1,7 +1,8 @@
 /* Threads that send through one connection and read its answers in turn, beside the owner's loop
  * and against a broker that answers late, in any order, in pieces, with refusals and requests of
  * its own, and that ends at last. Each request must be written once and whole, and each answer
- * reach its own thread or the owner, once. */
+ * reach its own thread or the owner, once. In every other round the broker puts its bytes into
+ * numbered records, which must be opened in turn. */
 #define _GNU_SOURCE
 
 #include <errno.h>
@@ -21,6 +22,7 @@
 #include "sanitize.h"
 
 enum { SENDERS = 4, HELD = 6, BODY = 700, MAX_FRAME = 1 << 16, BUFFER = 1 << 15 };
+enum { RECORD_HEAD = 5, CONTENT = 23, OTHER = 22, MOST_CONTENT = 300 }; /* of records */
 
 typedef struct {
     omq_frame_stream *stream;
@@ -36,6 +38,9 @@ typedef struct {
     _Atomic bool is_left; /* a thread is to take its answer from the owner */
     _Atomic uint32_t by_owner[SENDERS]; /* the last request whose answer the owner has had */
     int events[SENDERS];
+    bool is_sealed;
+    uint8_t sealed; /* records, by the broker */
+    uint8_t opened; /* by whoever has the turn */
 } scene;
 
 typedef struct {
@@ -57,7 +62,36 @@ static size_t write_frame(uint8_t *frame, uint32_t opaque, int code, int flag, s
 
 /* ---- the broker ---- */
 
+static size_t write_record(scene *at, uint8_t *record, uint8_t type, const uint8_t *bytes,
+                           size_t size) {
+    record[0] = type;
+    record[1] = record[2] = 3;
+    record[3] = (uint8_t)((size + 1) >> 8);
+    record[4] = (uint8_t)(size + 1);
+    record[RECORD_HEAD] = at->sealed++;
+    for (size_t i = 0; i < size; i++) {
+        record[RECORD_HEAD + 1 + i] = bytes[i] ^ 0x5A;
+    }
+    return RECORD_HEAD + 1 + size;
+}
+
 static void answer_in_pieces(scene *at, uint8_t *bytes, size_t size, uint64_t *seed) {
+    static uint8_t records[8 * BUFFER];
+    if (at->is_sealed) {
+        size_t filled = 0;
+        while (size > 0) {
+            size_t content = 1 + draw(seed, size < MOST_CONTENT ? (uint32_t)size : MOST_CONTENT);
+            if (draw(seed, 10) == 0) {
+                filled += write_record(at, records + filled, OTHER, bytes, content);
+            }
+            filled += write_record(at, records + filled, CONTENT, bytes, content);
+            REQUIRE(filled < sizeof records - 3 * MOST_CONTENT);
+            bytes += content;
+            size -= content;
+        }
+        bytes = records;
+        size = filled;
+    }
     while (size > 0) {
         size_t piece = 1 + draw(seed, (uint32_t)size);
         ssize_t sent = send(at->broker, bytes, piece, MSG_NOSIGNAL);
@@ -117,6 +151,28 @@ static void *serve(void *context) {
     return NULL;
 }
 
+/* ---- records, with the turn ---- */
+
+static void open_records(scene *at) {
+    size_t size;
+    size_t count;
+    const uint8_t *record = omq_frame_stream_take_records(at->stream, &size, &count);
+    REQUIRE((record != NULL) == (count > 0));
+    for (; count > 0; count--) {
+        size_t content = ((size_t)record[3] << 8 | record[4]) - 1;
+        REQUIRE(record[RECORD_HEAD] == at->opened++);
+        if (record[0] == CONTENT) {
+            uint8_t *room = omq_frame_stream_room(at->stream, content);
+            REQUIRE(room != NULL);
+            for (size_t i = 0; i < content; i++) {
+                room[i] = record[RECORD_HEAD + 1 + i] ^ 0x5A;
+            }
+            omq_frame_stream_opened(at->stream, content);
+        }
+        record += RECORD_HEAD + 1 + content;
+    }
+}
+
 /* ---- the owner ---- */
 
 static void look(scene *at) {
@@ -125,6 +181,7 @@ static void look(scene *at) {
     }
     ssize_t got = omq_frame_stream_receive(at->stream);
     REQUIRE(got >= -1);
+    open_records(at);
     omq_frame frame;
     bool are_waiters_alone = true;
     while (omq_frame_stream_next(at->stream, &frame)) {
@@ -205,7 +262,20 @@ static void *send_all_of(void *context) {
             if (draw(&seed, 30) == 0) {
                 sched_yield();
             }
-            omq_waited said = omq_frame_stream_wait(at->stream, &awaited, 50);
+            omq_waited said;
+            while ((said = omq_frame_stream_wait(at->stream, &awaited, 50)) == OMQ_SEALED) {
+                /* Sometimes it is interrupted before it has taken them. */
+                if (draw(&seed, 30) == 0) {
+                    omq_frame_stream_leave(at->stream, &awaited);
+                    said = OMQ_FOR_OWNER;
+                    break;
+                }
+                open_records(at);
+                said = omq_frame_stream_hand_over(at->stream, &awaited, draw(&seed, 30) == 0);
+                if (said != OMQ_SEALED) {
+                    break;
+                }
+            }
             REQUIRE(said != OMQ_STOPPED);
             if (awaited.is_ahead) {
                 omq_frame_stream_pass(at->stream, &awaited);
@@ -246,6 +316,7 @@ static void *wait_for_the_end(void *context) {
 void drive_waits(uint64_t *seed, int rounds) {
     for (int round = 0; round < rounds; round++) {
         scene at = {.requests = 200, .seed = (uint64_t)draw(seed, 1u << 30) + 1};
+        at.is_sealed = round % 2 == 1;
         sender senders[SENDERS];
         pthread_t threads[SENDERS + 2];
         int ends[2];
@@ -257,7 +328,7 @@ void drive_waits(uint64_t *seed, int rounds) {
         at.broker = ends[1];
         at.gate = epoll_create1(0);
         at.told = eventfd(0, 0);
-        at.stream = omq_frame_stream_new(MAX_FRAME);
+        at.stream = omq_frame_stream_new(MAX_FRAME, at.is_sealed);
         at.outbox = omq_outbox_new(at.socket);
         REQUIRE(at.gate >= 0 && at.told >= 0 && at.stream != NULL && at.outbox != NULL);
         REQUIRE(pthread_mutex_init(&at.transport, NULL) == 0);

@@ -1,4 +1,6 @@
-"""Answers that a waiting thread reads itself: for all, once, and whatever ends its wait."""
+"""Answers that a waiting thread reads itself, plainly and by TLS: for all, once, and whatever ends
+its wait.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import importlib
 import re
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +33,7 @@ from ordermq.remoting.reading import shared_reading, wait_for_event
 from ordermq.remoting.response_futures import ResponseFuture
 from ordermq.remoting.thread_event import ThreadEvent
 
+from .contexts import Contexts
 from .test_connection import Owner, echo
 from .wire_server import TIMEOUT_S, Handler, Line, WireServer
 
@@ -81,10 +85,17 @@ class Told(ResponseFuture):
             self.callers.wait(self)
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    """Runs a test's coroutine on either loop, with a deadline."""
-    new_loop = importlib.import_module(request.param).new_event_loop
+tls: Contexts | None = None  # of the test that runs; set by `run`
+
+
+@pytest.fixture(params=[(loop, by) for loop in ("asyncio", "uvloop") for by in ("plain", "tls")])
+def run(
+    request: pytest.FixtureRequest, contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a test's coroutine on either loop, with and without TLS, with a deadline."""
+    loop, by = request.param
+    monkeypatch.setattr(sys.modules[__name__], "tls", contexts if by == "tls" else None)
+    new_loop = importlib.import_module(loop).new_event_loop
 
     def on_loop(work: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -96,10 +107,19 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
+def serving(handle: Handler) -> WireServer:
+    return WireServer(handle, None if tls is None else tls.server)
+
+
 async def connect(server: WireServer, owner: Owner | None = None) -> Connection:
     """Open; its time-outs are looked after, so that other threads may ask."""
     connection = await Connection.open(
-        server.address, SystemClock(), RemotingConfig(), owner or Owner(), reading_of=shared_reading
+        server.address,
+        SystemClock(),
+        RemotingConfig(),
+        owner or Owner(),
+        None if tls is None else tls.client,
+        reading_of=shared_reading,
     )
     await connection.request(Command.request(2), LONG_MS)
     # That answer was the loop's: it would read the next ones, too, until one is a thread's.
@@ -138,7 +158,7 @@ def test_a_thread_that_waits_reads_its_answer_itself(run: Run) -> None:
 
     async def work() -> None:
         nonlocal connection
-        async with WireServer(when_read) as server:
+        async with serving(when_read) as server:
             connection = await connect(server)
 
             def rounds() -> None:
@@ -183,7 +203,7 @@ def test_what_it_reads_for_other_threads_wakes_them_and_all_else_is_left_to_the_
             line.send_bytes(b"".join(encode(one) for one in [*answers[:2], notice, *answers[2:]]))
 
         owner = Owner()
-        async with WireServer(together) as server:
+        async with serving(together) as server:
             connection = await connect(server, owner)
             told: dict[bytes, Told] = {}
 
@@ -219,7 +239,7 @@ def test_the_turn_to_read_passes_to_a_thread_that_still_waits(run: Run) -> None:
                 while not told[one.body].answers:
                     await asyncio.sleep(0)
 
-        async with WireServer(in_order) as server:
+        async with serving(in_order) as server:
             connection = await connect(server)
             told: dict[bytes, Told] = {}
 
@@ -240,7 +260,7 @@ def test_the_turn_to_read_passes_to_a_thread_that_still_waits(run: Run) -> None:
 
 def test_a_request_that_its_caller_never_wrote_leaves_with_the_next_check(run: Run) -> None:
     async def work() -> None:
-        async with WireServer(echo) as server:
+        async with serving(echo) as server:
             connection = await connect(server)
             told: list[Told] = []
 
@@ -272,7 +292,7 @@ def test_the_end_of_the_connection_ends_the_wait(run: Run, ends: str) -> None:
                 line.cut()
 
         owner = Owner()
-        async with WireServer(handle) as server:
+        async with serving(handle) as server:
             connection = await connect(server, owner)
 
             def waits() -> None:
@@ -308,7 +328,7 @@ def test_an_answer_is_told_once_whatever_ends_the_connection_meanwhile(run: Run)
 
     async def work() -> None:
         for after in range(2, 24):
-            async with WireServer(cutting(after)) as server:
+            async with serving(cutting(after)) as server:
                 connection = await connect(server)
 
                 def waits(connection: Connection = connection) -> None:
@@ -340,7 +360,7 @@ def test_closing_while_a_thread_reads_ends_its_wait(run: Run) -> None:
             else:
                 asked.set()
 
-        async with WireServer(silent_but_once) as server:
+        async with serving(silent_but_once) as server:
             connection = await connect(server)
             told: list[Told] = []
 
@@ -358,6 +378,31 @@ def test_closing_while_a_thread_reads_ends_its_wait(run: Run) -> None:
     run(work())
 
 
+def test_the_loop_looks_again_where_another_thread_is_in_the_session(run: Run) -> None:
+    async def work() -> None:
+        async with serving(echo) as server:
+            connection = await connect(server)
+            if connection.tls is None:
+                return
+            reading, shared = connection._reading, connection._socket
+            for is_asked_first in (False, True):
+                if is_asked_first:
+                    answer = connection.begin_request(Command.request(2), LONG_MS)
+                with connection.tls.lock:  # as a thread has it that a signal handler has suspended
+                    if not is_asked_first:
+                        answer = connection.begin_request(Command.request(2), LONG_MS)
+                    due, of = (
+                        ("_is_look_due", reading) if is_asked_first else ("_is_flush_due", shared)
+                    )
+                    while not getattr(of, due):
+                        await asyncio.sleep(0)
+                    assert not answer.done()
+                assert (await answer).is_response
+            await connection.close()
+
+    run(work())
+
+
 # The stream of frames, compared with the framer in Python.
 
 _HEADERS = st.sampled_from([b'{"code":0,"opaque":1}', b'{"code":1,"extFields":{"a":"b"}}', b"{}"])
@@ -368,7 +413,7 @@ _FRAMES = st.builds(
     _HEADERS,
     st.binary(max_size=40),
 )
-_WIRE = st.lists(st.one_of(_FRAMES, st.binary(max_size=12)), max_size=6).map(b"".join)
+WIRE = st.lists(st.one_of(_FRAMES, st.binary(max_size=12)), max_size=6).map(b"".join)
 
 
 def read_natively(data: bytes, cuts: list[int]) -> tuple[list[Command], bool]:
@@ -388,7 +433,7 @@ def read_natively(data: bytes, cuts: list[int]) -> tuple[list[Command], bool]:
     return commands, stream.is_broken
 
 
-@given(_WIRE, st.lists(st.integers(0, 400), max_size=5))
+@given(WIRE, st.lists(st.integers(0, 400), max_size=5))
 def test_the_stream_finds_the_frames_that_the_framer_finds(data: bytes, cuts: list[int]) -> None:
     framer, is_broken = Framer(MAX_BYTES), False
     try:

@@ -85,7 +85,7 @@ def test_a_session_takes_records_in_pieces_and_tells_their_end(folder: Path) -> 
     with contextlib.suppress(ssl.SSLWantReadError):
         theirs.unwrap()
     assert session.decipher(session.incoming.read(), 0) == (b"last", True)
-    with session._lock:  # as a thread has it that enciphers
+    with session.lock:  # as a thread has it that enciphers
         assert session.decipher(b"", 0) is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -35,10 +36,14 @@ Handler = Callable[[Line, Command], Awaitable[None] | None]
 
 
 class WireServer:
-    """Calls `handle` with each request; keeps all of them in `requests`."""
+    """Calls `handle` with each request; keeps all of them in `requests`.
 
-    def __init__(self, handle: Handler) -> None:
+    Args: tls: of the server; None speaks plainly.
+    """
+
+    def __init__(self, handle: Handler, tls: ssl.SSLContext | None = None) -> None:
         self._handle = handle
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self.requests: list[Command] = []
         self.lines: list[Line] = []
@@ -52,7 +57,7 @@ class WireServer:
         await self.stop()
 
     async def listen(self, port: int) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=self._tls)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
