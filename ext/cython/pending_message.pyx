@@ -85,6 +85,7 @@ cdef class PendingFields:
     cdef public object on_done
     cdef public object requirement
     cdef public object reply_header
+    cdef public object awaited
     cdef public Py_ssize_t size
     cdef public int sys_flag
     cdef public int fallbacks_left
@@ -181,6 +182,76 @@ cdef class PendingFields:
 
     def not_notified(self):
         raise
+
+
+@cython.final
+cdef class Arrivals:
+    """Messages that are done, for the event loop of their callers; see core/contract/."""
+
+    cdef readonly object loop
+    cdef object _unawaited
+    cdef object _done  # a deque: each of its calls is one step for all threads
+    cdef bint _is_woken  # read and changed in critical sections
+
+    def __cinit__(self, loop, unawaited):
+        self.loop, self._unawaited = loop, unawaited
+        self._done = _deque()
+
+    def add(self, PendingFields message not None):
+        cdef bint is_woken
+        self._done.append(message)
+        # Looked at last: if the loop has yet to clear it, it has yet to look for messages.
+        with cython.critical_section(self):
+            is_woken = self._is_woken
+            self._is_woken = True
+        if not is_woken:
+            self._wake()
+
+    cdef int _wake(self) except -1:
+        try:
+            self.loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:  # the callers' loop is closed by now: nobody waits
+            self._rest()
+            try:
+                while self._done:
+                    self._unawaited(self._done.popleft())
+            except IndexError:  # another thread has taken the last one
+                pass
+        except BaseException:  # of a signal handler: the next message wakes the loop
+            self._rest()
+            raise
+        return 0
+
+    cdef int _rest(self) except -1:
+        with cython.critical_section(self):
+            self._is_woken = False
+        return 0
+
+    def _settle(self):
+        cdef PendingFields message
+        cdef object done = self._done
+        self._rest()
+        try:
+            while done:
+                message = done[0]
+                self._set(message)
+                done.popleft()
+        except BaseException:  # as above: the others must not wait for the next message
+            with cython.critical_section(self):
+                self._is_woken = True
+            self._wake()
+            raise
+
+    cdef int _set(self, PendingFields message) except -1:
+        cdef object future = message.awaited
+        cdef object error = message._error
+        if future.done():  # its caller was cancelled; the message was sent all the same
+            self._unawaited(message)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(message._done()[0])
+        return 0
 
 
 @cython.final

@@ -37,6 +37,7 @@ __all__ = [
     "IMPLEMENTATION",
     "AnswerBlock",
     "AnswerQueue",
+    "Arrivals",
     "AssignedQueue",
     "CallContext",
     "Claim",
@@ -137,6 +138,7 @@ TraceRecords: type[contract.TraceRecords] = _core.TraceRecords
 TracedListener: type[contract.TracedListener] = _core.TracedListener
 UniqueIds: type[contract.UniqueIds] = _core.UniqueIds
 PlainSends: type[contract.PlainSends] = _core.PlainSends
+Arrivals: type[contract.Arrivals] = _core.Arrivals
 PollLine: type[contract.PollLine] = _core.PollLine
 take_batch: contract.TakeBatch = _core.take_batch
 gathered: contract.Gathered = _core.gathered

@@ -6,11 +6,9 @@ A caller waits for the oldest of many messages, for a whole batch, or for one in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import warnings
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +58,7 @@ class PendingMessage(_Fields):
     __slots__ = ()
 
     if TYPE_CHECKING:
+        awaited: asyncio.Future[SendReceipt] | None
         requirement: Requirement | None
         reply_header: SendReplyHeader | None
 
@@ -206,72 +205,6 @@ class FutureWaiter:
         self.receipt.tell(message.receipt() if error is None else None, error)
 
 
-class Arrivals:
-    """Done messages of the callers on one event loop, which is woken once for many of them.
-
-    Waking it for each message, by a callback and a system call, took longer than sending one.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._done: deque[tuple[AsyncWaiter, PendingMessage]] = deque()
-        self._is_woken = False
-
-    def add(self, waiter: AsyncWaiter, message: PendingMessage) -> None:
-        """Have a message settled on the loop; any thread."""
-        self._done.append((waiter, message))
-        # Looked at last: if the loop has yet to clear it, it has yet to look for messages.
-        if not self._is_woken:
-            self._wake()
-
-    def _wake(self) -> None:
-        try:
-            self._is_woken = True
-            self.loop.call_soon_threadsafe(self._settle)
-        except RuntimeError:  # the callers' loop is closed by now: nobody waits
-            self._is_woken = False
-            with contextlib.suppress(IndexError):  # another thread may log the last ones
-                while self._done:
-                    _log_unawaited(self._done.popleft()[1])
-        except BaseException:  # of a signal handler: the next message wakes the loop
-            self._is_woken = False
-            raise
-
-    def _settle(self) -> None:
-        self._is_woken = False
-        done = self._done
-        try:
-            while done:
-                waiter, message = done[0]
-                waiter.settle(message)
-                done.popleft()
-        except BaseException:  # as above: the others must not wait for the next message
-            self._wake()
-            raise
-
-
-class AsyncWaiter:
-    """Lets asyncio code await one message's receipt, on the loop of `arrivals`."""
-
-    __slots__ = ("_arrivals", "receipt")
-
-    def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
-        self.receipt: asyncio.Future[SendReceipt] = arrivals.loop.create_future()
-
-    def on_done(self, message: PendingMessage) -> None:
-        self._arrivals.add(self, message)
-
-    def settle(self, message: PendingMessage) -> None:
-        """Set the result of `receipt`, on the loop."""
-        if self.receipt.done():  # the caller was cancelled; the message was sent all the same
-            _log_unawaited(message)
-        elif message.error is not None:
-            self.receipt.set_exception(message.error)
-        else:
-            self.receipt.set_result(message.receipt())
-
-
 class AsyncBatchWaiter:
     """Lets asyncio code wait until all `count` messages of one call are done."""
 
@@ -285,11 +218,11 @@ class AsyncBatchWaiter:
         try:
             self._loop.call_soon_threadsafe(self._settle, message, not self._left)
         except RuntimeError:  # the caller's loop is closed by now: nobody waits
-            _log_unawaited(message)
+            log_unawaited(message)
 
     def _settle(self, message: PendingMessage, is_last: bool) -> None:
         if self.done.done():
-            _log_unawaited(message)
+            log_unawaited(message)
         elif is_last:
             self.done.set_result(None)
 
@@ -299,13 +232,13 @@ def caller_cancelled(
 ) -> None:
     """Tell a cancelled caller the truth, and the log of failures that came before it left."""
     error.add_note("what was handed over before is sent all the same")
-    if not waiting.cancelled():  # done in the same moment: `_settle` has logged nothing
+    if not waiting.cancelled():  # done in the same moment: nobody has logged anything
         waiting.exception()  # read, or asyncio reports it as lost
         for message in messages:
-            _log_unawaited(message)
+            log_unawaited(message)
 
 
-def _log_unawaited(message: PendingMessage) -> None:
+def log_unawaited(message: PendingMessage) -> None:
     if message.error is not None:
         _log.warning(
             "message %s failed after its caller was cancelled: %s",

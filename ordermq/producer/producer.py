@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
+from ordermq import core
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.runtime import NotDoneInTime, Shutdown
@@ -29,9 +30,7 @@ from ordermq.model.receipts import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks
 from ordermq.producer.pending_message import (
-    Arrivals,
     AsyncBatchWaiter,
-    AsyncWaiter,
     BatchWaiter,
     FutureWaiter,
     PendingMessage,
@@ -39,6 +38,7 @@ from ordermq.producer.pending_message import (
     SendWindow,
     ThreadWaiter,
     caller_cancelled,
+    log_unawaited,
 )
 from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
 from ordermq.producer.queue_sender import FailedKeys, QueueSender
@@ -134,7 +134,7 @@ class Producer(Starting):
         self._senders_in_flight: set[QueueSender] = set()  # also those of replies
         self._failed_keys = FailedKeys()
         self._accumulator: Accumulator | None = None
-        self._arrivals: Arrivals | None = None  # of the loop that awaited last
+        self._arrivals: core.contract.Arrivals | None = None  # of the loop that awaited last
         self._hooks = SendHooks(self.group, self._clock, self.config.remoting.namespace)
         self._timers = SendTimers()
         self._preparation = MessagePreparation(self.config.send, self._hooks, self._timers)
@@ -341,13 +341,15 @@ class Producer(Starting):
         """
         if misplaced or unknown or not isinstance(message, Message):
             refuse_send(Producer.asend, message, misplaced, unknown)
-        waiter = AsyncWaiter(self._arrivals_of_loop())
-        pending = self._preparation.one(message, sharding_key, waiter.on_done)
+        arrivals = self._arrivals_of_loop()
+        pending = self._preparation.one(message, sharding_key, arrivals.add)
+        receipt: asyncio.Future[SendReceipt] = arrivals.loop.create_future()
+        pending.awaited = receipt
         self._hand_in(message, sharding_key, queue, [pending])
         try:
-            return await waiter.receipt
+            return await receipt
         except asyncio.CancelledError as error:
-            caller_cancelled(error, waiter.receipt, [pending])
+            caller_cancelled(error, receipt, [pending])
             raise
 
     def asend_nowait(
@@ -364,10 +366,12 @@ class Producer(Starting):
         """
         if misplaced or unknown or not isinstance(message, Message):
             refuse_send(Producer.asend_nowait, message, misplaced, unknown)
-        waiter = AsyncWaiter(self._arrivals_of_loop())
-        pending = self._preparation.one(message, sharding_key, waiter.on_done)
+        arrivals = self._arrivals_of_loop()
+        pending = self._preparation.one(message, sharding_key, arrivals.add)
+        receipt: asyncio.Future[SendReceipt] = arrivals.loop.create_future()
+        pending.awaited = receipt
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
-        return waiter.receipt
+        return receipt
 
     def send_batch(
         self,
@@ -608,11 +612,11 @@ class Producer(Starting):
             self._raise_if_closed(error)
             raise
 
-    def _arrivals_of_loop(self) -> Arrivals:
+    def _arrivals_of_loop(self) -> core.contract.Arrivals:
         # Kept for the last loop: nearly all programs have one.
         loop, found = asyncio.get_running_loop(), self._arrivals
         if found is None or found.loop is not loop:
-            found = self._arrivals = Arrivals(loop)
+            found = self._arrivals = core.Arrivals(loop, log_unawaited)
         return found
 
     def _raise_if_closed(self, error: BaseException) -> None:
@@ -765,10 +769,12 @@ class Producer(Starting):
         properties: Mapping[str, str] | None = None,
     ) -> SendReceipt:
         """`reply` for asyncio code, on any loop."""
-        waiter = AsyncWaiter(self._arrivals_of_loop())
+        arrivals = self._arrivals_of_loop()
+        receipt = arrivals.loop.create_future()
         message, added = reply_message(request, body, tags, keys, properties)
-        self._begin_reply(request, message, added, waiter.on_done)
-        return await waiter.receipt
+        self._begin_reply(request, message, added, arrivals.add, receipt)
+        found: SendReceipt = await receipt
+        return found
 
     def _begin_reply(
         self,
@@ -776,10 +782,12 @@ class Producer(Starting):
         message: Message,
         added: Mapping[str, str],
         on_done: Callable[[PendingMessage], None],
+        awaited: asyncio.Future[SendReceipt] | None = None,
     ) -> PendingMessage:
         client = self._live()
         assert self._accumulator is not None
         pending = self._preparation.one(message, None, on_done, added)
+        pending.awaited = awaited
         protocol = ReplyProtocol(
             client, self.group, request, message.topic, self.config.send, self._trace_sends
         )

@@ -35,7 +35,7 @@ from ordermq.model.receipts import SendReceipt
 from ordermq.model.status import SendStatus, TransactionState
 from ordermq.model.stored_message import StoredMessage
 from ordermq.model.transaction_receipt import TransactionReceipt
-from ordermq.producer.pending_message import AsyncWaiter, PendingMessage, ThreadWaiter
+from ordermq.producer.pending_message import PendingMessage, ThreadWaiter
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 from ordermq.producer.send_arguments import refuse_send
@@ -286,12 +286,14 @@ class TransactionProducer(Producer):
             refuse_send(TransactionProducer.asend_in_transaction, message, misplaced, unknown)
         client = self._live()
         executor = _executable(message, execute or self._execute)
-        waiter = AsyncWaiter(self._arrivals_of_loop())
-        pending = self._half(message, sharding_key, waiter.on_done)
+        arrivals = self._arrivals_of_loop()
+        pending = self._half(message, sharding_key, arrivals.add)
+        receipt: asyncio.Future[SendReceipt] = arrivals.loop.create_future()
+        pending.awaited = receipt
         state = None
         try:
             self._hand_in(message, sharding_key, queue, [pending], fallbacks=0)
-            half = await waiter.receipt
+            half = await receipt
             message.transaction_id = half.message_id
             state, remark = _not_durable(half) or await _executed(
                 executor, message, argument, half.message_id

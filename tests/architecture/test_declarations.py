@@ -29,6 +29,7 @@ CORES: dict[str, ModuleType] = {
     "reference": reference,
 }
 CLASSES = [
+    "Arrivals",
     "AssignedQueue",
     "CallContext",
     "Claim",
@@ -111,6 +112,7 @@ CLAIMS: list[type[contract.Claim]] = [reference.Claim]
 PENDING_FIELDS: list[type[contract.PendingFields]] = [reference.PendingFields]
 POLL_LINES: list[type[contract.PollLine]] = [reference.PollLine]
 POLLED_RUNS: list[type[contract.PolledRun]] = [reference.PolledRun]
+ARRIVALS: list[type[contract.Arrivals]] = [reference.Arrivals]
 PLAIN_SENDS: list[type[contract.PlainSends]] = [reference.PlainSends]
 UNIQUE_IDS: list[type[contract.UniqueIds]] = [reference.UniqueIds]
 GATHERERS: list[contract.Gathered] = [reference.gathered]

@@ -35,6 +35,7 @@ from ordermq.core.cffi_binding.request_template import RequestTemplate
 # A run is a list of (index, first, count), the others are a few fields: nothing in them would be
 # quicker through a C call.
 from ordermq.core.reference import (
+    Arrivals,
     AssignedQueue,
     CallContext,
     Claim,
@@ -62,6 +63,7 @@ from ordermq.core.reference import (
 )
 
 __all__ = [
+    "Arrivals",
     "AssignedQueue",
     "CallContext",
     "Claim",

@@ -66,6 +66,7 @@ from ordermq.core.contract.offset_map import (
     OffsetMap,
 )
 from ordermq.core.contract.pending_messages import (
+    Arrivals,
     Gathered,
     PendingFields,
     PlainSends,
@@ -110,6 +111,7 @@ __all__ = [
     "AllAcknowledged",
     "AnswerBlock",
     "AnswerQueue",
+    "Arrivals",
     "AssignedQueue",
     "AwaitedAnswer",
     "Batch",

@@ -126,6 +126,10 @@ class PendingFields(Protocol):
         """Of the broker's answer; only if `is_watched`."""
 
     @property
+    def awaited(self) -> Any:
+        """The future of a loop's caller, which `Arrivals` sets; None without one."""
+
+    @property
     def is_done(self) -> bool:
         """True once it has its outcome."""
 
@@ -150,6 +154,28 @@ class PendingFields(Protocol):
 
     def not_notified(self) -> None:
         """Handle an exception that `on_done` raised; it is the current one. A subclass logs it."""
+
+
+class Arrivals(Protocol):
+    """Messages that are done and whose callers await them on one event loop. It is woken once for
+    all that are done by then: waking it for each, by a callback and a system call, took longer than
+    sending one.
+
+    Args:
+        loop: of asyncio.
+        unawaited: called with a message whose caller was cancelled, or whose loop is closed.
+    """
+
+    def __init__(self, loop: Any, unawaited: Callable[[Any], object]) -> None: ...
+
+    @property
+    def loop(self) -> Any: ...
+
+    def add(self, message: Any) -> None:
+        """Have the future `message.awaited` set on the loop; any thread. An `on_done`.
+
+        After an exception, as of a signal handler, it is set with the next one at the latest.
+        """
 
 
 class PlainSends(Protocol):

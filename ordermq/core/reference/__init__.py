@@ -23,6 +23,7 @@ from ordermq.core.reference.message_writer import (
 )
 from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.pending_message import (
+    Arrivals,
     PendingFields,
     PlainSends,
     UniqueIds,
@@ -37,6 +38,7 @@ from ordermq.core.reference.request_template import RequestTemplate
 from ordermq.core.reference.trace_records import TracedListener, TraceRecords
 
 __all__ = [
+    "Arrivals",
     "AssignedQueue",
     "CallContext",
     "Claim",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -52,6 +53,7 @@ class PendingFields(Generic[ReceiptT]):
     __slots__ = (
         "_begun_ns",
         "_timer",
+        "awaited",
         "bodies",
         "error",
         "fallbacks_left",
@@ -102,6 +104,7 @@ class PendingFields(Generic[ReceiptT]):
         self.receipts: Sequence[ReceiptT] | None = None
         self.error: BaseException | None = None
         self.reply_header: Any = None
+        self.awaited: Any = None
         self.spent_ns = self._begun_ns = 0
         self._timer: contract.SendTimer | None = None
 
@@ -146,6 +149,57 @@ class PendingFields(Generic[ReceiptT]):
 
     def not_notified(self) -> None:
         raise  # the exception of `on_done`
+
+
+class Arrivals:
+    """See contract.Arrivals."""
+
+    __slots__ = ("_done", "_is_woken", "_unawaited", "loop")
+
+    def __init__(self, loop: Any, unawaited: Callable[[Any], object]) -> None:
+        self.loop = loop
+        self._unawaited = unawaited
+        self._done: deque[Any] = deque()
+        self._is_woken = False
+
+    def add(self, message: Any) -> None:
+        self._done.append(message)
+        # Looked at last: if the loop has yet to clear it, it has yet to look for messages.
+        if not self._is_woken:
+            self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._is_woken = True
+            self.loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:  # the callers' loop is closed by now: nobody waits
+            self._is_woken = False
+            with contextlib.suppress(IndexError):  # another thread may take the last ones
+                while self._done:
+                    self._unawaited(self._done.popleft())
+        except BaseException:  # of a signal handler: the next message wakes the loop
+            self._is_woken = False
+            raise
+
+    def _settle(self) -> None:
+        self._is_woken = False
+        done = self._done
+        try:
+            while done:
+                self._set(done[0])
+                done.popleft()
+        except BaseException:  # as above: the others must not wait for the next message
+            self._wake()
+            raise
+
+    def _set(self, message: Any) -> None:
+        future = message.awaited
+        if future.done():  # its caller was cancelled; the message was sent all the same
+            self._unawaited(message)
+        elif message.error is not None:
+            future.set_exception(message.error)
+        else:
+            future.set_result(message.receipt())
 
 
 class PlainSends:

@@ -18,7 +18,7 @@ PREFIX = "0A00000104D200000005{:08X}"
 FIELDS = ("bodies", "properties", "unique_ids", "flags", "size", "key", "is_alone")
 LATER = (
     "sys_flag", "fallbacks_left", "is_watched", "is_timed", "wakes_only", "is_oneway",
-    "requirement", "receipts", "error", "reply_header",
+    "requirement", "receipts", "error", "reply_header", "awaited",
 )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def test_a_new_message_waits_and_its_other_fields_are_empty(core):
     assert len(pending) == 2
     assert not pending.is_done
     assert [getattr(pending, name) for name in LATER] == [
-        0, 0, False, False, False, False, None, None, None, None,
+        0, 0, False, False, False, False, None, None, None, None, None,
     ]  # fmt: skip
     with pytest.raises(ValueError, match="has no receipt yet"):
         pending.receipt()
@@ -172,7 +172,7 @@ def test_fields_can_be_set(core):
     for name in FIELDS:
         setattr(pending, name, getattr(made(core, (b"z",), 9, True), name))
     for name, value in zip(
-        LATER, (1, 2, True, True, True, True, "r", ["s"], None, "h"), strict=True
+        LATER, (1, 2, True, True, True, True, "r", ["s"], None, "h", "f"), strict=True
     ):
         setattr(pending, name, value)
         assert getattr(pending, name) == value
