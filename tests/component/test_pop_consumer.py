@@ -372,6 +372,38 @@ def test_lost_answers_lose_no_message_and_no_order(
         assert got == list(range(key, 200, 10)), "each once: a pop is repeated under its id"
 
 
+def test_a_batch_that_was_given_up_is_not_acknowledged_any_more(
+    producer: Producer, make: MakeConsumer, seen: Seen, monkeypatch: pytest.MonkeyPatch,
+    broker: EmbeddedBroker,
+) -> None:  # fmt: skip
+    """An acknowledgement that is repeated, whose lease the member has dropped meanwhile."""
+    acknowledge, is_cut = RemotingPop.acknowledge, True
+    tries: list[tuple[int, bool]] = []  # the batch, and whether the connection stood
+
+    async def cut(self: RemotingPop, batch: Any, end: int) -> None:
+        tries.append((batch.epoch, not is_cut))
+        if is_cut:
+            raise ConnectionLost("cut by the test")
+        await acknowledge(self, batch, end)
+
+    monkeypatch.setattr(RemotingPop, "acknowledge", cut)
+    one = make(seen.take, pop_invisible_ms=3_000)
+    send_all(producer, numbered(5, keys=1))
+    one.start()
+    eventually(lambda: len(tries) >= 2, "it is repeated")
+    member = one._member
+    assert member is not None
+    for assigned in member._rebalancer.assigned():
+        if assigned.lease is not None and assigned.lease.is_lock:
+            assigned.lose_lease("as with a connection that broke")
+    count = len(tries)
+    eventually(lambda: not member._locks._batches, "the batch is given up")  # type: ignore[attr-defined]
+    is_cut = False
+    eventually(lambda: committed(broker) == 5, "the next batch has them again")
+    assert len(tries) > count
+    assert all(epoch > tries[0][0] for epoch, is_sent in tries if is_sent)
+
+
 def test_failing_messages_are_retried_and_then_left_to_the_dead_letters(
     producer: Producer, make: MakeConsumer, seen: Seen, broker: EmbeddedBroker
 ) -> None:

@@ -386,6 +386,9 @@ class PopOffsets:
                     raise
                 self._client.report_failure(batch.queue.broker_name, "acknowledge", error)
                 await clock.sleep_ms(_ACK_RETRY_MS)
+                if self._batch_of(batch.queue) is not batch:
+                    # Given up, as when the connection broke to a broker that forgets leases.
+                    raise
 
     def close(self) -> None:
         """Nothing is held here."""
