@@ -219,6 +219,11 @@ def describe_tls_error(error: BaseException, host: str) -> str:
             "bundle that verifies it, or tls_verify='none' in a private network"
         )
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if "BAD_RECORD_MAC" in reason:  # on either side, of an alert
+        return (
+            f"a TLS record arrived damaged ({reason}): something between here and the server "
+            "changes bytes; the connection is made anew"
+        )
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return (
             f"the server refused the connection ({reason}): if it requires a client certificate, "

@@ -186,6 +186,28 @@ def test_answers_that_were_damaged_on_the_way_end_the_connection_and_are_asked_f
     assert sum(map(len, found)) > 200
 
 
+def test_a_damaged_record_is_told_as_such(
+    broker: EmbeddedBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not as a handshake that failed, which was long before."""
+    is_damaging = False
+
+    def flip(data: bytes) -> list[bytes]:
+        nonlocal is_damaging
+        was_damaging, is_damaging = is_damaging, False
+        return [data[:-1] + bytes([data[-1] ^ 1])] if was_damaging else [data]
+
+    tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file, "retry_times": 0}
+    with CuttingProxy(broker.address, flip) as proxy:
+        lead_through(proxy, broker.address, monkeypatch)
+        with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+            producer.send(Message("orders", b"makes the topic"))
+            is_damaging = True
+            with pytest.raises(OrderMQError, match="a TLS record arrived damaged") as caught:
+                producer.send(Message("orders", b"x"), sharding_key="k")
+    assert "handshake" not in str(caught.value)
+
+
 class Interrupted(Exception):
     """Raised by a signal handler."""
 
