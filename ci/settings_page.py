@@ -255,7 +255,17 @@ def ranges_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
         if isinstance(keyword.value, ast.Tuple):
             low, high = (eval(ast.unparse(end), names) for end in keyword.value.elts)
             found[keyword.arg] = f"{low:_}..{high:_}"
-    return found
+    return found | dict.fromkeys(moments_of(tree), f"0..{(1 << 63) - 1:_}, or an age")
+
+
+def moments_of(tree: ast.ClassDef) -> list[str]:
+    """Return the fields that `require_moment` takes for times."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [
+        ast.literal_eval(call.args[1])
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "require_moment"
+    ]
 
 
 def choices_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
