@@ -2,7 +2,7 @@
 
 What one refuses, the other refuses: bytes that are no UTF-8, halves of surrogate pairs, NaN,
 numbers beyond a double, keys that are no texts. A float may be written in other digits of the same
-number (https://github.com/ijl/orjson#serialize).
+number, also as a key (https://github.com/ijl/orjson#serialize).
 """
 
 from __future__ import annotations

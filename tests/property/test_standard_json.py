@@ -41,12 +41,13 @@ class Text(str):
     __slots__ = ()
 
 
-def _is_hashable(value: object) -> bool:
+def _may_be_key(value: object) -> bool:
     try:
         hash(value)
     except TypeError:
         return False
-    return True
+    # One may write with an exponent what the other writes without: the same number, but two texts.
+    return not (isinstance(value, float) and "e" in repr(value))
 
 
 times = st.datetimes() | st.datetimes(timezones=st.just(timezone(timedelta(hours=2))))
@@ -67,7 +68,7 @@ values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)
-        | st.dictionaries(st.text(max_size=3) | leaves.filter(_is_hashable), inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3) | leaves.filter(_may_be_key), inner, max_size=3)
         | st.builds(Order, st.text(max_size=3), st.lists(inner, max_size=2))
     ),
     max_leaves=8,
