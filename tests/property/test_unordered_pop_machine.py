@@ -43,10 +43,12 @@ class UnorderedPopMachine(RuleBasedStateMachine):
         self.broker.close()
 
     def teardown(self) -> None:
-        self.steps.drain(self.eventually)
-        self.steps.pop(32, LONG_MS)  # nothing that is done comes again
-        self.stop()
-        self.folder.cleanup()
+        try:
+            self.steps.drain(self.eventually)
+            self.steps.pop(32, LONG_MS)  # nothing that is done comes again
+        finally:
+            self.stop()
+            self.folder.cleanup()
 
     def eventually(self, condition: Callable[[], bool], what: str) -> None:
         """Wait while the clock of the broker goes on."""
@@ -95,3 +97,16 @@ TestUnorderedPop.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_a_message_is_given_back_in_the_millisecond_of_its_pop() -> None:
+    """The second batch of a millisecond has the next one as its time, which is yet to come."""
+    machine = UnorderedPopMachine()
+    try:
+        machine.send(2)
+        machine.pop(1, INVISIBLE_MS)
+        machine.pop(1, INVISIBLE_MS)
+        machine.change(1, 0)
+        machine.acknowledge([1])
+    finally:
+        machine.teardown()

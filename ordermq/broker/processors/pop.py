@@ -405,7 +405,7 @@ def change_invisible(
     def answer() -> None:
         if changed.blocked_until_ms:
             context.held_pops.note_lease(key[:2], changed.blocked_until_ms)
-        reply = ChangeInvisibleReplyHeader(lease.pop_ms, visible_ms - lease.pop_ms, ORDERED)
+        reply = ChangeInvisibleReplyHeader(*_span(lease, visible_ms), ORDERED)
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
     done = context.when_durable(connection, request, answer)
@@ -425,13 +425,19 @@ def _change_unordered(
     if lease is not None and header.offset in lease.offsets and header.offset not in lease.acked:
         visible_ms = context.steady.ms() + header.invisible_ms
         statements = [context.open_pops.put(key, lease.extended(header.offset, visible_ms))]
-        reply = ChangeInvisibleReplyHeader(lease.pop_ms, visible_ms - lease.pop_ms, UNORDERED)
+        reply = ChangeInvisibleReplyHeader(*_span(lease, visible_ms), UNORDERED)
 
     def answer() -> None:
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
     done = context.when_durable(connection, request, answer)
     context.store.submit(Write(done, statements=statements))
+
+
+def _span(lease: PopLease, visible_ms: int) -> tuple[int, int]:
+    """Return the time of a lease's pop, and the ms from then until a message may be popped."""
+    # A pop's time may be ahead of the clock, where two were in one millisecond.
+    return lease.pop_ms, max(visible_ms - lease.pop_ms, 0)
 
 
 def _current(
