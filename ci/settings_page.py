@@ -239,18 +239,24 @@ def meaning_of(node: ast.AnnAssign, comments: dict[int, str], lines: list[str]) 
     return " ".join(above)
 
 
-def calls_of(tree: ast.ClassDef, name: str) -> Iterator[ast.keyword]:
-    """Yield the keywords of every call of a check in the class."""
+def calls_of(tree: ast.ClassDef, name: str) -> Iterator[ast.Call]:
+    """Yield every call of a check in the class."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).lstrip("_") == name:
-            yield from (keyword for keyword in node.keywords if keyword.arg)
+            yield node
+
+
+def keywords_of(tree: ast.ClassDef, name: str) -> Iterator[ast.keyword]:
+    """Yield the keywords of every call of a check in the class."""
+    for call in calls_of(tree, name):
+        yield from (keyword for keyword in call.keywords if keyword.arg)
 
 
 def ranges_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
     """Return the ranges that `require_range` holds the fields to."""
     names = vars(importlib.import_module(group.__module__))
     found = {}
-    for keyword in calls_of(tree, "require_range"):
+    for keyword in keywords_of(tree, "require_range"):
         assert keyword.arg is not None
         if isinstance(keyword.value, ast.Tuple):
             low, high = (eval(ast.unparse(end), names) for end in keyword.value.elts)
@@ -260,12 +266,7 @@ def ranges_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
 
 def moments_of(tree: ast.ClassDef) -> list[str]:
     """Return the fields that `require_moment` takes for times."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [
-        ast.literal_eval(call.args[1])
-        for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id == "require_moment"
-    ]
+    return [ast.literal_eval(call.args[1]) for call in calls_of(tree, "require_moment")]
 
 
 def choices_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
@@ -273,7 +274,7 @@ def choices_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
     names = vars(importlib.import_module(group.__module__))
     return {
         str(keyword.arg): ", ".join(f"`{one.value}`" for one in names[ast.unparse(keyword.value)])
-        for keyword in calls_of(tree, "require_choice")
+        for keyword in keywords_of(tree, "require_choice")
     }
 
 
