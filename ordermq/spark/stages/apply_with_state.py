@@ -57,7 +57,7 @@ _OWN_COLUMN = "_ordermq"
 # crashes without a message.
 _MIN_PROTOBUF = (6, 33, 5)
 # What that column has for a key with a state, no cursors, and not parked: nearly always.
-_PLAIN = json.dumps({"has": True, "cursors": {}, "parked": None})
+_PLAIN = '{"has": true, "cursors": {}, "parked": null}'
 Form = Literal["rows", "pandas"]
 Rows = list[Any]  # tuples
 _REMEDY = "pass drop_repeats=True to drop rows that arrive twice, or read each offset once"
@@ -453,14 +453,15 @@ class _KeyProcessor(StatefulProcessor):
                 f"the function returned a state of {sorted(state)}: return the columns of the "
                 f"state's schema, {sorted(self._names)}"
             )
-        own = {
-            "has": memory.state is not None,
-            "cursors": memory.cursors,
-            "parked": memory.parked,
-        }
-        is_plain = memory.state is not None and not memory.cursors and memory.parked is None
+        own_text = _PLAIN
+        if memory.state is None or memory.cursors or memory.parked is not None:
+            own_text = json.dumps({
+                "has": memory.state is not None,
+                "cursors": memory.cursors,
+                "parked": memory.parked,
+            })  # fmt: skip
         values = [state.get(name) for name in self._names]
-        self._value.update((*values, _PLAIN if is_plain else json.dumps(own)))
+        self._value.update((*values, own_text))
 
     def _without_repeats(self, rows: Rows, memory: _KeyMemory) -> Rows:
         """Return the new rows and move the cursors of their queues past them.
