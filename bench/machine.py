@@ -155,8 +155,8 @@ def command_line(module: str) -> str:
 
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write a result with the machine it belongs to; the report reads what is committed."""
+    """Write a result with this machine, also over that of a result which parts were added to."""
     path = folder / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": describe()} | result, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(result | {"machine": describe()}, indent=1, sort_keys=True) + "\n")
     return path
