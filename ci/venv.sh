@@ -48,17 +48,46 @@ if [ ! -x "$venv/bin/python" ]; then
     echo "ordermq: creating .venv with $("${PYTHON:-python3}" --version)"
     "${PYTHON:-python3}" -m venv "$venv"
 fi
+# What the extras name, each of ordermq's own among them opened, one requirement a line.
+requirements() {
+    "$venv/bin/python" - "$EXTRAS" <<'PYTHON'
+import re
+import sys
+import sysconfig
+import tomllib
+
+with open("pyproject.toml", "rb") as file:
+    metadata = tomllib.load(file)
+extras = metadata["project"]["optional-dependencies"]
+named, left = {}, sys.argv[1].split(",")
+while left:
+    for requirement in extras[left.pop()]:
+        own = re.fullmatch(r"ordermq\[(.*)\]", requirement)
+        left += own[1].split(",") if own else []
+        named |= {} if own else {requirement: None}
+if not sysconfig.get_config_var("Py_GIL_DISABLED"):  # as setup.py
+    named |= dict.fromkeys(metadata["tool"]["ordermq"]["dependencies"])
+print("\n".join(named))
+PYTHON
+}
+
 stamp=$venv/.ordermq-${EXTRAS//,/-}
 current=$(fingerprint)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$current" ]; then
-    if grep -qsxF "$current" "$venv"/.ordermq-*; then
+    install=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+    building=
+    if grep -qsxF "$current" "$venv"/.ordermq-*; then # ordermq itself is there, from this checkout
         echo "ordermq: installing what [$EXTRAS] needs"
-        wanted=("ordermq[$EXTRAS]") # ordermq itself is there, from this checkout
     else
         check_tools "$venv/bin/python"
         echo "ordermq: building and installing [$EXTRAS]"
-        wanted=(--editable ".[$EXTRAS]")
+        # Nearly all of its time is the compiler's for one file: on one core, while the other one
+        # installs what the extras need.
+        "${install[@]}" --no-deps --editable . &
+        building=$!
     fi
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${wanted[@]}"
+    requirements | "${install[@]}" --requirement /dev/stdin ||
+        { kill $building 2>/dev/null; fail "what [$EXTRAS] needs cannot be installed, see above"; }
+    [ -z "$building" ] || wait "$building" || fail "the checkout cannot be built, see above"
     echo "$current" >"$stamp"
 fi
