@@ -57,7 +57,7 @@ _OURS = ("*.jsonl", "*.log", "logs.db*", "owners.png")
 @click.option(
     "--seconds",
     type=click.FloatRange(1.0, 120.0),
-    default=60.0,
+    default=30.0,
     show_default=True,
     help="Time over which the producer sends all flights.",
 )
@@ -77,7 +77,7 @@ def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None
     \b
     Example:
       ordermq demo
-      ordermq demo --out /tmp/flights --seconds 30 --json
+      ordermq demo --out /tmp/flights --seconds 60 --json
     """
     # Looked up without importing them, which takes a second.
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
