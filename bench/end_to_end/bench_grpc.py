@@ -409,6 +409,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", default="5.3.3")
     parser.add_argument("--at", type=Path, help="of ci/rocketmq.sh --proxy, which runs already")
+    parser.add_argument(
+        "--proxy-set", action="append", default=[], metavar="KEY=VALUE",
+        help="of the proxy, as in ci/rocketmq.sh; figures with it are printed only",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=16_000, help="of the quicker client")
     parser.add_argument("--program", choices=["consume", "send"], help="rates of these only")
@@ -428,7 +432,10 @@ def main() -> None:
         if asked.at is not None:
             parts = running_parts(asked.version, asked.at)
         else:
-            parts = stack.enter_context(rocketmq_processes(asked.version, "--proxy=cluster"))
+            given = [f"--proxy-set={each}" for each in asked.proxy_set]
+            parts = stack.enter_context(
+                rocketmq_processes(asked.version, "--proxy=cluster", *given)
+            )
         servers = Servers(parts)
         if asked.only in (None, "rates") and not asked.fate:
             works = [work for work in WORKS if asked.program in (None, work.program)]
@@ -454,7 +461,8 @@ def main() -> None:
     # Of each part: they may come from several runs. A part of an older record has none of its own.
     commands = (part.get("command", result.get("command", "")) for part in parts_of(result))
     result["command"] = "; ".join(dict.fromkeys(filter(None, commands)))
-    print(save(RESULT, result))
+    # Figures of other settings than those of RocketMQ stay out of the record.
+    print(json.dumps(result) if asked.proxy_set else save(RESULT, result))
 
 
 if __name__ == "__main__":

@@ -139,6 +139,10 @@ def arguments() -> argparse.Namespace:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the brokers"
     )
     starting.add_argument(
+        "--proxy-set", action="append", default=[], metavar="KEY=VALUE",
+        help="a setting of the proxies, for example enableBatchAck=true",
+    )  # fmt: skip
+    starting.add_argument(
         "--properties", action="append", default=[], type=Path, metavar="FILE",
         help="settings of the brokers, from a file",
     )  # fmt: skip

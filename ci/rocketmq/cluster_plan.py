@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import socket
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ BROKER_SETTINGS = {  # small sizes, for a laptop; --set and --properties overrid
 def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return the plan of each part by its name; chooses the ports."""
     ports = free_ports()
-    heap = options.heap
+    heap, of_proxies = options.heap, proxy_settings_of(options)
     broker_java = [f"-Xms{heap // 2}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={_DIRECT_MIB}m"]
     name_server_port = next(ports)
     name_server = f"127.0.0.1:{name_server_port}"
@@ -74,9 +75,11 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
                 "settings": settings,
             }
             if options.proxy == "local":
-                plan[part] = with_proxy(plan[part], next(ports), next(ports), name_server)
+                plan[part] = with_proxy(
+                    plan[part], next(ports), next(ports), name_server, of_proxies
+                )
     if options.proxy == "cluster":
-        plan[PROXY] = proxy_plan(next(ports), next(ports), name_server, heap)
+        plan[PROXY] = proxy_plan(next(ports), next(ports), name_server, heap, of_proxies)
     for name, of_part in plan.items():
         own = [option_for(name, option) for option in options.java]
         of_part["java"] = [*of_part["java"], *filter(None, own)]
@@ -86,17 +89,30 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
 
 def settings_of(options: argparse.Namespace) -> dict[str, str]:
     lines = [line for file in options.properties for line in file.read_text().splitlines()]
-    found = {}
-    for line in [*lines, *options.set]:
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals:
-            raise CommandError(
-                f"{line!r}: expected a broker setting, for example autoCreateTopicEnable=false"
-            )
-        found[name.strip()] = value.strip()
-    return found
+    told = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return dict(_pair(line, "autoCreateTopicEnable=false") for line in [*told, *options.set])
+
+
+def proxy_settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return settings of proxies, whose file is JSON: numbers and booleans are none of text."""
+    if options.proxy_set and not options.proxy:
+        raise CommandError("--proxy-set needs --proxy")
+    given = dict(_pair(line, "enableBatchAck=true") for line in options.proxy_set)
+    return {name: _json_value(text) for name, text in given.items()}
+
+
+def _pair(line: str, example: str) -> tuple[str, str]:
+    name, equals, value = line.partition("=")
+    if not equals:
+        raise CommandError(f"{line!r}: expected a setting, for example {example}")
+    return name.strip(), value.strip()
+
+
+def _json_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def option_for(part: str, option: str) -> str:

@@ -17,22 +17,32 @@ _FILE = "rmq-proxy.json"
 
 
 def proxy_plan(
-    grpc_port: int, remoting_port: int, name_server: str, heap_mib: int
+    grpc_port: int, remoting_port: int, name_server: str, heap_mib: int, given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the plan of a proxy in cluster mode; its port is the one for gRPC."""
+    """Return the plan of a proxy in cluster mode; its port is the one for gRPC.
+
+    Args: given: settings of the user, which override these.
+    """
     return {
         "main": _MAIN,
         "port": grpc_port,
         "java": [f"-Xms{heap_mib // 2}m", f"-Xmx{heap_mib * 2}m"],
-        "settings": _settings("CLUSTER", grpc_port, remoting_port, name_server),
+        "settings": _settings("CLUSTER", grpc_port, remoting_port, name_server) | given,
     }
 
 
 def with_proxy(
-    broker: dict[str, Any], grpc_port: int, remoting_port: int, name_server: str
+    broker: dict[str, Any],
+    grpc_port: int,
+    remoting_port: int,
+    name_server: str,
+    given: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the plan of a broker that runs in the process of a proxy in local mode."""
-    settings = _settings("LOCAL", grpc_port, remoting_port, name_server)
+    """Return the plan of a broker that runs in the process of a proxy in local mode.
+
+    Args: given: as of `proxy_plan`.
+    """
+    settings = _settings("LOCAL", grpc_port, remoting_port, name_server) | given
     return broker | {"main": _MAIN, PROXY: settings}
 
 
