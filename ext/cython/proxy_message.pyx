@@ -18,6 +18,12 @@ cdef extern from "proxy_message.h" nogil:
     )
     size_t omq_proxy_properties(const omq_proxy_message *message, uint8_t *text)
     omq.bool omq_proxy_all_well(const uint8_t *data, size_t size)
+    ctypedef struct omq_proxy_stored:
+        omq.omq_text message_id
+        omq.omq_text transaction_id
+        omq.omq_text recall_handle
+        int64_t offset
+    omq.bool omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored)
 
 
 cdef enum:
@@ -51,6 +57,18 @@ def read_proxy_message(bytes data not None, str topic not None):
 
 def all_acknowledged(bytes data not None):
     return omq_proxy_all_well(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+
+def stored_by_proxy(bytes data not None):
+    cdef omq_proxy_stored stored
+    if not omq_proxy_stored_read(
+        <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &stored
+    ):
+        return None
+    return (
+        decoded(&stored.message_id), stored.offset, decoded(&stored.transaction_id),
+        decoded(&stored.recall_handle),
+    )
 
 
 cdef bytes proxy_record(const omq_proxy_message *message, uint8_t *text, str topic):

@@ -12,7 +12,9 @@ enum {
     ZIPPED = 2                                       /* of the enumeration Encoding */
 };
 /* Fields of answers, of a Message, of an entry of its map, and of a Timestamp. */
-enum { STATUS = 1, MESSAGE = 2, ENTRY = 2, ENTRY_STATUS = 3, CODE = 1, OK = 20000 };
+enum { STATUS = 1, MESSAGE = 2, ENTRY = 2, CODE = 1, OK = 20000 };
+enum { TAKEN_STATUS = 3 }; /* of an acknowledgement's entry */
+enum { SENT_STATUS = 1, SENT_ID = 2, SENT_TRANSACTION = 3, SENT_OFFSET = 4, SENT_RECALL = 5 };
 enum { USER_PROPERTY = 2, SYSTEM = 3, BODY = 4, NAME = 1, VALUE = 2, SECONDS = 1, NANOS = 2 };
 enum {
     TAG = 1, KEY = 2, MESSAGE_ID = 3, BODY_ENCODING = 5, BORN = 7, STORED = 9, DELIVER = 11,
@@ -287,19 +289,72 @@ static bool has_well(omq_text text, uint64_t number) {
     return found;
 }
 
-bool omq_proxy_all_well(const uint8_t *data, size_t size) {
-    omq_text whole = {data, size};
+/* Return whether all is well with an answer that has an entry each for several things, whose status
+ * is the field `entry_status` of it. */
+static bool all_well(omq_text whole, uint64_t entry_status) {
     if (!has_well(whole, STATUS)) {
         return false;
     }
     for (cursor parts = over(whole); parts.at < parts.end;) {
         field part;
         (void)take(&parts, &part); /* has_well took it, so it can be taken */
-        if (part.number == ENTRY && (part.kind != BYTES || !has_well(part.bytes, ENTRY_STATUS))) {
+        if (part.number == ENTRY && (part.kind != BYTES || !has_well(part.bytes, entry_status))) {
             return false;
         }
     }
     return true;
+}
+
+bool omq_proxy_all_well(const uint8_t *data, size_t size) {
+    return all_well((omq_text){data, size}, TAKEN_STATUS);
+}
+
+static bool read_stored(omq_text entry, omq_proxy_stored *stored) {
+    memset(stored, 0, sizeof *stored);
+    for (cursor parts = over(entry); parts.at < parts.end;) {
+        field part;
+        const char *problem = NULL;
+        (void)take(&parts, &part); /* all_well took it, so it can be taken */
+        switch (part.number) {
+        case SENT_ID:
+            problem = read_text(&part, &stored->message_id);
+            break;
+        case SENT_TRANSACTION:
+            problem = read_text(&part, &stored->transaction_id);
+            break;
+        case SENT_OFFSET:
+            problem = read_number(&part, 0, INT64_MAX - 1, &stored->offset);
+            break;
+        case SENT_RECALL:
+            problem = read_text(&part, &stored->recall_handle);
+            break;
+        default: /* its status is known, and what a newer server adds is not used */
+            break;
+        }
+        if (problem != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored) {
+    bool found = false;
+    omq_text whole = {data, size};
+    if (!all_well(whole, SENT_STATUS)) {
+        return false;
+    }
+    for (cursor parts = over(whole); parts.at < parts.end;) {
+        field part;
+        (void)take(&parts, &part); /* as above */
+        if (part.number == ENTRY) {
+            if (found || !read_stored(part.bytes, stored)) {
+                return false;
+            }
+            found = true;
+        }
+    }
+    return found;
 }
 
 static uint8_t *put(uint8_t *at, omq_text text) {

@@ -43,4 +43,15 @@ size_t omq_proxy_properties(const omq_proxy_message *message, uint8_t *text);
  * O(size). */
 bool omq_proxy_all_well(const uint8_t *data, size_t size);
 
+typedef struct {
+    omq_text message_id;     /* within the data, as all texts; UTF-8; empty: there is none */
+    omq_text transaction_id;
+    omq_text recall_handle;
+    int64_t offset;
+} omq_proxy_stored;
+
+/* Read the answer to a send of one message that is stored. Returns false if it says anything else,
+ * or is malformed: then nothing of `stored` counts. O(size). */
+bool omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored);
+
 #endif

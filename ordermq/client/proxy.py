@@ -13,19 +13,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
+from ordermq import core
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Answer, Connections
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.client.proxy_messages import (
     half_message_request,
-    is_keyed,
-    messages_to_send,
     raise_if_unserved,
+    send_request,
 )
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import join_address, split_address
+from ordermq.core.contract import StoredByProxy
 from ordermq.errors import (
     BrokerError,
     ConnectionLost,
@@ -34,7 +35,7 @@ from ordermq.errors import (
     RequestTimeout,
     RouteError,
 )
-from ordermq.grpc.connection import Call, GrpcConnection, GrpcEvents
+from ordermq.grpc.connection import Asker, Call, GrpcConnection, GrpcEvents
 from ordermq.grpc.messages import (
     PYTHON,
     Address,
@@ -55,7 +56,6 @@ from ordermq.grpc.messages import (
     RecallMessageResponse,
     Resolution,
     Resource,
-    SendMessageRequest,
     SendMessageResponse,
     Settings,
     Status,
@@ -66,7 +66,7 @@ from ordermq.grpc.messages import (
     TransactionSource,
     UserAgent,
 )
-from ordermq.grpc.metadata import metadata_of
+from ordermq.grpc.metadata import CallMetadata
 from ordermq.grpc.protobuf import ProtoMessage
 from ordermq.model.message import MessageView
 from ordermq.model.names import AUTO_CREATE_TOPIC
@@ -156,7 +156,7 @@ class ProxyConnections(Connections):
         on_lost: Callable[[str], None],
     ) -> None:
         super().__init__(clock, config, on_request, on_lost, transport_reading)
-        self._client_id = client_id
+        self._metadata = CallMetadata(config, client_id)
 
     async def _open_one(self, address: str) -> Connection:
         opened = await GrpcConnection.open(
@@ -173,32 +173,52 @@ class ProxyConnections(Connections):
         self, address: str, method: str, request: ProtoMessage, answer: type[_M], timeout_ms: int
     ) -> _M:
         """Call a method and return its answer, whatever its status; raises as `ask_bytes`."""
-        return answer.from_bytes(await self.ask_bytes(address, method, request, timeout_ms))
+        data = await self.ask_bytes(address, method, request.to_bytes(), timeout_ms)
+        return answer.from_bytes(data)
 
-    async def ask_bytes(
-        self, address: str, method: str, request: ProtoMessage, timeout_ms: int
-    ) -> bytes:
+    async def ask_bytes(self, address: str, method: str, request: bytes, timeout_ms: int) -> bytes:
         """Call a method and return its answer as it came.
 
         Raises: as `get` and `GrpcConnection.unary`.
         """
         connection = await self.grpc(address)
         await connection.writable()
-        data = await connection.unary(method, request.to_bytes(), self.metadata(), timeout_ms)
+        data = await connection.unary(method, request, self._call_metadata(), timeout_ms)
+        self.has_answered(address)
+        return data
+
+    def ask_now(
+        self, address: str, method: str, request: bytes, timeout_ms: int, asker: Asker
+    ) -> bool:
+        """Call a method if that is possible at once; the asker is told the outcome.
+
+        Returns: False if nothing was sent.
+        """
+        connection = cast(GrpcConnection | None, self._open.get(address))
+        if (
+            connection is None
+            or not connection.is_open
+            or not connection.is_writable
+            or not connection.has_room
+        ):
+            return False
+        connection.ask(method, request, self._call_metadata(), timeout_ms, asker)
+        return True
+
+    def has_answered(self, address: str) -> None:
+        """Note that a proxy is there."""
         self.answered_ms[address] = self._clock.now_ms()
         if address in self.outages.ongoing:
             self.outages.answered(address)
-        return data
 
     async def begin(self, address: str, method: str, timeout_ms: int | None) -> Call:
         """Begin a call whose answers are read one by one; raises as `get`."""
         connection = await self.grpc(address)
         await connection.room()
-        return connection.call(method, self.metadata(), timeout_ms)
+        return connection.call(method, self._call_metadata(), timeout_ms)
 
-    def metadata(self) -> list[tuple[str, str]]:
-        """Return the metadata of a call that begins now."""
-        return metadata_of(self._config, self._client_id, self._clock.wall_ms())
+    def _call_metadata(self) -> bytes:
+        return self._metadata.of_call(self._clock.wall_ms())
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         name = RequestCode(command.code).name
@@ -320,7 +340,6 @@ class ProxyApi(BrokerApi):
         self._topics: set[str] = set()  # of a producer: what it has asked a route of
         self._streams: dict[str, _Telemetry] = {}
         self._left: set[str] = set()  # proxies that were told of the end
-        self._sends: set[asyncio.Task[None]] = set()
         self._transactions: dict[str, str] = {}  # the proxy's id, by the message's
         # Set by a member that pops: moves a message of its batch to the dead letters.
         self.forward: Callable[[MessageView, str, int], Awaitable[None]] | None = None
@@ -450,8 +469,10 @@ class ProxyApi(BrokerApi):
     async def send(
         self, address: str, header: SendHeader, body: bytes, timeout_ms: int
     ) -> tuple[int, SendReplyHeader]:
-        answer = await self._sent(address, header, body, timeout_ms)
-        return self.stored(address, header, len(body), answer)
+        request, is_keyed = send_request(self._config, header, body, self._clock.wall_ms())
+        data = await self.proxies.ask_bytes(address, "SendMessage", request, timeout_ms)
+        place = header.topic, header.queue_id if is_keyed else -1
+        return ResponseCode.SUCCESS, self.read_stored(data, address, *place)
 
     def begin_send(
         self,
@@ -465,55 +486,39 @@ class ProxyApi(BrokerApi):
         # Calls begin on the I/O thread only.
         if not self._runtime.is_io_thread or not self.proxies.is_open(address):
             return False
+        # Encoded now: the header is filled anew for the next request.
+        request, is_keyed = send_request(self._config, header, body, self._clock.wall_ms())
+        place = header.topic, header.queue_id if is_keyed else -1
+        sent = _Sent(self, address, place, waiting)
+        if not self.proxies.ask_now(address, "SendMessage", request, timeout_ms, sent):
+            return False
         if waiting is not None:
             waiting.callers, waiting.is_asked = None, True
             waiting.code = RequestCode.SEND_MESSAGE_V2
-        # Encoded now: the header is filled anew for the next request.
-        request = messages_to_send(self._config, header, body, self._clock.wall_ms())
-        place = header.topic, header.queue_id
-        work = self._send(address, request, place, timeout_ms, waiting)
-        task = self._runtime.spawn(work, f"send {header.topic}")
-        self._sends.add(task)
-        task.add_done_callback(self._sends.discard)
         return True
 
-    async def _send(
-        self,
-        address: str,
-        request: SendMessageRequest,
-        place: tuple[str, int],
-        timeout_ms: int,
-        waiting: ResponseFuture | None,
-    ) -> None:
-        try:
-            answer = await self._answered(address, request, place, timeout_ms)
-        except OrderMQError as error:
-            if waiting is not None:
-                waiting.failed(error)
-            return
-        except BaseException as error:
-            # Ended, or a defect: whoever waits must not wait for ever.
-            if waiting is not None:
-                waiting.failed(ConnectionLost(f"the send ended: {error!r}", address=address))
-            raise
-        if waiting is not None:
-            waiting.answered(answer)
+    def stored(
+        self, address: str, header: SendHeader, body_bytes: int, answer: Command
+    ) -> tuple[int, SendReplyHeader]:
+        assert isinstance(answer, _StoredAnswer)
+        return answer.code, answer.reply_header
 
-    async def _sent(
-        self, address: str, header: SendHeader, body: bytes, timeout_ms: int
-    ) -> Command:
-        request = messages_to_send(self._config, header, body, self._clock.wall_ms())
-        place = header.topic, header.queue_id
-        return await self._answered(address, request, place, timeout_ms)
+    def read_stored(self, data: bytes, address: str, topic: str, queue_id: int) -> SendReplyHeader:
+        """Return what a broker would answer to a send.
 
-    async def _answered(
-        self, address: str, request: SendMessageRequest, place: tuple[str, int], timeout_ms: int
-    ) -> Command:
-        """Send messages; return the answer that a broker would give."""
-        topic, queue_id = place
-        said = await self.proxies.ask(
-            address, "SendMessage", request, SendMessageResponse, timeout_ms
-        )
+        Args: queue_id: -1: the proxy has chosen the queue, and does not name it.
+        Raises: BrokerError, ConnectFailed: nothing is stored. RequestTimeout: something may be.
+        """
+        stored = core.stored_by_proxy(data)
+        if stored is None:
+            stored = self._told_by(SendMessageResponse.from_bytes(data), address, topic)
+        ids, offset, transaction_id, recall_handle = stored
+        if transaction_id:
+            self._transactions[ids] = transaction_id
+        return SendReplyHeader(ids, queue_id, offset, recall_handle=recall_handle or None)
+
+    def _told_by(self, said: SendMessageResponse, address: str, topic: str) -> StoredByProxy:
+        """Return the places of several messages, or raise why one has none."""
         failure = "the proxy did not store the message"
         statuses = [said.status, *(entry.status for entry in said.entries)]
         raise_if_unserved(statuses, failure, topic=topic, address=address)
@@ -522,21 +527,11 @@ class ProxyApi(BrokerApi):
         if not said.entries:
             raise RequestTimeout(f"{failure}: it named none", topic=topic, address=address)
         first = said.entries[0]
-        for entry in said.entries:
-            if entry.transaction_id:
-                self._transactions[entry.message_id] = entry.transaction_id
-        # The proxy chooses the queue of a message without a key and does not name it.
-        reply = SendReplyHeader(
-            ",".join(entry.message_id for entry in said.entries),
-            queue_id if is_keyed(request) else -1,
-            first.offset,
-            recall_handle=first.recall_handle or None,
-        )
-        command = Command.request(RequestCode.SEND_MESSAGE_V2)
-        return command.reply(ResponseCode.SUCCESS, reply.to_ext())
+        ids = ",".join(entry.message_id for entry in said.entries)
+        return ids, first.offset, first.transaction_id, first.recall_handle
 
     async def writable(self, address: str) -> None:
-        await (await self.proxies.grpc(address)).writable()
+        await (await self.proxies.grpc(address)).ready()
 
     async def recall(self, address: str, header: RecallHeader, timeout_ms: int) -> str:
         request = RecallMessageRequest(
@@ -577,6 +572,41 @@ class ProxyApi(BrokerApi):
             address, "EndTransaction", request, StatusResponse, timeout_ms
         )
         check(answer.status, "the proxy did not end the transaction", group=header.producer_group)
+
+
+class _StoredAnswer(Command):
+    """The answer to a send that is stored, for `ProxyApi.stored`: its fields are read already."""
+
+    def __init__(self, reply_header: SendReplyHeader) -> None:
+        super().__init__(ResponseCode.SUCCESS, {}, b"")
+        self.reply_header = reply_header
+
+
+class _Sent:
+    """A send that was asked for; tells its producer the answer."""
+
+    def __init__(
+        self, api: ProxyApi, address: str, place: tuple[str, int], waiting: ResponseFuture | None
+    ) -> None:
+        self._api = api
+        self._address = address
+        self._place = place
+        self._waiting = waiting  # None: nobody wants to know
+
+    def answered(self, data: bytes) -> None:
+        self._api.proxies.has_answered(self._address)
+        if self._waiting is None:
+            return
+        try:
+            reply_header = self._api.read_stored(data, self._address, *self._place)
+        except OrderMQError as error:
+            self._waiting.failed(error)
+        else:
+            self._waiting.answered(_StoredAnswer(reply_header))
+
+    def failed(self, error: RemotingError) -> None:
+        if self._waiting is not None:
+            self._waiting.failed(error)
 
 
 class _Telemetry:

@@ -43,46 +43,51 @@ _UNKNOWN_TYPE = "expected type is UNSPECIFIED"  # of a topic: no broker has told
 _UNCLEAR = (50000, 50001, Code.REQUEST_TIMEOUT, Code.PROXY_TIMEOUT)
 
 
-def messages_to_send(
+def send_request(
     config: RemotingConfig, header: SendHeader, body: bytes, wall_ms: int
-) -> SendMessageRequest:
-    """Return the request that sends what a request to a broker would.
+) -> tuple[bytes, bool]:
+    """Return the request that sends what a request to a broker would, and whether the proxy puts
+    its message into the queue of a message group.
 
     Raises: BrokerError: the proxy has no way to say it.
     """
-    topic = Resource(namespace=config.namespace_v2, name=header.topic)
     parts = _parts(header.topic, body) if header.batch else [(header.flag, body, header.properties)]
+    topic = _resource_of(config.namespace_v2, header.topic)
     messages = []
+    key: str | None = None
     for flag, part, text in parts:
         if flag:
             raise _cannot("a message's `flag`: put it into a property", header)
         properties = props.decode(text)
-        system = _system_properties(properties, header, wall_ms)
-        users = props.of_the_user(properties)
+        key = properties.get(props.SHARDING_KEY)
         messages.append(
-            Message(topic=topic, user_properties=users, system_properties=system, body=part)
+            Message.encoded(
+                topic=topic,
+                user_properties=props.of_the_user(properties),
+                system_properties=_system_properties(properties, key, header, wall_ms),
+                body=part,
+            )
         )
-    return SendMessageRequest(messages=messages)
+    is_keyed = key is not None and len(messages) == 1
+    return SendMessageRequest.encoded(messages=messages), is_keyed
 
 
-def is_keyed(request: SendMessageRequest) -> bool:
-    """Return True if the proxy puts the messages into the queue of their message group."""
-    system = request.messages[0].system_properties
-    return system is not None and system.message_group is not None
+@lru_cache(maxsize=1024)
+def _resource_of(namespace: str, topic: str) -> bytes:
+    return Resource.encoded(namespace=namespace, name=topic)
 
 
 def _system_properties(
-    properties: dict[str, str], header: SendHeader, wall_ms: int
-) -> SystemProperties:
+    properties: dict[str, str], key: str | None, header: SendHeader, wall_ms: int
+) -> bytes:
     if header.sys_flag & COMPRESSED and header.sys_flag & _COMPRESSOR_BITS not in (
         COMPRESSED,
         ZLIB,
     ):
         raise _cannot("other compressors than zlib: give compress_type='zlib'", header)
-    key = properties.get(props.SHARDING_KEY)
     deliver_ms = _deliver_ms(properties, header, wall_ms)
     immunity_s = properties.get(props.CHECK_IMMUNITY_S)
-    return SystemProperties(
+    return SystemProperties.encoded(
         tag=properties.get(props.TAGS),
         keys=properties.get(props.KEYS, "").split(),
         message_id=properties.get(props.UNIQ_KEY, ""),
@@ -90,14 +95,18 @@ def _system_properties(
             BodyEncoding.GZIP if header.sys_flag & COMPRESSED else BodyEncoding.IDENTITY
         ),
         message_type=_type_of(properties, key, deliver_ms),
-        born_timestamp=Timestamp.of_ms(header.born_timestamp_ms or wall_ms),
+        born_timestamp=_timestamp(header.born_timestamp_ms or wall_ms),
         message_group=key,
-        delivery_timestamp=None if deliver_ms is None else Timestamp.of_ms(deliver_ms),
+        delivery_timestamp=None if deliver_ms is None else _timestamp(deliver_ms),
         trace_context=properties.get(_TRACE_CONTEXT),
         orphaned_transaction_recovery=(
             None if immunity_s is None else Duration(seconds=int(immunity_s))
         ),
     )
+
+
+def _timestamp(ms: int) -> bytes:
+    return Timestamp.encoded(seconds=ms // 1_000, nanos=ms % 1_000 * 1_000_000)
 
 
 def _type_of(properties: dict[str, str], key: str | None, deliver_ms: int | None) -> MessageType:

@@ -84,6 +84,7 @@ __all__ = [
     "read_header",
     "read_proxy_message",
     "receipts_of",
+    "stored_by_proxy",
     "take_batch",
 ]
 
@@ -146,6 +147,7 @@ receipts_of: contract.ReceiptsOf = _core.receipts_of
 read_header: contract.ReadHeader = _core.read_header
 all_acknowledged: contract.AllAcknowledged = _core.all_acknowledged
 read_proxy_message: contract.ReadProxyMessage = _core.read_proxy_message
+stored_by_proxy: contract.ReadStoredByProxy = _core.stored_by_proxy
 FrameTemplate: type[contract.FrameTemplate] = _core.FrameTemplate
 RequestTemplate: type[contract.RequestTemplate] = _core.RequestTemplate
 java_hash: contract.JavaHash = _core.java_hash

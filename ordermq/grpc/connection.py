@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import threading
 import urllib.parse
 from collections import deque
 from functools import partial
@@ -27,10 +28,10 @@ from ordermq.errors import (
 )
 from ordermq.grpc.http2 import Headers, Http2, header_block, request_head
 from ordermq.grpc.messages import SERVICE
-from ordermq.grpc.metadata import Metadata
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.connecting import connect, own_address
 from ordermq.remoting.dialer import Dialer, SocketAddress
+from ordermq.remoting.response_futures import ResponseFutures
 from ordermq.remoting.tls import describe_tls_error, hint_for_silence
 from ordermq.version import VERSION
 
@@ -56,7 +57,7 @@ class GrpcEvents(Protocol):
         """Handle the end of the connection; its calls have already failed."""
 
 
-class Call:
+class Exchange:
     """One call: messages out, messages in, and the status at its end. On the loop's thread."""
 
     def __init__(self, connection: GrpcConnection, stream_id: int, method: str) -> None:
@@ -64,21 +65,67 @@ class Call:
         self.stream_id = stream_id
         self.unsent = bytearray()  # behind the peer's window
         self.is_half_closed = False  # all is given that will be sent
+        self.is_over = False
         self._connection = connection
-        self._partial = bytearray()
-        self._messages: deque[bytes] = deque()
-        self._wake = asyncio.Event()
-        self._error: RemotingError | None = None
-        self._is_over = False
+        self._partial = bytearray()  # of a message
 
     def send(self, message: bytes, *, is_last: bool = False) -> None:
         """Send one message; `is_last` ends this side of the call.
 
         Raises: ConnectionLost: the connection has ended.
         """
-        self.unsent += b"\0" + len(message).to_bytes(4, "big") + message
+        self.unsent += b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
         self.is_half_closed = is_last
         self._connection.flush_call(self)
+
+    # For the connection.
+
+    def feed(self, data: bytes, max_bytes: int) -> None:
+        """Take bytes of the stream.
+
+        Raises: ProtocolError: they are no messages.
+        """
+        partial = self._partial
+        found: bytes | bytearray = data
+        if partial:
+            partial += data
+            found = partial
+        at = 0
+        while len(found) - at >= _PREFIX_BYTES:
+            begin = at + _PREFIX_BYTES
+            size = int.from_bytes(found[at + 1 : begin], "big")
+            if found[at]:
+                raise ProtocolError(f"{self.method}: a message is compressed, which nobody asked")
+            if size > max_bytes:
+                raise ProtocolError(
+                    f"{self.method}: a message of {size} bytes: over max_frame_bytes={max_bytes}"
+                )
+            if len(found) - begin < size:
+                break
+            at = begin + size
+            self.take(bytes(found[begin:at]))
+        if found is partial:
+            del partial[:at]
+        else:
+            partial += data[at:]
+
+    def take(self, message: bytes) -> None:
+        """Take a message."""
+        raise NotImplementedError
+
+    def end(self, error: RemotingError | None) -> None:
+        """Note the end; the first one counts."""
+        raise NotImplementedError
+
+
+class Call(Exchange):
+    """A call whose messages are awaited one by one."""
+
+    def __init__(self, connection: GrpcConnection, stream_id: int, method: str) -> None:
+        super().__init__(connection, stream_id, method)
+        self._messages: deque[bytes] = deque()
+        self._wake = asyncio.Event()
+        self._error: RemotingError | None = None
 
     async def receive(self) -> bytes | None:
         """Return the next message; None: the call has ended well.
@@ -89,7 +136,7 @@ class Call:
         while not self._messages:
             if self._error is not None:
                 raise self._error
-            if self._is_over:
+            if self.is_over:
                 return None
             self._wake.clear()
             await self._wake.wait()
@@ -97,47 +144,89 @@ class Call:
 
     def cancel(self) -> None:
         """End the call at once, if it has not ended."""
-        if not self._is_over:
+        if not self.is_over:
             self.end(None)
             self._connection.reset_call(self)
 
-    # For the connection.
-
-    def feed(self, data: bytes, max_bytes: int) -> None:
-        """Take bytes of the stream.
-
-        Raises: ProtocolError: they are no messages.
-        """
-        partial = self._partial
-        partial += data
-        at = 0
-        while len(partial) - at >= _PREFIX_BYTES:
-            size = int.from_bytes(partial[at + 1 : at + _PREFIX_BYTES], "big")
-            if partial[at]:
-                raise ProtocolError(f"{self.method}: a message is compressed, which nobody asked")
-            if size > max_bytes:
-                raise ProtocolError(
-                    f"{self.method}: a message of {size} bytes: over max_frame_bytes={max_bytes}"
-                )
-            if len(partial) - at - _PREFIX_BYTES < size:
-                break
-            begin = at + _PREFIX_BYTES
-            self._messages.append(bytes(partial[begin : begin + size]))
-            at = begin + size
-        del partial[:at]
-        if self._messages:
-            self._wake.set()
+    def take(self, message: bytes) -> None:
+        self._messages.append(message)
+        self._wake.set()
 
     def end(self, error: RemotingError | None) -> None:
-        """Note the end; the first one counts."""
-        if not self._is_over:
-            self._is_over = True
+        if not self.is_over:
+            self.is_over = True
             self._error = error
             self._wake.set()
 
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
+
+class Asker(Protocol):
+    """Whoever has asked for one message; told the outcome once, on the loop's thread."""
+
+    def answered(self, data: bytes) -> None:
+        """Take the answer; must not raise."""
+
+    def failed(self, error: RemotingError) -> None:
+        """Take one of the errors of `Call.receive` instead; must not raise."""
+
+
+class UnaryCall(Exchange):
+    """A call of one message each way. There is no task for it, and no timer of its own.
+
+    Attributes:
+        deadline_ms: the connection then ends it.
+        heard_bytes: received on the connection when it began.
+    """
+
+    def __init__(
+        self, connection: GrpcConnection, stream_id: int, method: str, asker: Asker
+    ) -> None:
+        super().__init__(connection, stream_id, method)
+        self.deadline_ms = 0
+        self.heard_bytes = 0
+        self._asker = asker
+        self._answer: bytes | None = None
+
+    def take(self, message: bytes) -> None:
+        self._answer = message
+
+    def end(self, error: RemotingError | None) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self._connection.settled(self)
+        if error is not None:
+            self._asker.failed(error)
+        elif self._answer is None:
+            self._asker.failed(
+                ProtocolError(
+                    f"{self.method}: the call ended without an answer",
+                    address=self._connection.address,
+                )
+            )
+        else:
+            self._asker.answered(self._answer)
+
+    def cancel(self) -> None:
+        """End it at once, if it has not ended; nobody is told."""
+        if not self.is_over:
+            self.is_over = True
+            self._connection.settled(self)
+            self._connection.reset_call(self)
+
+
+class _Awaited:
+    """Lets a coroutine wait for the outcome of a unary call."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answered(self, data: bytes) -> None:
+        if not self.answer.done():
+            self.answer.set_result(data)
+
+    def failed(self, error: RemotingError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -154,7 +243,12 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._http2 = Http2(self)
         self._heads: dict[str, bytes] = {}  # the same headers of each call, by method
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, Exchange] = {}
+        # No thread but the loop's adds to them, so nobody else takes the lock.
+        self._unary_calls: ResponseFutures[UnaryCall] = ResponseFutures(
+            clock, threading.Lock(), self._end_late
+        )
+        self._is_corked = False
         self._heard_bytes = 0
         self._error: Exception | None = None
         self._is_leaving = False  # the server has said that it ends this connection
@@ -213,36 +307,36 @@ class GrpcConnection(asyncio.Protocol):
         """Return once the transport accepts bytes."""
         await self._writable.wait()
 
-    async def unary(
-        self, method: str, message: bytes, metadata: Metadata, timeout_ms: int
-    ) -> bytes:
+    @property
+    def has_room(self) -> bool:
+        """True if the server takes another call now."""
+        return self._http2.has_room
+
+    async def ready(self) -> None:
+        """Return once the transport accepts bytes and the server another call."""
+        await self._writable.wait()
+        await self.room()
+
+    async def unary(self, method: str, message: bytes, metadata: bytes, timeout_ms: int) -> bytes:
         """Send one message and return the answer.
 
         Raises: as `Call.receive`, and RequestTimeout: no answer in `timeout_ms`. A connection that
             brought not one byte in that time is closed.
         """
-        heard, call = self._heard_bytes, None
+        if not self._http2.has_room:
+            heard, end_ms = self._heard_bytes, self._clock.now_ms() + timeout_ms
+            try:
+                async with asyncio.timeout(timeout_ms / 1_000):
+                    await self.room()
+            except TimeoutError:
+                raise self._late(method, heard) from None
+            timeout_ms = max(end_ms - self._clock.now_ms(), 1)
+        awaited = _Awaited()
+        asked = self.ask(method, message, metadata, timeout_ms, awaited)
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                await self.room()
-                call = self.call(method, metadata, timeout_ms)
-                call.send(message, is_last=True)
-                answer = await call.receive()
-        except TimeoutError as error:
-            if isinstance(error, RemotingError):
-                raise
-            late = RequestTimeout(
-                f"{method}: no response in time, its outcome is unknown", address=self.address
-            )
-            if heard == self._heard_bytes:
-                self.abort(late)
-            raise late from None
+            return await awaited.answer
         finally:
-            if call is not None:
-                call.cancel()
-        if answer is None:
-            raise ProtocolError(f"{method}: the call ended without an answer", address=self.address)
-        return answer
+            asked.cancel()
 
     async def room(self) -> None:
         """Return once the server takes another call, or the connection has ended."""
@@ -250,22 +344,68 @@ class GrpcConnection(asyncio.Protocol):
             self._left.clear()
             await self._left.wait()
 
-    def call(self, method: str, metadata: Metadata, timeout_ms: int | None) -> Call:
+    def call(self, method: str, metadata: bytes, timeout_ms: int | None) -> Call:
         """Begin a call.
 
-        Args: timeout_ms: the server's time for it; None: no end.
+        Args:
+            metadata: a block of headers.
+            timeout_ms: the server's time for it; None: no end.
         Raises: ConnectFailed: the connection is closed; nothing was sent.
         """
+        stream_id = self._http2.begin(self._head_of(method, metadata, timeout_ms))
+        call = self._calls[stream_id] = Call(self, stream_id, method)
+        return call
+
+    def ask(
+        self, method: str, message: bytes, metadata: bytes, timeout_ms: int, asker: Asker
+    ) -> UnaryCall:
+        """Send one message; the asker is told the outcome, RequestTimeout after `timeout_ms`.
+
+        Raises: as `call`.
+        """
+        head = self._head_of(method, metadata, timeout_ms)
+        framed = b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
+        stream_id = self._http2.request(head, framed)
+        is_sent = stream_id is not None
+        if stream_id is None:
+            stream_id = self._http2.begin(head)
+        asked = self._calls[stream_id] = UnaryCall(self, stream_id, method, asker)
+        asked.deadline_ms = self._clock.now_ms() + timeout_ms
+        asked.heard_bytes = self._heard_bytes
+        self._unary_calls.add(stream_id, asked)
+        if is_sent:
+            self._write()
+        else:
+            asked.send(message, is_last=True)
+        return asked
+
+    def settled(self, asked: UnaryCall) -> None:
+        """Forget the deadline of a unary call that has ended."""
+        self._unary_calls.pop(asked.stream_id)
+
+    def _head_of(self, method: str, metadata: bytes, timeout_ms: int | None) -> bytes:
         if not self.is_open:
             raise ConnectFailed(f"connection is closed{self._why()}", address=self.address)
         head = self._heads.get(method)
         if head is None:
             head = self._heads[method] = self._head(method)
-        if timeout_ms is not None:
-            metadata = [*metadata, ("grpc-timeout", f"{timeout_ms}m")]
-        stream_id = self._http2.begin(head + header_block(metadata))
-        call = self._calls[stream_id] = Call(self, stream_id, method)
-        return call
+        if timeout_ms is None:
+            return head + metadata
+        return head + metadata + header_block([("grpc-timeout", f"{timeout_ms}m")])
+
+    def _end_late(self, now_ms: int) -> None:
+        for asked in self._unary_calls.due(now_ms):
+            self.reset_call(asked)
+            asked.end(self._late(asked.method, asked.heard_bytes))
+
+    def _late(self, method: str, heard_bytes: int) -> RequestTimeout:
+        """Return the error of a call without an answer; end a connection that brought nothing."""
+        late = RequestTimeout(
+            f"{method}: no response in time, its outcome is unknown", address=self.address
+        )
+        if heard_bytes == self._heard_bytes:
+            self.abort(late)
+        return late
 
     def _head(self, method: str) -> bytes:
         is_tls = self._config.tls
@@ -277,7 +417,7 @@ class GrpcConnection(asyncio.Protocol):
             ]
         )
 
-    def flush_call(self, call: Call) -> None:
+    def flush_call(self, call: Exchange) -> None:
         """Write what a call has to send, as far as the peer's window allows."""
         if call.is_over:
             return
@@ -286,7 +426,7 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.send(call.stream_id, call.unsent, is_last=call.is_half_closed)
         self._write()
 
-    def reset_call(self, call: Call) -> None:
+    def reset_call(self, call: Exchange) -> None:
         """Tell the server that nobody waits for a call."""
         if self._calls.pop(call.stream_id, None) is not None:
             self._http2.reset(call.stream_id)
@@ -307,12 +447,17 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.abort()
 
     def cork(self) -> None:
-        """Nothing: each call is written as it begins."""
+        """Hold back what is written until `uncork`."""
+        self._is_corked = True
 
     def uncork(self) -> None:
-        """Nothing, as `cork`."""
+        """Write what `cork` held back, at once."""
+        self._is_corked = False
+        self._write()
 
     def _write(self) -> None:
+        if self._is_corked:
+            return
         data = self._http2.data_to_send()
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
@@ -327,13 +472,16 @@ class GrpcConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_bytes += len(data)
+        # What was answered together is often followed by as many calls: one system call for each
+        # cost more than to encode them.
+        self.cork()
         try:
             self._http2.receive(data)
         except ProtocolError as error:
             _log.warning("%s: closing the connection: %s", self.address, error)
             self.abort(error)
-            return
-        self._write()
+        finally:
+            self.uncork()
 
     # Http2Events
 
@@ -371,7 +519,7 @@ class GrpcConnection(asyncio.Protocol):
                 del self._calls[stream_id]
                 call.end(self._closed())
 
-    def _take_status(self, call: Call, headers: Headers) -> None:
+    def _take_status(self, call: Exchange, headers: Headers) -> None:
         http = headers.get(":status", "200")
         if http != "200":
             call.end(ProtocolError(f"{call.method}: HTTP status {http}", address=self.address))
@@ -406,6 +554,7 @@ class GrpcConnection(asyncio.Protocol):
         self._writable.set()
         self._left.set()
         calls, self._calls = self._calls, {}
+        self._unary_calls.end()
         for call in calls.values():
             call.end(self._closed())
         self._ended.set()

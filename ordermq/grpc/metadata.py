@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import datetime
 import hmac
+import itertools
 import secrets
 
 from ordermq.config import RemotingConfig
+from ordermq.grpc.http2 import header_block
 from ordermq.version import VERSION
 
-Metadata = list[tuple[str, str]]
+
+class CallMetadata:
+    """The metadata of a client's calls, as blocks of headers."""
+
+    def __init__(self, config: RemotingConfig, client_id: str) -> None:
+        self._config = config
+        self._client_id = client_id
+        # Of calls: unique as those of others are by chance, which costs a system call each.
+        self._id_prefix, self._ids = secrets.token_hex(6), itertools.count()
+        self._second = -1
+        self._block = b""  # of all calls of that second: only their ids differ
+
+    def of_call(self, wall_ms: int) -> bytes:
+        """Return the metadata of one call.
+
+        Args: wall_ms: the present time, ms since 1970.
+        """
+        second = wall_ms // 1_000
+        if second != self._second:
+            self._block = header_block(shared_metadata(self._config, self._client_id, wall_ms))
+            self._second = second
+        call_id = f"{self._id_prefix}{next(self._ids):08x}"
+        return self._block + header_block([("x-mq-request-id", call_id)])
 
 
-def metadata_of(config: RemotingConfig, client_id: str, wall_ms: int) -> Metadata:
-    """Return the metadata of one call.
+def shared_metadata(config: RemotingConfig, client_id: str, wall_ms: int) -> list[tuple[str, str]]:
+    """Return the metadata of all calls in the same second, without what tells them apart.
 
     With an account the date is signed by HMAC-SHA1, as RocketMQ's gRPC clients do
     (docs/internals/protocol.md#grpc).
@@ -25,7 +49,6 @@ def metadata_of(config: RemotingConfig, client_id: str, wall_ms: int) -> Metadat
         ("x-mq-language", "PYTHON"),
         ("x-mq-protocol", "v2"),
         ("x-mq-client-version", VERSION),
-        ("x-mq-request-id", secrets.token_hex(8)),
     ]
     if config.namespace_v2:
         found.append(("x-mq-namespace", config.namespace_v2))

@@ -44,6 +44,23 @@ class ProtoMessage(Record, kw_only=True):
         return bytes(out)
 
     @classmethod
+    def encoded(cls, **values: Any) -> bytes:
+        """Encode a message with these fields, without making it, which takes most of the time.
+
+        Args: values: by the names of fields; messages may be given in bytes.
+        """
+        out = bytearray()
+        by_name = _plan_of(cls).by_name
+        for name, value in values.items():
+            each = by_name[name]
+            if value is not None and value != each.default:
+                if each.shape is None:
+                    _write_one(each.key, value, out)
+                else:
+                    _write_several(each, value, out)
+        return bytes(out)
+
+    @classmethod
     def from_bytes(cls: type[_M], data: bytes) -> _M:
         """Decode a message.
 
@@ -80,6 +97,7 @@ class _Plan:
             for each in fields(kind)
         ]
         self.by_number = {each.number: each for each in self.fields}
+        self.by_name = {each.name: each for each in self.fields}
         self._defaults = {
             each.name: each.default for each in fields(kind) if each.default is not MISSING
         }
@@ -138,40 +156,47 @@ def text_field(number: int, text: str) -> bytes:
 def _write(message: ProtoMessage, out: bytearray) -> None:
     for each in _plan_of(type(message)).fields:
         value = getattr(message, each.name)
-        if value is None or value == each.default:
-            continue
-        if each.shape is None:
-            out += each.key
-            _write_value(value, out)
-        elif each.shape is list:
-            for item in value:
-                # Lists of numbers, too, one by one: readers take both forms.
-                out += _varint(each.number << 3) if each.kind is int else each.key
-                _write_value(item, out)
-        else:
-            for name, text in value.items():
-                entry = bytearray(b"\x0a")
-                _write_value(name, entry)
-                entry += b"\x12"
-                _write_value(text, entry)
-                out += each.key
-                out += _varint(len(entry))
-                out += entry
+        if value is not None and value != each.default:
+            if each.shape is None:
+                _write_one(each.key, value, out)
+            else:
+                _write_several(each, value, out)
 
 
-def _write_value(value: Any, out: bytearray) -> None:
-    if isinstance(value, int):
-        # Negative numbers as 64-bit ones, whatever the field's width.
-        out += _varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+def _write_several(each: _FieldPlan, value: Any, out: bytearray) -> None:
+    if each.shape is list:
+        # Lists of numbers, too, one by one: readers take both forms.
+        key = _varint(each.number << 3) if each.kind is int else each.key
+        for item in value:
+            _write_one(key, item, out)
+    else:
+        for name, text in value.items():
+            entry = bytearray()
+            _write_one(b"\x0a", name, entry)
+            _write_one(b"\x12", text, entry)
+            _write_one(each.key, entry, out)
+
+
+def _write_one(key: bytes, value: Any, out: bytearray) -> None:
+    out += key
+    if isinstance(value, str):
+        value = value.encode()
+    elif isinstance(value, int):
+        if 0 <= value < 0x80:
+            out.append(value)
+        else:  # negative numbers as 64-bit ones, whatever the field's width
+            out += _varint(value & 0xFFFF_FFFF_FFFF_FFFF)
         return
-    if isinstance(value, ProtoMessage):
+    elif isinstance(value, ProtoMessage):
         nested = bytearray()
         _write(value, nested)
-        data = bytes(nested)
+        value = nested
+    size = len(value)
+    if size < 0x80:
+        out.append(size)
     else:
-        data = value.encode() if isinstance(value, str) else value
-    out += _varint(len(data))
-    out += data
+        out += _varint(size)
+    out += value
 
 
 def _read(kind: type[_M], data: bytes) -> _M:

@@ -113,7 +113,9 @@ class Connection(asyncio.Protocol):
         self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
         self._lock = threading.Lock()  # of threads that write themselves, see the module
-        self._pending = ResponseFutures(clock, self._lock, self._tick)
+        self._pending: ResponseFutures[ResponseFuture] = ResponseFutures(
+            clock, self._lock, self._tick
+        )
         self._socket: SharedSocket | None = None
         self._out: list[bytes] = []  # written while corked
         self._is_corked = False

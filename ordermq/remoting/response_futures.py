@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ordermq.clock import Clock
 from ordermq.remoting.command import Command
@@ -61,8 +61,17 @@ class ResponseFuture:
         raise NotImplementedError
 
 
-class ResponseFutures:
-    """Pending responses by opaque; on the loop's thread, except `add_on_caller`.
+class HasDeadline(Protocol):
+    """Item that waits until `deadline_ms` on the clock."""
+
+    deadline_ms: int
+
+
+_W = TypeVar("_W", bound=HasDeadline)
+
+
+class ResponseFutures(Generic[_W]):
+    """Pending responses by number, as the opaque; on the loop's thread, except `add_on_caller`.
 
     Args:
         lock: the connection's; while it is held, no other thread adds a request.
@@ -74,7 +83,7 @@ class ResponseFutures:
         self._clock = clock
         self._lock = lock
         self._on_tick = on_tick
-        self._waiting: dict[int, ResponseFuture] = {}
+        self._waiting: dict[int, _W] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._was_added = False  # since the last check
 
@@ -83,33 +92,33 @@ class ResponseFutures:
         """True while the task that checks deadlines runs."""
         return self._ticking is not None
 
-    def add(self, opaque: int, waiting: ResponseFuture) -> None:
+    def add(self, opaque: int, waiting: _W) -> None:
         """Add a request; start the deadline check if none runs."""
         self._waiting[opaque] = waiting
         self._was_added = True
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
-    def add_on_caller(self, opaque: int, waiting: ResponseFuture) -> None:
+    def add_on_caller(self, opaque: int, waiting: _W) -> None:
         """Add a request on another thread, with the lock held and while `is_ticking`."""
         self._waiting[opaque] = waiting
         self._was_added = True
 
-    def look(self, opaque: int) -> ResponseFuture | None:
+    def look(self, opaque: int) -> _W | None:
         """Return the request with this opaque, without removing it; any thread."""
         return self._waiting.get(opaque)
 
-    def pop(self, opaque: int) -> ResponseFuture | None:
+    def pop(self, opaque: int) -> _W | None:
         """Remove and return the request with this opaque; None if it is no longer pending."""
         return self._waiting.pop(opaque, None)
 
-    def due(self, now_ms: int) -> list[ResponseFuture]:
+    def due(self, now_ms: int) -> list[_W]:
         """Remove and return the requests whose deadline has passed."""
         waiting = list(self._waiting.items())  # one atomic call: other threads add meanwhile
         found = [opaque for opaque, item in waiting if item.deadline_ms <= now_ms]
         return [self._waiting.pop(opaque) for opaque in found]
 
-    def end(self) -> list[ResponseFuture]:
+    def end(self) -> list[_W]:
         """Remove and return all requests; called when no thread adds any more."""
         if self._ticking is not None:
             self._ticking.cancel()

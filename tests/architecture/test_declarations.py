@@ -83,6 +83,7 @@ FUNCTIONS = {  # function -> the protocol that it fulfils
     "read_header": "ReadHeader",
     "read_proxy_message": "ReadProxyMessage",
     "receipts_of": "ReceiptsOf",
+    "stored_by_proxy": "ReadStoredByProxy",
     "take_batch": "TakeBatch",
 }
 
@@ -140,6 +141,7 @@ REQUEST_TEMPLATES: list[type[contract.RequestTemplate]] = [
 RECEIPTS: list[contract.ReceiptsOf] = [reference.receipts_of]
 ACKNOWLEDGED: list[contract.AllAcknowledged] = [reference.all_acknowledged]
 PROXY_READERS: list[contract.ReadProxyMessage] = [reference.read_proxy_message]
+STORED: list[contract.ReadStoredByProxy] = [reference.stored_by_proxy]
 READERS: list[contract.ReadHeader] = [cffi_binding.read_header, reference.read_header]
 
 Declarations = dict[str, dict[str, Any]]

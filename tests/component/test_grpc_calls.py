@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import h2.config
 import h2.connection
+import h2.settings
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +79,7 @@ def test_a_call_carries_its_method_metadata_and_time_and_brings_the_answer() -> 
         return echo(asked)
 
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
-        metadata = [("x-mq-client-id", "me"), ("long", "v" * 40_000)]
+        metadata = header_block([("x-mq-client-id", "me"), ("long", "v" * 40_000)])
         assert await connection.unary("Heartbeat", b"ping", metadata, 30_000) == b"ping"
         assert await connection.unary("Heartbeat", b"", metadata, 30_000) == b""
         headers = seen[0].headers
@@ -95,7 +97,7 @@ def test_messages_larger_than_every_window_pass_in_both_directions() -> None:
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
         large = bytes(range(256)) * 12_000  # 3 MB
         for _ in range(4):  # more than the window of a connection, together
-            assert await connection.unary("SendMessage", large, [], 60_000) == large
+            assert await connection.unary("SendMessage", large, b"", 60_000) == large
 
     run(echo, work)
 
@@ -104,7 +106,7 @@ def test_calls_at_the_same_time_get_their_own_answers() -> None:
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
         texts = [str(number).encode() * (number * 50) for number in range(200)]
         answers = await asyncio.gather(
-            *(connection.unary("AckMessage", text, [], 60_000) for text in texts)
+            *(connection.unary("AckMessage", text, b"", 60_000) for text in texts)
         )
         assert answers == texts
 
@@ -115,7 +117,7 @@ def test_a_stream_of_messages_is_read_one_by_one() -> None:
     parts = (b"a", b"", b"b" * 100_000)
 
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
-        call = connection.call("ReceiveMessage", [], 30_000)
+        call = connection.call("ReceiveMessage", b"", 30_000)
         call.send(b"", is_last=True)
         found = []
         while (part := await call.receive()) is not None:
@@ -141,7 +143,7 @@ def test_a_status_other_than_ok_is_an_error_with_the_servers_words(
 ) -> None:
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
         with pytest.raises(kind, match="not you") as caught:
-            await connection.unary("Heartbeat", b"", [], 30_000)
+            await connection.unary("Heartbeat", b"", b"", 30_000)
         assert getattr(caught.value, "response_code", None) == code
         assert connection.is_open
 
@@ -150,29 +152,29 @@ def test_a_status_other_than_ok_is_an_error_with_the_servers_words(
 
 def test_a_server_that_says_nothing_loses_the_connection_and_a_slow_one_keeps_it() -> None:
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
-        slow = asyncio.ensure_future(connection.unary("Slow", b"", [], 1_500))
+        slow = asyncio.ensure_future(connection.unary("Slow", b"", b"", 1_500))
         while not slow.done():
-            await connection.unary("Heartbeat", b"", [], 30_000)
+            await connection.unary("Heartbeat", b"", b"", 30_000)
         with pytest.raises(RequestTimeout):
             await slow
         assert connection.is_open
         with pytest.raises(RequestTimeout):
-            await connection.unary("Slow", b"", [], 200)
+            await connection.unary("Slow", b"", b"", 200)
         assert not connection.is_open
         with pytest.raises(ConnectFailed):
-            await connection.unary("Heartbeat", b"", [], 200)
+            await connection.unary("Heartbeat", b"", b"", 200)
 
     run(lambda asked: None if asked.headers[":path"].endswith("Slow") else Said((b"",)), work)
 
 
 def test_a_call_that_is_cancelled_is_reset_and_the_others_go_on() -> None:
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
-        call = connection.call("Slow", [], None)
+        call = connection.call("Slow", b"", None)
         call.send(b"", is_last=True)
-        assert await connection.unary("Heartbeat", b"x", [], 30_000) == b"x"
+        assert await connection.unary("Heartbeat", b"x", b"", 30_000) == b"x"
         call.cancel()
         assert await call.receive() is None
-        assert await connection.unary("Heartbeat", b"y", [], 30_000) == b"y"
+        assert await connection.unary("Heartbeat", b"y", b"", 30_000) == b"y"
         assert servers[0].resets == [call.stream_id]
 
     run(lambda asked: None if asked.headers[":path"].endswith("Slow") else echo(asked), work)
@@ -180,9 +182,9 @@ def test_a_call_that_is_cancelled_is_reset_and_the_others_go_on() -> None:
 
 def test_a_server_that_goes_away_finishes_what_it_has_and_gets_nothing_new() -> None:
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
-        call = connection.call("Heartbeat", [], None)
+        call = connection.call("Heartbeat", b"", None)
         call.send(b"late")
-        assert await connection.unary("Heartbeat", b"x", [], 30_000) == b"x"
+        assert await connection.unary("Heartbeat", b"x", b"", 30_000) == b"x"
         servers[0].http2.close_connection(last_stream_id=call.stream_id)
         goaway = servers[0].http2.data_to_send()
         servers[0].transport.write(goaway)
@@ -201,9 +203,9 @@ def test_a_connection_that_breaks_fails_its_calls_and_tells_its_owner() -> None:
             grpc_server(lambda asked: Said() if asked.message else None) as (address, servers),
             connected(address) as (connection, ends),
         ):
-            asking = asyncio.ensure_future(connection.unary("Slow", b"", [], 30_000))
+            asking = asyncio.ensure_future(connection.unary("Slow", b"", b"", 30_000))
             with pytest.raises(ProtocolError):  # of an answer without a message
-                await connection.unary("Empty", b"x", [], 30_000)
+                await connection.unary("Empty", b"x", b"", 30_000)
             servers[0].transport.abort()
             with pytest.raises(ConnectionLost):
                 await asking
@@ -215,8 +217,8 @@ def test_a_connection_that_breaks_fails_its_calls_and_tells_its_owner() -> None:
 def test_a_message_over_the_limit_ends_its_call_only() -> None:
     async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
         with pytest.raises(ProtocolError, match="max_frame_bytes"):
-            await connection.unary("Large", b"", [], 30_000)
-        assert await connection.unary("Heartbeat", b"x", [], 30_000) == b"x"
+            await connection.unary("Large", b"", b"", 30_000)
+        assert await connection.unary("Heartbeat", b"x", b"", 30_000) == b"x"
 
     large = Said((bytes((4 << 20) + 1),))
     run(lambda asked: large if asked.headers[":path"].endswith("Large") else echo(asked), work)
@@ -237,9 +239,101 @@ def test_a_server_of_another_protocol_is_named(greeting: bytes) -> None:
         async with server, connected(f"127.0.0.1:{port}") as (connection, _):
             # It may have come before the call begins.
             with pytest.raises((ConnectionLost, ConnectFailed), match="8081"):
-                await connection.unary("Heartbeat", b"", [], 30_000)
+                await connection.unary("Heartbeat", b"", b"", 30_000)
 
     asyncio.run(begin())
+
+
+class Writes(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self, at: socket.socket) -> None:
+        super().__init__({"socket": at})
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Outcomes:
+    """The outcomes of unary calls, in their order."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+        self.errors: list[RemotingError] = []
+
+    def answered(self, data: bytes) -> None:
+        self.answers.append(data)
+
+    def failed(self, error: RemotingError) -> None:
+        self.errors.append(error)
+
+
+def test_calls_that_begin_together_or_behind_answers_leave_in_one_write() -> None:
+    async def work() -> None:
+        clock, outcomes = SystemClock(), Outcomes()
+        connection = GrpcConnection("127.0.0.1:1", clock, CONFIG, Ends())
+        with socket.socket() as at:
+            transport = Writes(at)
+            connection.connection_made(transport)
+            transport.written.clear()
+            connection.cork()
+            calls = [connection.ask("SendMessage", b"a", b"", 30_000, outcomes) for _ in range(3)]
+            assert transport.written == []
+            connection.uncork()
+            assert len(transport.written) == 1
+            for call in calls:
+                call.cancel()
+            assert (outcomes.answers, outcomes.errors) == ([], [])  # nobody is told
+
+    asyncio.run(work())
+
+
+def test_an_asked_message_fails_at_its_deadline_and_is_reset() -> None:
+    async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
+        outcomes = Outcomes()
+        connection.ask("Slow", b"", b"", 50, outcomes)
+        beside = connection.call("Heartbeat", b"", None)
+        beside.send(b"x", is_last=True)
+        assert await beside.receive() == b"x"
+        while not outcomes.errors:
+            assert await connection.unary("Heartbeat", b"y", b"", 30_000) == b"y"
+        [error] = outcomes.errors
+        assert isinstance(error, RequestTimeout)
+        assert await connection.unary("Heartbeat", b"z", b"", 30_000) == b"z"
+        assert len(servers[0].resets) == 1
+
+    run(lambda asked: None if asked.headers[":path"].endswith("Slow") else echo(asked), work)
+
+
+def test_a_call_waits_for_room_at_a_server_that_takes_one_at_a_time() -> None:
+    async def work(connection: GrpcConnection, servers: list[GrpcServer]) -> None:
+        while not servers:
+            await asyncio.sleep(0)
+        one = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 1}
+        servers[0].http2.update_settings(one)
+        servers[0].write()
+        assert await connection.unary("Heartbeat", b"x", b"", 30_000) == b"x"
+        held = connection.call("Slow", b"", None)
+        held.send(b"", is_last=True)
+        assert not connection.has_room
+        waiting = asyncio.ensure_future(connection.unary("Heartbeat", b"y", b"", 30_000))
+        ready = asyncio.ensure_future(connection.ready())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert not ready.done()
+        held.cancel()
+        await ready
+        assert await waiting == b"y"
+        late = connection.call("Slow", b"", None)
+        late.send(b"", is_last=True)
+        with pytest.raises(RequestTimeout):
+            await connection.unary("Heartbeat", b"z", b"", 50)
+
+    run(lambda asked: None if asked.headers[":path"].endswith("Slow") else echo(asked), work)
 
 
 class Log:

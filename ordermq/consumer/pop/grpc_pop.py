@@ -321,7 +321,7 @@ class GrpcPop:
     ) -> bytes:
         address = self._client.routes.master_of(queue.broker_name)
         timeout_ms = timeout_ms or self._client.config.offset_timeout_ms
-        return await self._proxy.proxies.ask_bytes(address, method, request, timeout_ms)
+        return await self._proxy.proxies.ask_bytes(address, method, request.to_bytes(), timeout_ms)
 
     def _check(self, status: Any, failure: str, batch: GrpcBatch) -> None:
         if status is None or status.code == Code.OK:

@@ -59,6 +59,7 @@ from ordermq.core.reference import (
     gathered,
     read_proxy_message,
     receipts_of,
+    stored_by_proxy,
     take_batch,
 )
 
@@ -105,5 +106,6 @@ __all__ = [
     "read_header",
     "read_proxy_message",
     "receipts_of",
+    "stored_by_proxy",
     "take_batch",
 ]

@@ -87,6 +87,8 @@ from ordermq.core.contract.proxy_message import (
     AllAcknowledged,
     ProxyMessage,
     ReadProxyMessage,
+    ReadStoredByProxy,
+    StoredByProxy,
 )
 from ordermq.core.contract.streams import (
     AnswerBlock,
@@ -159,6 +161,7 @@ __all__ = [
     "REQUEST_GAPS_MOST",
     "ReadHeader",
     "ReadProxyMessage",
+    "ReadStoredByProxy",
     "ReceiptsOf",
     "RecordBlock",
     "RecordWriter",
@@ -167,6 +170,7 @@ __all__ = [
     "SendRun",
     "SendTimer",
     "SharedRoom",
+    "StoredByProxy",
     "TakeBatch",
     "Texts",
     "TimedListener",

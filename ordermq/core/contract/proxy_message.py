@@ -6,6 +6,8 @@ from typing import Protocol, TypeAlias
 
 # Queue id, queue offset, message id and receipt handle (empty: it has none), stored record.
 ProxyMessage: TypeAlias = "tuple[int, int, str, str, bytes]"
+# Message id, queue offset, transaction id, recall handle; texts are empty where there is none.
+StoredByProxy: TypeAlias = "tuple[str, int, str, str]"
 
 
 class ReadProxyMessage(Protocol):
@@ -35,4 +37,18 @@ class AllAcknowledged(Protocol):
         Pure, any thread. O(size).
 
         Args: data: an `AckMessageResponse` of the definition; False for a malformed one.
+        """
+
+
+class ReadStoredByProxy(Protocol):
+    """Type of `ordermq.core.stored_by_proxy`."""
+
+    def __call__(self, data: bytes) -> StoredByProxy | None:
+        """Read the answer to a send of one message that is stored: it has one entry, and the
+        statuses of all and of that entry, which must be there, are OK.
+
+        Pure, any thread. O(size).
+
+        Args: data: a `SendMessageResponse` of the definition.
+        Returns: None if it says anything else, or is malformed.
         """

@@ -33,7 +33,11 @@ from ordermq.core.reference.pending_message import (
 )
 from ordermq.core.reference.poll_line import PolledRun, PollLine
 from ordermq.core.reference.process_queue import ProcessQueue
-from ordermq.core.reference.proxy_message import all_acknowledged, read_proxy_message
+from ordermq.core.reference.proxy_message import (
+    all_acknowledged,
+    read_proxy_message,
+    stored_by_proxy,
+)
 from ordermq.core.reference.request_template import RequestTemplate
 from ordermq.core.reference.trace_records import TracedListener, TraceRecords
 
@@ -78,5 +82,6 @@ __all__ = [
     "read_header",
     "read_proxy_message",
     "receipts_of",
+    "stored_by_proxy",
     "take_batch",
 ]

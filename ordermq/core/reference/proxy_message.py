@@ -7,14 +7,16 @@ from typing import Any, Final
 
 from ordermq.core import status
 from ordermq.core.compression import ZLIB
-from ordermq.core.contract import ProxyMessage
+from ordermq.core.contract import ProxyMessage, StoredByProxy
 from ordermq.core.reference.message_writer import RecordWriter
 from ordermq.errors import ProtocolError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # how a field is written
 _FIXED_SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
 # Fields of answers, and of a Message.
-_STATUS, _MESSAGE, _ENTRY, _ENTRY_STATUS, _CODE, _OK = 1, 2, 2, 3, 1, 20_000
+_STATUS, _MESSAGE, _ENTRY, _CODE, _OK = 1, 2, 2, 1, 20_000
+_TAKEN_STATUS = 3  # of an acknowledgement's entry
+_SENT_STATUS, _SENT_ID, _SENT_TRANSACTION, _SENT_OFFSET, _SENT_RECALL = 1, 2, 3, 4, 5
 _USER_PROPERTY, _SYSTEM, _BODY = 2, 3, 4
 _TEXTS: Final = {  # fields of SystemProperties
     1: "tag", 2: "key", 3: "message_id", 12: "receipt_handle", 17: "group", 18: "trace",
@@ -46,13 +48,43 @@ def read_proxy_message(data: bytes, topic: str) -> ProxyMessage | None:
 def all_acknowledged(data: bytes) -> bool:
     """See contract.AllAcknowledged."""
     try:
-        return _has_well(data, _STATUS) and all(
-            wire_type == _BYTES and _has_well(value, _ENTRY_STATUS)
-            for number, wire_type, value in _fields(data)
-            if number == _ENTRY
-        )
+        return _all_well(data, _TAKEN_STATUS)
     except ProtocolError:
         return False
+
+
+def stored_by_proxy(data: bytes) -> StoredByProxy | None:
+    """See contract.ReadStoredByProxy."""
+    try:
+        if not _all_well(data, _SENT_STATUS):
+            return None
+        entries = [value for number, _, value in _fields(data) if number == _ENTRY]
+        return _stored(entries[0]) if len(entries) == 1 else None
+    except ProtocolError:
+        return None
+
+
+def _stored(entry: bytes) -> StoredByProxy:
+    texts, offset = {_SENT_ID: "", _SENT_TRANSACTION: "", _SENT_RECALL: ""}, 0
+    for number, wire_type, value in _fields(entry):
+        if wire_type in _FIXED_SIZES:
+            continue
+        if number in texts:
+            texts[number] = _text(wire_type, value)
+        elif number == _SENT_OFFSET:
+            offset = _number(wire_type, value, range(status.MAX_OFFSET + 1))
+    return texts[_SENT_ID], offset, texts[_SENT_TRANSACTION], texts[_SENT_RECALL]
+
+
+def _all_well(data: bytes, entry_status: int) -> bool:
+    """Return whether all is well with an answer and each of its entries, whose status is this
+    field of it.
+    """
+    return _has_well(data, _STATUS) and all(
+        wire_type == _BYTES and _has_well(value, entry_status)
+        for number, wire_type, value in _fields(data)
+        if number == _ENTRY
+    )
 
 
 def _has_well(data: bytes, wanted: int) -> bool:

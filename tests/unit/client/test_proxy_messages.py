@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ordermq import core
-from ordermq.client.proxy_messages import half_message_request, is_keyed, messages_to_send
+from ordermq.client.proxy_messages import half_message_request, send_request
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, ProtocolError
 from ordermq.grpc.messages import (
@@ -16,6 +16,7 @@ from ordermq.grpc.messages import (
     MessageType,
     RecoverOrphanedTransaction,
     Resource,
+    SendMessageRequest,
     SystemProperties,
     Timestamp,
 )
@@ -31,9 +32,14 @@ def header(properties: dict[str, str], **more: Any) -> SendHeader:
     return SendHeader("p", "orders", 3, properties=props.encode(properties), **more)
 
 
+def requested(properties: dict[str, str], body: bytes, **more: Any) -> tuple[list[Message], bool]:
+    data, is_keyed = send_request(CONFIG, header(properties, **more), body, NOW_MS)
+    return SendMessageRequest.from_bytes(data).messages, is_keyed
+
+
 def sent(properties: dict[str, str], **more: Any) -> Message:
-    request = messages_to_send(CONFIG, header(properties, **more), b"body", NOW_MS)
-    [message] = request.messages
+    [message], is_keyed = requested(properties, b"body", **more)
+    assert is_keyed == (props.SHARDING_KEY in properties)
     return message
 
 
@@ -78,10 +84,10 @@ def test_the_type_of_a_message_follows_from_its_properties(
 def test_a_batch_becomes_its_messages() -> None:
     properties = [props.encode({props.UNIQ_KEY: str(number)}).encode() for number in range(3)]
     body = core.encode_batch([b"x", b"yy", b"z"], [text.decode() for text in properties], [0, 0, 0])
-    request = messages_to_send(CONFIG, header({}, batch=True), body, NOW_MS)
-    assert [each.body for each in request.messages] == [b"x", b"yy", b"z"]
-    assert [system_of(each).message_id for each in request.messages] == ["0", "1", "2"]
-    assert not is_keyed(request)
+    messages, is_keyed = requested({}, body, batch=True)
+    assert [each.body for each in messages] == [b"x", b"yy", b"z"]
+    assert [system_of(each).message_id for each in messages] == ["0", "1", "2"]
+    assert not is_keyed
 
 
 @pytest.mark.parametrize(

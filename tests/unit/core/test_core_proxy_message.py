@@ -15,6 +15,8 @@ from ordermq.grpc.messages import (
     BodyEncoding,
     Message,
     ReceiveMessageResponse,
+    SendMessageResponse,
+    SendResultEntry,
     Status,
     SystemProperties,
     Timestamp,
@@ -249,3 +251,43 @@ def test_cores_agree_about_acknowledgements(data, draw):
     changed[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
     for each in (data, bytes(changed)):
         assert reference.all_acknowledged(each) == _cython.all_acknowledged(each)
+
+
+STORED = SendResultEntry(
+    status=OK, message_id="id", transaction_id="t", offset=MAX_OFFSET, recall_handle="r"
+)
+
+
+def sent(*entries, whole=OK):
+    return SendMessageResponse(status=whole, entries=list(entries)).to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (sent(STORED), ("id", MAX_OFFSET, "t", "r")),
+        (sent(SendResultEntry(status=OK)), ("", 0, "", "")),
+        (b"\xa2\x06\x01x" + sent(STORED), ("id", MAX_OFFSET, "t", "r")),
+        (sent(), None),
+        (sent(STORED, STORED), None),
+        (sent(STORED, whole=FENCED), None),
+        (sent(STORED, whole=None), None),
+        (sent(SendResultEntry(status=FENCED, message_id="id")), None),
+        (sent(SendResultEntry(message_id="id")), None),
+        (sent(SendResultEntry(status=OK, offset=-1)), None),
+        (sent(SendResultEntry(status=OK, offset=MAX_OFFSET + 1)), None),
+        (sent(STORED)[:-1], None),
+        (sent(SendResultEntry(status=OK, message_id="id")).replace(b"id", b"\xffd"), None),
+        (b"", None),
+    ],
+)
+def test_a_send_is_stored_where_its_answer_says_so_of_one_message(core, data, expected):
+    assert core.stored_by_proxy(data) == expected
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 3))
+def test_cores_agree_about_answers_to_sends(new, at, cut):
+    data = bytearray(sent(STORED))
+    data[at : at + cut] = new
+    for each in (new, bytes(data)):
+        assert reference.stored_by_proxy(each) == _cython.stored_by_proxy(each)
