@@ -233,7 +233,7 @@ class Accumulator:
         self,
         client: ClientSession,
         routing: QueueRouting,
-        sender_of: Callable[[MessageQueue], QueueSender],
+        sender_of: Callable[[MessageQueue, ShardingKey | None], QueueSender],
         in_flight: Collection[QueueSender],
     ) -> None:
         self._client = client
@@ -304,7 +304,7 @@ class Accumulator:
             return
         try:
             queue = self._routing.choose(self._routes, request.message, request.key, request.queue)
-            request.sender = self._sender_of(queue)
+            request.sender = self._sender_of(queue, request.key)
         except refusals as error:  # raised where the receipt is read
             request.fail(error)
 

@@ -22,6 +22,7 @@ from ordermq.config import ProducerConfig
 from ordermq.config.checks import refuse_places, refuse_unknown
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
+from ordermq.model.hashing import string_hash
 from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
 _LEAVE_S = 0.5
+_LANES_OF_PROXY = 16  # requests in flight of a queue, each of other keys
 _FALLBACKS = 2  # other brokers tried for an unordered message; Java's retryTimesWhenSendFailed
 
 
@@ -130,7 +132,7 @@ class Producer(Starting):
         self._routing = QueueRouting(selector, self.config.send, self._latency_faults)
         self._client: ClientSession | None = None  # from `start` on, as what else is optional
         self._closed = False
-        self._senders: dict[MessageQueue, QueueSender] = {}
+        self._senders: dict[tuple[MessageQueue, int], QueueSender] = {}  # by queue and lane
         self._senders_in_flight: set[QueueSender] = set()  # also those of replies
         self._failed_keys = FailedKeys()
         self._accumulator: Accumulator | None = None
@@ -868,8 +870,14 @@ class Producer(Starting):
 
     # Senders; any thread.
 
-    def _sender_of(self, queue: MessageQueue) -> QueueSender:
-        sender = self._senders.get(queue)
+    def _sender_of(self, queue: MessageQueue, key: ShardingKey | None = None) -> QueueSender:
+        """Return the sender of a queue, or behind a proxy that of some of its keys."""
+        lane = 0
+        # A proxy takes one message with a key per request, so that the next key of the queue would
+        # wait for its answer, and not gain a request by it.
+        if self._is_behind_proxy and key is not None:
+            lane = string_hash(str(key)) % _LANES_OF_PROXY
+        sender = self._senders.get((queue, lane))
         if sender is None:
             assert self._client is not None
             protocol = SendProtocol(
@@ -881,7 +889,7 @@ class Producer(Starting):
                 self._trace_sends,
             )
             # Two threads may want a queue's first sender: both get the same.
-            sender = self._senders.setdefault(queue, self._new_sender(protocol))
+            sender = self._senders.setdefault((queue, lane), self._new_sender(protocol))
         return sender
 
     def _new_sender(self, protocol: SendProtocol) -> QueueSender:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ordermq import Message, Producer
-from ordermq.errors import ConnectFailed
+from ordermq.errors import ConnectFailed, KeyFailed, RequestTimeout
 from ordermq.grpc.messages import (
     Address,
     Broker,
@@ -15,6 +15,7 @@ from ordermq.grpc.messages import (
     QueryRouteRequest,
     QueryRouteResponse,
     Queue,
+    SendMessageRequest,
     SendMessageResponse,
     SendResultEntry,
     Status,
@@ -74,6 +75,37 @@ def test_a_send_waits_for_a_broker_that_is_away(refusal: Status) -> None:
     ):
         receipt = producer.send(Message("orders", b"a"), sharding_key="k")
         assert receipt.queue_offset == 3
+
+
+def test_keys_of_a_queue_do_not_wait_for_each_other_and_a_key_waits_for_itself() -> None:
+    proxy = Proxy(refusals=0)
+    groups: list[str] = []
+
+    def answering(asked: Asked) -> Said | None:
+        if not asked.headers[":path"].endswith("SendMessage"):
+            return proxy(asked)
+        [message] = SendMessageRequest.from_bytes(asked.message).messages
+        assert message.system_properties is not None
+        group = message.system_properties.message_group
+        assert group is not None
+        groups.append(group)
+        return None if group == "held" else proxy(asked)
+
+    with (
+        grpc_server_thread(answering) as address,
+        Producer(
+            "shop", name_servers=f"grpc://{address}", retry_times=0, send_timeout_ms=1_000
+        ) as producer,
+    ):
+        producer.send(Message("orders", b"first"), sharding_key="warm")
+        held = [producer.send_nowait(Message("orders", b"x"), sharding_key="held") for _ in "ab"]
+        for key in ("free", "other"):
+            producer.send(Message("orders", b"x"), sharding_key=key)
+        with pytest.raises(RequestTimeout):
+            held[0].result(30.0)
+        with pytest.raises(KeyFailed):
+            held[1].result(30.0)
+    assert sorted(groups) == ["free", "held", "other", "warm"]
 
 
 def test_a_broker_that_stays_away_is_reported_as_such() -> None:
