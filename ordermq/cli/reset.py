@@ -75,7 +75,8 @@ def reset(
     Live members are asked to move, each after its running batch; this waits up to 30 s until all
     have heard of it. While no member is online the offsets are stored under the queues' locks.
     Live members of brokers before RocketMQ 5.2 can be moved on all queues of a topic only, and not
-    to an offset: stop them for that.
+    to an offset: stop them for that. Members that keep their offsets in a database move while they
+    are live only, and have the effects of what they consume again once more.
 
     \b
     Example:
@@ -106,11 +107,19 @@ def reset(
     rows = [
         (each.queue, each.before, each.after, each.after - (each.before or 0)) for each in found
     ]
+    moved = sum(each.after != each.before for each in found)
     print_table(
-        f"{group}: {counted(len(found), 'queue')} moved",
+        f"{group}: {moved:,} of {counted(len(found), 'queue')} moved",
         ["queue", "before", "after", "change"],
         rows,
     )
+    if not members and all(each.before is None for each in found):
+        note(f"group {group!r} had no member and no offset before: is its name right?")
+    elif not members:
+        note(
+            "stored at the brokers: members that keep their offsets in a database (offset_store=) "
+            "start at those; reset such a group while a member is live"
+        )
     if any(each.by_members for each in found):
         note("each live member goes there as soon as its running batch has ended")
     if silent := [str(each.queue) for each in found if not each.is_confirmed]:

@@ -183,7 +183,8 @@ class Runtime(ProcessBound):
         if self.is_io_thread:
             work.close()
             raise StateError(
-                "blocking call on the I/O thread: use the async form of this method in callbacks"
+                "a blocking call on the I/O thread, where callbacks run, would wait for ever: make it "
+                "on another thread"
             )
         return _Call(self, lambda: work).result(timeout_s)
 

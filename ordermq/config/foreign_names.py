@@ -58,7 +58,8 @@ FOREIGN_NAMES: Final = {
     "group_id": _kafka("group", remark="the first argument"),
     "client_id": _kafka("instance_name", remark="the id itself is made unique"),
     "group_instance_id": _kafka(
-        remark="a member that restarts gets its queues by the next rebalance, which takes no pause"
+        remark="after a hand-over a restarted member has queues at once; after kill -9 their locks "
+        "expire first, in lock_max_live_ms"
     ),
     "auto_offset_reset": _kafka(
         "consume_from_where",

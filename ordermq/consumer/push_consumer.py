@@ -485,8 +485,14 @@ class PushConsumer(GroupConsumer):
         return around if self._codec is None else decoding(around, self._codec)
 
     def _require_no_listener(self) -> None:
-        if self._listener is not None or self._concurrent_listener is not None:
-            raise StateError("this consumer has a listener already", group=self.group)
+        first = self._listener or self._concurrent_listener
+        if first is not None:
+            raise StateError(
+                f"this consumer has a listener already, {getattr(first, '__qualname__', first)!s}: "
+                "it gets all messages; choose by message.topic or message.tags in it, or use a "
+                "consumer of another group",
+                group=self.group,
+            )
 
     def start(self) -> Self:
         """Join the group and begin; return self once every topic's route was asked for.

@@ -111,11 +111,8 @@ class Message:
         self.delay_ms = delay_ms  # type: ignore[assignment] # as above
         self.transaction_id = None
         check_sendable_topic(topic)
-        if not isinstance(body, _BODIES):
-            raise ConfigError(
-                f"message body is a {type(body).__name__}: expected bytes; encode text first",
-                topic=topic,
-            )
+        if not isinstance(body, _BODIES) or isinstance(tags, bytes) or isinstance(keys, bytes):
+            raise self._bad_body()
         if len(body) == 0:
             raise ConfigError("message body is empty: brokers refuse it", topic=topic)
         if keys:
@@ -154,12 +151,22 @@ class Message:
             flag=view.flag,
         )
 
+    def _bad_body(self) -> ConfigError:
+        given = type(self.body).__name__
+        if isinstance(self.tags, bytes) or isinstance(self.keys, bytes):
+            # Java's are (topic, tags, body) and (topic, tags, keys, body).
+            problem = "message has bytes where tags or keys belong: write Message(topic, body, tags=, keys=)"
+        else:
+            problem = f"message body is a {given}: expected bytes; encode text first"
+        return ConfigError(problem, topic=self.topic)
+
     def _check_keys(self) -> None:
         if isinstance(self.keys, str):
             self.keys = (self.keys,)
         if any(not isinstance(key, str) or " " in key for key in self.keys):
             raise ConfigError(
-                f"message keys {list(self.keys)!r}: expected str without blanks",
+                f"message keys {list(self.keys)!r}: expected str without blanks; for several give "
+                "a list",
                 topic=self.topic,
             )
 
@@ -635,6 +642,11 @@ class MessageView(core.MessageView, Generic[_Value]):
     def message_id(self) -> str:
         """The producer's id (UNIQ_KEY), or the broker's id if it has none."""
         return self.get_property(props.UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def transaction_id(self) -> str:
+        """The id by which `check` knows the transaction: `Message.transaction_id` in `execute`."""
+        return self.message_id
 
     @property
     def wants_reply(self) -> bool:

@@ -13,6 +13,11 @@ EVERYTHING = "*"
 TAG = "TAG"
 SQL92 = "SQL92"
 _OTHER_SEPARATORS = re.compile(r"[,|&]+")
+# What a condition has and a tag has not: a text in quotes, a comparison, a word between others.
+_CONDITION = re.compile(
+    r"""['"]|\w\s*[<>]=?\s*\w|\s(?:=|<>)\s|\s(?:and|or|not|in|is|between|like)\s""",
+    re.IGNORECASE,
+)
 
 
 def split_tags(topic: str, expression: str | None) -> tuple[str, ...]:
@@ -49,7 +54,7 @@ class Subscription(Value):
     def parse(cls, topic: str, expression: str | None, version: int) -> Subscription:
         """Parse a tag expression: `*`, or tags as `a || b`.
 
-        Raises: ConfigError: not a str, no tag in it, or tags joined otherwise.
+        Raises: ConfigError: not a str, no tag in it, tags joined otherwise, or a condition.
         """
         if not isinstance(expression, str | None):
             remedy = "; decorate a listener with @consumer.orderly" if callable(expression) else ""
@@ -58,8 +63,13 @@ class Subscription(Value):
                 f"joined by '||', not a {type(expression).__name__}{remedy}"
             )
         tags = split_tags(topic, expression)
+        # A broker would look for one tag of this very name, and find no message, for ever.
+        if any(_CONDITION.search(tag) for tag in tags):
+            raise ConfigError(
+                f"tag expression {expression!r} of topic {topic!r} looks like a condition: write "
+                f"sql={expression!r}; tags are joined by '||', which is their only operator"
+            )
         if any(_OTHER_SEPARATORS.search(tag) for tag in tags):
-            # A broker would look for one tag of this very name, and find no message, for ever.
             parts = (part.strip() for tag in tags for part in _OTHER_SEPARATORS.split(tag))
             meant = " || ".join(dict.fromkeys(part for part in parts if part))
             raise ConfigError(

@@ -981,7 +981,8 @@ class Producer(Starting):
         client = self._live()
         if client.runtime.is_io_thread:
             raise StateError(
-                "a blocking call on the I/O thread would wait for ever: use the async form there",
+                "a blocking call on the I/O thread, where callbacks run, would wait for ever: use "
+                "send_nowait there",
                 group=self.group,
             )
         return client

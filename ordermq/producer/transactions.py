@@ -543,7 +543,13 @@ async def _executed(
 
 
 def _answer_of(state: TransactionState | None) -> _Outcome:
-    return TransactionState.UNKNOWN if state is None else TransactionState(state), None
+    if state is None:
+        return TransactionState.UNKNOWN, None
+    try:
+        return TransactionState(state), None
+    except ValueError:
+        known = ", ".join(f"TransactionState.{each.name}" for each in TransactionState)
+        raise ConfigError(f"{state!r} is no state: return {known}, or None for UNKNOWN") from None
 
 
 def _raised(error: BaseException, name: str, transaction_id: str) -> _Outcome:

@@ -95,7 +95,11 @@ def test_a_group_is_reset_and_listed(cli: Cli) -> None:
     assert cli.json("groups list") == [
         {"group": "billing", "members": 0, "topics": ["orders"], "lag": 0}
     ]
-    assert "4 queues moved" in cli.shown("reset billing orders --to-time 2000-01-01T00:00 --yes")
+    shown = cli.run("reset billing orders --to-time 2000-01-01T00:00 --yes")
+    assert "of 4 queues moved" in shown.output
+    assert "start at those" in shown.output, "of a group with its offsets in a database"
+    assert "0 of 4 queues moved" in cli.shown("reset billing orders --to first --yes")
+    assert "is its name right?" in cli.run("reset bilingg orders --to first --yes").output
     assert cli.json("groups list")[0]["lag"] == SENT
     assert f"{SENT} messages behind" in cli.shown("groups describe billing")
     assert [

@@ -434,3 +434,24 @@ def test_what_raises_or_is_cancelled_in_an_async_transaction_is_asked_about(
         asyncio.run(send(producer))
         eventually(lambda: broker.statistics.transactions_committed == 2, "both are asked about")
     assert "no books" in caplog.text
+
+
+def test_a_state_of_another_client_is_named_with_those_that_are_known(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    known: set[str] = set()
+
+    def execute(message: Message, _: object) -> Any:
+        assert message.transaction_id is not None
+        known.add(message.transaction_id)
+        return "COMMIT_MESSAGE"  # Java's
+
+    def check(message: MessageView) -> TransactionState:
+        return COMMIT if message.transaction_id in known else ROLLBACK
+
+    with TransactionProducer(
+        "pg", execute=execute, check=check, name_servers=broker.name_servers
+    ) as producer:
+        assert producer.send_in_transaction(orders(1)).state is UNKNOWN
+        eventually(lambda: broker.statistics.transactions_committed == 1, "it is asked about")
+    assert "'COMMIT_MESSAGE' is no state: return TransactionState.COMMIT, " in caplog.text

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 
@@ -11,11 +12,14 @@ from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.errors import BrokerError
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.wall_time import moment_ms
 
 _HALF_AN_HOUR = "30m"
+
+_log = logging.getLogger("ordermq.consumer")
 
 
 class StartRule:
@@ -67,6 +71,14 @@ class StartRule:
         Raises: RemotingError, RouteError: the broker could not be asked.
         """
         if queue not in self._decided:
+            if is_at_zero and self._config.consume_from_where is ConsumeFromWhere.LAST_OFFSET:
+                _log.info(
+                    "%s: group %s is new here, and the queue still has its first message: brokers "
+                    "start a new group there, also with consume_from_where='last_offset'",
+                    queue,
+                    self._group,
+                    extra=log_fields(queue, group=self._group, member=self._client.client_id),
+                )
             self._decided[queue] = 0 if is_at_zero else await self._decide(queue)
         return self._decided[queue]
 

@@ -220,6 +220,9 @@ def test_one_key_may_be_given_as_a_str() -> None:
         ({"body": "text"}, "encode text first"),
         ({"keys": ["a b"]}, "without blanks"),
         ({"keys": [5]}, "expected str without blanks"),
+        ({"keys": "a b"}, "for several give a list"),
+        ({"tags": b"body"}, r"write Message\(topic, body, tags=, keys=\)"),  # Java's order
+        ({"body": "Tag", "tags": "key", "keys": b"body"}, "bytes where tags or keys belong"),
         ({"delay_level": 19}, r"delay_level=19: expected 0\.\.18"),
         ({"delay_level": -1}, "delay_level=-1"),
         ({"delay_ms": -1}, "delay_ms=-1"),

@@ -69,3 +69,26 @@ def test_a_topic_that_is_no_text_is_refused_by_its_type(topic: object) -> None:
 def test_an_expression_of_nothing_but_separators_is_refused(expression: str) -> None:
     with pytest.raises(ConfigError, match="contains no tag"):
         Subscription.parse("T", expression, 0)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "amount > 50",
+        "amount>50",
+        "amount >= 5 AND TAGS = 'paid'",
+        "region = 'x'",
+        "a is not null",
+        "TAGS in ('a', 'b')",
+        "paid || amount < 3",
+        "red or blue",
+    ],
+)
+def test_a_condition_in_place_of_tags_is_refused_and_says_where_it_belongs(expression: str) -> None:
+    with pytest.raises(ConfigError, match="looks like a condition: write sql="):
+        Subscription.parse("T", expression, 1)
+
+
+@pytest.mark.parametrize("tag", ["type=1", "a b", "order-paid", "band", "a->b", "in", "订单", "IS"])
+def test_a_tag_that_only_resembles_a_condition_is_a_tag(tag: str) -> None:
+    assert Subscription.parse("T", tag, 1).tags == (tag,)
