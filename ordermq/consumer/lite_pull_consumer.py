@@ -303,7 +303,9 @@ class LitePullConsumer(GroupConsumer):
             member = parts.member
             handler = FailureHandler(member, ConsumeConfig(), self._policy or Retry(), self._guard)
             self._buffer.fail_with(
-                PolledFailures(member.client, handler, self._buffer, member.statistics)
+                PolledFailures(
+                    member.client, handler, self._buffer, member.statistics, parts.offsets
+                )
             )
         return self._buffer
 

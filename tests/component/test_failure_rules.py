@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from ordermq.errors import ConfigError
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.docs_examples import DOCS, examples
 from tests.component.test_failing_messages import KINDS, of_kind
-from tests.component.test_orderly_consumer import send_all
+from tests.component.test_orderly_consumer import committed, send_all
 
 MakeConsumer = Callable[..., PushConsumer]
 MODES = pytest.mark.parametrize(
@@ -370,3 +371,34 @@ def test_a_story_that_somebody_made_up_is_read(junk: str) -> None:
     story = FailureStory.of(letter)
     assert story is not None
     assert story.error == "E"
+
+
+def blocked_behind_a_letter() -> tuple[Any, threading.Event, threading.Event]:
+    """A listener whose first message is a dead letter, and whose second one does not end."""
+    began, end = threading.Event(), threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        if bytes(messages[0].body) == b"0":
+            raise ValueError("a test's own failure")
+        began.set()
+        assert end.wait(30)
+
+    return listen, began, end
+
+
+@pytest.mark.parametrize("mode", [{}, {"order_by_key": True}], ids=["orderly", "by key"])
+def test_a_letter_is_committed_at_once_so_that_a_crash_stores_no_second_one(
+    producer: Producer, make_consumer: MakeConsumer, broker: EmbeddedBroker, mode: dict[str, bool]
+) -> None:
+    send_all(producer, numbered(2, keys=1))
+    listen, began, end = blocked_behind_a_letter()
+    with make_consumer(
+        listen,
+        on_failure=DeadLetter(9, dead_letter_on=(ValueError,)),
+        commit_interval_ms=600_000,
+        **mode,
+    ):
+        assert began.wait(30)
+        # The second message keeps the queue busy: no commit of an idle queue can be the reason.
+        eventually(lambda: committed(broker) == 1, "the letter is committed")
+        end.set()

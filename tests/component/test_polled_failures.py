@@ -263,3 +263,17 @@ def test_without_order_nothing_can_be_told(producer: Producer, broker: EmbeddedB
 def test_what_could_not_act_is_refused_at_construction(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         LitePullConsumer("g", name_servers="127.0.0.1:1", **settings)
+
+
+def test_a_letter_is_committed_at_once_while_a_later_batch_is_out(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(2, keys=1))
+    settings = {"auto_commit_interval_ms": 600_000, "poll_batch_size": 1}
+    policy = DeadLetter(9, dead_letter_on=(ValueError,))
+    with subscribed(broker, ordered=True, on_failure=policy, **settings) as consumer:
+        with consumer.poll("10s"):
+            raise ValueError("a test's own failure")
+        with consumer.poll("10s") as batch:
+            assert [message.body for message in batch] == [b"1"]
+            eventually(lambda: committed(broker) == 1, "the letter is committed")

@@ -134,7 +134,8 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         # After `end_batch`: it suspends the keys that failed, and a release must come later.
         if done < len(messages):
             self._hold_back(assigned, context, done, step)
-        if done and self._commits_each:
+        # A crash before the next commit would store a letter a second time.
+        if done and (self._commits_each or step is NextStep.DEAD_LETTER):
             yield OnIoThread(self._commit(assigned))
         return True
 

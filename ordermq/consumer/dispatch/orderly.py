@@ -11,6 +11,7 @@ from typing import cast
 from ordermq import core
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
+    OnIoThread,
     ConsumeLoop,
     DispatcherParts,
     Outcome,
@@ -271,6 +272,9 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         held = 0 if assigned.auto_commit else done
         if not assigned.end_batch(claim, before + done, self._clock.now_ms(), held=held):
             return
+        # A crash before the next commit would store a letter a second time.
+        if not held and done and (self._commits_each or step is NextStep.DEAD_LETTER):
+            yield OnIoThread(self._commit(assigned))
         if step is NextStep.STOP:
             self._failure_handler.stop(assigned, run[done].queue_offset)
         elif done == len(run):

@@ -7,6 +7,7 @@ from ordermq.client.session import ClientSession
 from ordermq.consumer.dispatch.consume_loop import BatchLeft
 from ordermq.consumer.dispatch.failure_policy import FailureHandler, NextStep
 from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import BatchClaim
 from ordermq.consumer.queue.poll_buffer import PollBuffer, PolledQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
@@ -27,11 +28,13 @@ class PolledFailures:
         handler: FailureHandler,
         buffer: PollBuffer,
         statistics: ConsumerStatistics,
+        offsets: OffsetCommitter,
     ) -> None:
         self._client = client
         self._handler = handler
         self._buffer = buffer
         self._statistics = statistics
+        self._offsets = offsets
 
     def failed(self, assigned: PolledQueue, claim: BatchClaim, error: BaseException | None) -> None:
         run, error = claim.messages, error or BatchLeft(_LEFT)
@@ -63,6 +66,8 @@ class PolledFailures:
         self._buffer.settled(claim)
         if not counts:
             return
+        if done:  # a crash before the next commit would store the letter a second time
+            await self._offsets.commit_last(assigned)
         if step is NextStep.STOP:
             self._handler.stop(assigned, context.messages.first_offset)
             return
