@@ -183,8 +183,8 @@ class Runtime(ProcessBound):
         if self.is_io_thread:
             work.close()
             raise StateError(
-                "a blocking call on the I/O thread, where callbacks run, would wait for ever: make it "
-                "on another thread"
+                "a blocking call on the I/O thread, where callbacks run, would wait for ever: "
+                "make it on another thread"
             )
         return _Call(self, lambda: work).result(timeout_s)
 

@@ -111,7 +111,7 @@ class Message:
         self.delay_ms = delay_ms  # type: ignore[assignment] # as above
         self.transaction_id = None
         check_sendable_topic(topic)
-        if not isinstance(body, _BODIES) or isinstance(tags, bytes) or isinstance(keys, bytes):
+        if not isinstance(body, _BODIES):
             raise self._bad_body()
         if len(body) == 0:
             raise ConfigError("message body is empty: brokers refuse it", topic=topic)
@@ -152,15 +152,17 @@ class Message:
         )
 
     def _bad_body(self) -> ConfigError:
-        given = type(self.body).__name__
+        problem = f"message body is a {type(self.body).__name__}: expected bytes; encode text first"
         if isinstance(self.tags, bytes) or isinstance(self.keys, bytes):
-            # Java's are (topic, tags, body) and (topic, tags, keys, body).
-            problem = "message has bytes where tags or keys belong: write Message(topic, body, tags=, keys=)"
-        else:
-            problem = f"message body is a {given}: expected bytes; encode text first"
+            # Java's constructors are (topic, tags, body) and (topic, tags, keys, body).
+            problem = (
+                "message has bytes in place of tags or keys: write Message(topic, body, tags=)"
+            )
         return ConfigError(problem, topic=self.topic)
 
     def _check_keys(self) -> None:
+        if isinstance(self.keys, bytes):
+            raise self._bad_body()
         if isinstance(self.keys, str):
             self.keys = (self.keys,)
         if any(not isinstance(key, str) or " " in key for key in self.keys):

@@ -11,9 +11,9 @@ from typing import cast
 from ordermq import core
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
-    OnIoThread,
     ConsumeLoop,
     DispatcherParts,
+    OnIoThread,
     Outcome,
     Settling,
     Steps,

@@ -221,8 +221,9 @@ def test_one_key_may_be_given_as_a_str() -> None:
         ({"keys": ["a b"]}, "without blanks"),
         ({"keys": [5]}, "expected str without blanks"),
         ({"keys": "a b"}, "for several give a list"),
-        ({"tags": b"body"}, r"write Message\(topic, body, tags=, keys=\)"),  # Java's order
-        ({"body": "Tag", "tags": "key", "keys": b"body"}, "bytes where tags or keys belong"),
+        ({"body": "Tag", "tags": b"body"}, r"write Message\(topic, body, tags=\)"),  # as in Java
+        ({"body": "Tag", "tags": "key", "keys": b"body"}, "bytes in place of tags or keys"),
+        ({"body": b"Tag", "tags": "key", "keys": b"body"}, "bytes in place of tags or keys"),
         ({"delay_level": 19}, r"delay_level=19: expected 0\.\.18"),
         ({"delay_level": -1}, "delay_level=-1"),
         ({"delay_ms": -1}, "delay_ms=-1"),
