@@ -454,7 +454,11 @@ class ProxyApi(BrokerApi):
             )
             for each in member.subscriptions
         ]
-        return Subscription(group=self.resource(member.group), subscriptions=entries)
+        # A proxy that cannot ask a broker, as while that restarts, believes the member; by itself it
+        # takes every group for one without order, and hands its messages out so.
+        return Subscription(
+            group=self.resource(member.group), subscriptions=entries, fifo=self.needs_order
+        )
 
     def _commanded(self, address: str, command: TelemetryCommand) -> None:
         recovery = command.recover_orphaned_transaction

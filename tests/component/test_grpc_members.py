@@ -51,6 +51,19 @@ def test_a_member_that_its_proxy_has_forgotten_tells_its_settings_again(
     assert proxy.clients == set()
 
 
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_a_member_says_itself_whether_its_group_is_ordered(is_orderly: bool) -> None:
+    proxy, got = WholeProxy(is_ordered=None), list[bytes]()
+    with grpc_server_thread(proxy) as address:
+        consumer = PushConsumer("g", name_servers=f"grpc://{address}", pop_poll_ms=100, **QUICK)
+        consumer.subscribe("orders")
+        choose = consumer.orderly if is_orderly else consumer.concurrently
+        choose(lambda messages, context: got.extend(bytes(each.body) for each in messages))
+        proxy.put(b"first")
+        with consumer:  # refused where it said nothing, or the opposite
+            eventually(lambda: got == [b"first"], "the message")
+
+
 def test_a_member_outlives_another_one_of_its_id(
     proxy: WholeProxy, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,10 +40,11 @@ class WholeProxy:
         settings: how often some were told.
         heartbeats, receives: how many came.
         poll_s: how long a receive waits while there is nothing.
-        is_ordered: what it says of every group.
+        is_ordered: what it says of every group; None: what the member said, as a proxy does that
+            cannot ask a broker.
     """
 
-    def __init__(self, *, is_ordered: bool = True) -> None:
+    def __init__(self, *, is_ordered: bool | None = True) -> None:
         self.clients: set[str] = set()
         self.settings = 0
         self.heartbeats = 0
@@ -69,7 +70,7 @@ class WholeProxy:
         self.clients.add(client)
         self.settings += 1
         told: Settings = command.settings
-        if told.subscription is not None:
+        if told.subscription is not None and self.is_ordered is not None:
             told.subscription.fifo = self.is_ordered
         return Said((TelemetryCommand(status=OK, settings=told).to_bytes(),), goes_on=True)
 
