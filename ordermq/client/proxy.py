@@ -454,8 +454,8 @@ class ProxyApi(BrokerApi):
             )
             for each in member.subscriptions
         ]
-        # A proxy that cannot ask a broker, as while that restarts, believes the member; by itself it
-        # takes every group for one without order, and hands its messages out so.
+        # A proxy that cannot ask a broker, as while that restarts, believes the member. By itself
+        # it takes every group for one without order, and hands its messages out so.
         return Subscription(
             group=self.resource(member.group), subscriptions=entries, fifo=self.needs_order
         )
