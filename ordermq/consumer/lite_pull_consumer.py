@@ -80,7 +80,7 @@ class LitePullConsumer(GroupConsumer):
     given the messages behind the committed offset.
 
     A batch is done when its poller asks for the next one, or commits. Pollers are threads; with
-    `ordered=True` each asyncio task is one, too, and `with batch:` says at its end whether the
+    `ordered=True` each asyncio task that awaits `apoll` or iterates is one, too, and `with batch:` says at its end whether the
     batch is done or has failed.
 
     All methods are safe from any thread; `apoll`, `acommit` and `async for` from any event loop.
@@ -444,7 +444,7 @@ class LitePullConsumer(GroupConsumer):
         """
         if unknown:
             refuse_unknown(LitePullConsumer.poll, unknown)
-        poller = self.poller()
+        poller = self._holder()
         if self._ends(poller):
             raise not_running("consumer", self.group, was_closed=True)
         if self._live().client.runtime.is_io_thread:
@@ -561,12 +561,19 @@ class LitePullConsumer(GroupConsumer):
         task = running_task() if self._is_ordered else None
         return task if task is not None else threading.current_thread()
 
+    def _holder(self) -> Hashable:
+        """Return whose batch the caller speaks of: its task's, if that has one, or its thread's."""
+        # A blocking poll counts for the thread, also inside a task: each cell of a notebook is a
+        # task of its own, and the next cell goes on with what this one has polled.
+        poller = self.poller()
+        return threading.current_thread() if self._buffer.out_of(poller) is None else poller
+
     def give_back(self) -> None:
         """End the caller's batch as not done: its messages are redelivered, in order.
 
         Raises: StateError: without `ordered=True`, where they may be in several hands.
         """
-        self.give_back_of(self.poller())
+        self.give_back_of(self._holder())
 
     def give_back_of(self, poller: Hashable) -> None:
         """`give_back` for the caller's own poller, a task or a thread."""
@@ -581,7 +588,7 @@ class LitePullConsumer(GroupConsumer):
         """
         if not self._is_ordered:
             raise StateError("fail needs ordered=True", group=self.group)
-        self._buffer.fail(self.poller(), error)
+        self._buffer.fail(self._holder(), error)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Hand out nothing of these queues, and pull no more; what is buffered stays.
@@ -613,13 +620,13 @@ class LitePullConsumer(GroupConsumer):
                 others are committed.
             RemotingError, RouteError: a broker did not take it; commit again.
         """
-        self._run(self._commit(offsets, self.poller()))
+        self._run(self._commit(offsets, self._holder()))
 
     def acommit(
         self, offsets: Mapping[MessageQueue, int] | None = None
     ) -> Coroutine[Any, Any, None]:
         """`commit` for asyncio code, on any loop."""
-        return self._arun(partial(self._commit, offsets, self.poller()))  # as in `apoll`
+        return self._arun(partial(self._commit, offsets, self._holder()))  # as in `apoll`
 
     async def acommit_batch(self, batch: PolledBatch) -> None:
         """Commit everything up to the end of a batch that its poller still has.
@@ -712,24 +719,24 @@ class LitePullConsumer(GroupConsumer):
         """
         require_queue(queue, _QUEUES)
         require_offset(offset, f"seek of {queue}")
-        self._run(self._seek(queue, self.poller(), lambda lowest, highest: offset))
+        self._run(self._seek(queue, self._holder(), lambda lowest, highest: offset))
 
     def aseek(self, queue: MessageQueue, offset: int) -> Coroutine[Any, Any, None]:
         """`seek` for asyncio code, on any loop."""
         require_queue(queue, _QUEUES)
         require_offset(offset, f"seek of {queue}")
-        poller = self.poller()  # as in `apoll`
+        poller = self._holder()  # as in `apoll`
         return self._arun(partial(self._seek, queue, poller, lambda lowest, highest: offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue from the oldest message the broker has; as `seek`."""
         require_queue(queue, _QUEUES)
-        self._run(self._seek(queue, self.poller(), lambda lowest, highest: lowest))
+        self._run(self._seek(queue, self._holder(), lambda lowest, highest: lowest))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue with the next message to be stored; as `seek`."""
         require_queue(queue, _QUEUES)
-        self._run(self._seek(queue, self.poller(), lambda lowest, highest: highest))
+        self._run(self._seek(queue, self._holder(), lambda lowest, highest: highest))
 
     async def _seek(
         self, queue: MessageQueue, poller: Hashable, choose: Callable[[int, int], int]
@@ -841,7 +848,7 @@ class Batches:
 
     def __next__(self) -> PolledBatch:
         consumer = self._consumer
-        poller = consumer.poller()
+        poller = consumer._holder()
         if consumer._ends(poller):
             raise StopIteration
         batch = consumer._poll(poller, self._wait_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -277,3 +278,30 @@ def test_a_letter_is_committed_at_once_while_a_later_batch_is_out(
         with consumer.poll("10s") as batch:
             assert [message.body for message in batch] == [b"1"]
             eventually(lambda: committed(broker) == 1, "the letter is committed")
+
+
+def test_blocking_polls_of_several_cells_of_a_notebook_go_on_with_each_other(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(8, keys=1))
+
+    async def cell(call: Callable[[], Any]) -> Any:
+        return call()
+
+    # As ipykernel does: each cell is a task of its own, all on the main thread.
+    with (
+        contextlib.closing(asyncio.new_event_loop()) as loop,
+        subscribed(broker, ordered=True, poll_batch_size=2) as consumer,
+    ):
+        got: list[int] = []
+        for _ in range(3):
+            batch = loop.run_until_complete(cell(lambda: consumer.poll("10s")))
+            got += [int(message.body) for message in batch]
+        loop.run_until_complete(cell(consumer.commit))
+        assert committed(broker) == 6
+        batch = loop.run_until_complete(cell(lambda: next(iter(consumer.batches("10s")))))
+        got += [int(message.body) for message in batch]
+        loop.run_until_complete(consumer.acommit())
+        assert committed(broker) == 8
+        assert got == list(range(8))
+        assert consumer.statistics["listener_errors"] == 0
