@@ -6,6 +6,7 @@ where a link may lead to a test or a source file; the site has no such files.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from html import escape
@@ -128,9 +129,21 @@ def _examples() -> str:
     parts = ["# Examples\n\nWhole programs of the folder `examples`.\n"]
     for path in sorted((ROOT / "examples").rglob("*")):
         language = _LANGUAGES.get(path.suffix or path.name)
-        if language is not None and path.is_file():
+        if path.suffix == ".ipynb":
+            parts.append(f"## {path.name}\n\n{_notebook(path)}")
+        elif language is not None and path.is_file():
             parts.append(f"## {path.name}\n\n```{language}\n{path.read_text()}```\n")
     return "\n".join(parts)
+
+
+def _notebook(path: Path) -> str:
+    """Return the cells of a notebook as Markdown, without what they printed and without titles."""
+    cells = []
+    for cell in json.loads(path.read_text())["cells"]:
+        text = "".join(cell["source"])
+        code = f"```python\n{text}\n```"
+        cells.append(code if cell["cell_type"] == "code" else text.lstrip("# "))
+    return "\n\n".join(cells) + "\n"
 
 
 def _anchor(name: str) -> str:

@@ -80,8 +80,8 @@ class LitePullConsumer(GroupConsumer):
     given the messages behind the committed offset.
 
     A batch is done when its poller asks for the next one, or commits. Pollers are threads; with
-    `ordered=True` each asyncio task that awaits `apoll` or iterates is one, too, and `with batch:` says at its end whether the
-    batch is done or has failed.
+    `ordered=True` each asyncio task that awaits `apoll` or iterates is one, too, and `with batch:`
+    says at its end whether the batch is done or has failed.
 
     All methods are safe from any thread; `apoll`, `acommit` and `async for` from any event loop.
 

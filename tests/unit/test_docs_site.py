@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -31,3 +32,17 @@ def test_lines_of_chinese_are_joined_and_those_of_programs_are_not() -> None:
     assert joined("Spark\n消息") == "Spark\n消息"
     code = "```python\n# 消息\n消息\n```"
     assert joined(code) == code
+
+
+def test_every_example_that_a_page_links_to_is_on_the_page_of_examples() -> None:
+    root = Path(__file__).resolve().parents[2]
+    linked = {
+        name
+        for page in (root / "docs").rglob("*.md")
+        for name in re.findall(
+            r"\]\((?:\.\./)+examples/(?:[\w/]*/)?([\w.-]+\.\w+)\)", page.read_text()
+        )
+    }
+    shown = re.findall(r"^## (.+)$", SCRIPT["_examples"](), re.MULTILINE)
+    assert linked, "no page links to an example"
+    assert linked <= set(shown)
