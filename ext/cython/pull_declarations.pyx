@@ -151,24 +151,25 @@ cdef extern from "pull_engine.h" nogil:
     void omq_pull_engine_free(omq_pull_engine *engine)
     void omq_pull_engine_rest(omq_pull_engine *engine)
     void omq_pull_engine_resume(omq_pull_engine *engine)
-    ctypedef struct omq_tls_input:
-        const uint8_t *records
-        size_t records_size
-        size_t record_count
-        const uint8_t *frames
-        size_t frames_size
+    ctypedef struct omq_tls_records:
+        const uint8_t *bytes
+        size_t size
+        size_t count
     ctypedef enum omq_tls_state:
         OMQ_TLS_OPEN
         OMQ_TLS_CLOSED
         OMQ_TLS_FAILED
         OMQ_TLS_NO_MEMORY
+        OMQ_TLS_ENDED
     ctypedef struct omq_tls:
         omq_tls_state (*step)(
-            void *owner, omq_pull_connection *connection, const omq_tls_input *input
+            void *owner, omq_pull_connection *connection, const omq_tls_records *received
         ) noexcept nogil
         void (*leave)() noexcept nogil
     uint8_t *omq_pull_connection_room(omq_pull_connection *connection, size_t size)
     void omq_pull_connection_add(omq_pull_connection *connection, size_t size)
+    omq.bool omq_pull_connection_take(omq_pull_connection *connection)
+    const uint8_t *omq_pull_connection_frames(omq_pull_connection *connection, size_t *size)
     omq.bool omq_pull_connection_send(
         omq_pull_connection *connection, const uint8_t *bytes, size_t size
     )

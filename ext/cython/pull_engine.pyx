@@ -1,3 +1,8 @@
+cdef enum:
+    # Of answers that are taken with the interpreter lock: to get it again takes longer than to take
+    # them, but larger ones would keep listeners waiting.
+    MOST_TAKEN_BYTES = 65536
+
 @cython.final
 cdef class PullEngine:
     """The thread that pulls without the interpreter; see core/contract/."""
@@ -126,21 +131,33 @@ cdef class PullConnection:
         omq_pull_connection_close(self._connection)
 
     cdef omq_tls_state _step(
-        self, omq_pull_connection *connection, const omq_tls_input *input
+        self, omq_pull_connection *connection, const omq_tls_records *received
     ) noexcept:
         """Do a step of TLS, on the engine's thread."""
+        cdef const uint8_t *frames
+        cdef size_t size
+        cdef bint goes_on
         try:
-            if input.records is not NULL and not self._records.open(
-                input.records,
-                input.records_size,
-                input.record_count,
-                room_of_connection,
-                add_to_connection,
-                connection,
-            ):
-                return OMQ_TLS_CLOSED
-            if input.frames is not NULL:
-                self._encipher(<char *>input.frames, input.frames_size)
+            if received is not NULL:
+                if not self._records.open(
+                    received.bytes,
+                    received.size,
+                    received.count,
+                    room_of_connection,
+                    add_to_connection,
+                    connection,
+                ):
+                    return OMQ_TLS_CLOSED
+                if received.size <= MOST_TAKEN_BYTES:
+                    goes_on = omq_pull_connection_take(connection)
+                else:
+                    with nogil:
+                        goes_on = omq_pull_connection_take(connection)
+                if not goes_on:
+                    return OMQ_TLS_ENDED
+            frames = omq_pull_connection_frames(connection, &size)
+            if size > 0:
+                self._encipher(<char *>frames, size)
             # Also after reading: an alert, or the answer to a change of keys.
             if self._outgoing.pending:
                 self._send(connection, self._outgoing.read())
@@ -173,15 +190,16 @@ cdef void add_to_connection(void *connection, size_t size) noexcept:
 
 
 cdef omq_tls_state step_tls(
-    void *owner, omq_pull_connection *connection, const omq_tls_input *input
+    void *owner, omq_pull_connection *connection, const omq_tls_records *received
 ) noexcept with gil:
-    cdef PullConnection held = <PullConnection>owner
     # Kept from the first step to `leave_interpreter`: to make one for each step costs more than
     # the step.
-    if not held._engine._has_thread_state:
-        held._engine._has_thread_state = True
+    if not (<PullConnection>owner)._engine._has_thread_state:
+        (<PullConnection>owner)._engine._has_thread_state = True
         PyGILState_Ensure()
-    return held._step(connection, input)
+    # No reference: once the connection has ended, the last one may be dropped on another thread,
+    # and not on this one, for which the end of the engine waits.
+    return (<PullConnection>owner)._step(connection, received)
 
 
 cdef void leave_interpreter() noexcept with gil:

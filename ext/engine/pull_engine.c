@@ -419,10 +419,10 @@ static omq_buffer *wire_of(omq_pull_connection *connection) {
     return connection->tls.step == NULL ? &connection->out : &connection->sealed_out;
 }
 
-static omq_tls_state step_tls(omq_pull_connection *connection, const omq_tls_input *input) {
+static omq_tls_state step_tls(omq_pull_connection *connection, const omq_tls_records *received) {
     /* Not before the first step: the thread has nothing yet that it could give back. */
     connection->engine->leave = connection->tls.leave;
-    return connection->tls.step(connection->owner, connection, input);
+    return connection->tls.step(connection->owner, connection, received);
 }
 
 /* End a connection whose TLS cannot continue; false: it can. */
@@ -430,6 +430,8 @@ static bool end_tls(omq_pull_connection *connection, omq_tls_state state) {
     switch (state) {
     case OMQ_TLS_OPEN:
         return false;
+    case OMQ_TLS_ENDED:
+        return true;
     case OMQ_TLS_CLOSED:
         end_connection(connection, OMQ_CONNECTION_CLOSED, -1, NULL, 0);
         return true;
@@ -442,17 +444,11 @@ static bool end_tls(omq_pull_connection *connection, omq_tls_state state) {
     }
 }
 
-/* Encipher the frames to be sent; false: the connection has ended. */
+/* Encipher what no step has enciphered; false: the connection has ended. */
 static bool seal(omq_pull_connection *connection) {
-    omq_buffer *out = &connection->out;
-    if (connection->tls.step == NULL || out->begin == out->end) {
-        return true;
-    }
-    omq_tls_input input = {.frames = out->bytes + out->begin,
-                           .frames_size = out->end - out->begin};
-    omq_tls_state state = step_tls(connection, &input);
-    out->begin = out->end = 0;
-    return !end_tls(connection, state);
+    bool is_sealed =
+        connection->tls.step == NULL || connection->out.begin == connection->out.end;
+    return is_sealed || !end_tls(connection, step_tls(connection, NULL));
 }
 
 static bool flush(omq_pull_connection *connection) {
@@ -665,18 +661,20 @@ static bool has_part(const omq_pull_connection *connection) {
            connection->sealed_in.begin < connection->sealed_in.end;
 }
 
-/* Decipher what was received, and take its frames. */
+/* Decipher what was received, take its frames, and encipher the pulls that follow. */
 static void open_records(omq_pull_connection *connection) {
     omq_buffer *sealed = &connection->sealed_in;
-    omq_tls_input input = {.records = sealed->bytes + sealed->begin};
-    input.records_size =
-        omq_whole_records(input.records, sealed->end - sealed->begin, &input.record_count);
-    if (input.record_count == 0) {
+    omq_tls_records received = {.bytes = sealed->bytes + sealed->begin};
+    received.size = omq_whole_records(received.bytes, sealed->end - sealed->begin, &received.count);
+    if (received.count == 0) {
         return;
     }
-    omq_tls_state state = step_tls(connection, &input);
-    sealed->begin += input.records_size;
-    if (take_frames(connection)) { /* also what came before the end */
+    sealed->begin += received.size; /* first: the step may end the connection */
+    omq_tls_state state = step_tls(connection, &received);
+    if (state == OMQ_TLS_OPEN || state == OMQ_TLS_ENDED) {
+        return;
+    }
+    if (take_frames(connection)) { /* what came before the end */
         (void)end_tls(connection, state);
     }
 }
@@ -1104,6 +1102,16 @@ uint8_t *omq_pull_connection_room(omq_pull_connection *connection, size_t size) 
 
 void omq_pull_connection_add(omq_pull_connection *connection, size_t size) {
     connection->in.end += size;
+}
+
+bool omq_pull_connection_take(omq_pull_connection *connection) { return take_frames(connection); }
+
+const uint8_t *omq_pull_connection_frames(omq_pull_connection *connection, size_t *size) {
+    omq_buffer *out = &connection->out;
+    const uint8_t *frames = out->bytes + out->begin;
+    *size = out->end - out->begin;
+    out->begin = out->end = 0;
+    return frames;
 }
 
 bool omq_pull_connection_send(omq_pull_connection *connection, const uint8_t *bytes, size_t size) {

@@ -47,31 +47,38 @@ void omq_pull_engine_resume(omq_pull_engine *engine);
  * the owner's: it passes whole TLS records, because a library says with an error that a record is
  * incomplete, which costs more than to decipher one. */
 typedef struct {
-    const uint8_t *records; /* received; NULL: none */
-    size_t records_size;
-    size_t record_count;
-    const uint8_t *frames; /* to be sent; NULL: none */
-    size_t frames_size;
-} omq_tls_input;
+    const uint8_t *bytes;
+    size_t size;
+    size_t count;
+} omq_tls_records;
 
 typedef enum {
     OMQ_TLS_OPEN = 0,
     OMQ_TLS_CLOSED = 1, /* by the peer, properly */
     OMQ_TLS_FAILED = 2, /* the owner knows why */
-    OMQ_TLS_NO_MEMORY = 3
+    OMQ_TLS_NO_MEMORY = 3,
+    OMQ_TLS_ENDED = 4 /* omq_pull_connection_take has said so */
 } omq_tls_state;
 
 typedef struct {
-    /* Decipher records and encipher frames; on the engine's thread, which holds no lock but that of
-     * omq_pull_engine_rest. Results go to the three functions below. */
+    /* Decipher what was received, have its frames taken, and encipher those to be sent: one step for
+     * all of it, for the library may have to wait for a lock each time. received: NULL: nothing. On
+     * the engine's thread, which holds no lock but that of omq_pull_engine_rest. */
     omq_tls_state (*step)(void *owner, omq_pull_connection *connection,
-                          const omq_tls_input *input);
+                          const omq_tls_records *received);
     void (*leave)(void); /* called once, before the engine's thread ends; NULL: not */
 } omq_tls;
 
 /* Return room for deciphered bytes, and add what was put there. NULL without memory. */
 uint8_t *omq_pull_connection_room(omq_pull_connection *connection, size_t size);
 void omq_pull_connection_add(omq_pull_connection *connection, size_t size);
+
+/* Take the frames that were deciphered, and write what follows from them. False: the connection has
+ * ended, and nobody may touch it. The queues' mutexes are taken meanwhile. */
+bool omq_pull_connection_take(omq_pull_connection *connection);
+
+/* Take the frames to be sent: they are valid until omq_pull_connection_take. */
+const uint8_t *omq_pull_connection_frames(omq_pull_connection *connection, size_t *size);
 
 /* Send enciphered bytes, which are copied. False without memory. */
 bool omq_pull_connection_send(omq_pull_connection *connection, const uint8_t *bytes, size_t size);

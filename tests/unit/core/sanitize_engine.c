@@ -328,12 +328,9 @@ typedef struct {
     uint64_t seed;
 } owner;
 
-static omq_tls_state step_tls(void *context, omq_pull_connection *connection,
-                              const omq_tls_input *input) {
-    const uint8_t *at = input->records;
-    uint8_t record[HEAD + PIECE];
-    (void)context;
-    for (size_t i = 0; i < input->record_count; i++) {
+static omq_tls_state open_records(omq_pull_connection *connection, const omq_tls_records *received) {
+    const uint8_t *at = received->bytes;
+    for (size_t i = 0; i < received->count; i++) {
         size_t size = (size_t)at[3] << 8 | at[4];
         if (at[0] != PROGRAM) {
             return at[0] == CLOSE_NOTIFY ? OMQ_TLS_CLOSED : OMQ_TLS_FAILED;
@@ -348,10 +345,23 @@ static omq_tls_state step_tls(void *context, omq_pull_connection *connection,
         omq_pull_connection_add(connection, size);
         at += HEAD + size;
     }
-    REQUIRE(at == NULL || at <= input->records + input->records_size);
-    for (size_t done = 0; done < input->frames_size;) {
-        size_t piece = input->frames_size - done < PIECE ? input->frames_size - done : PIECE;
-        size_t sealed = seal_record(record, input->frames + done, piece);
+    REQUIRE(at <= received->bytes + received->size);
+    return omq_pull_connection_take(connection) ? OMQ_TLS_OPEN : OMQ_TLS_ENDED;
+}
+
+static omq_tls_state step_tls(void *context, omq_pull_connection *connection,
+                              const omq_tls_records *received) {
+    uint8_t record[HEAD + PIECE];
+    (void)context;
+    omq_tls_state state = received == NULL ? OMQ_TLS_OPEN : open_records(connection, received);
+    if (state != OMQ_TLS_OPEN) {
+        return state;
+    }
+    size_t size;
+    const uint8_t *frames = omq_pull_connection_frames(connection, &size);
+    for (size_t done = 0; done < size;) {
+        size_t piece = size - done < PIECE ? size - done : PIECE;
+        size_t sealed = seal_record(record, frames + done, piece);
         if (!omq_pull_connection_send(connection, record, sealed)) {
             return OMQ_TLS_NO_MEMORY;
         }
