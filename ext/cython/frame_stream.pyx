@@ -235,6 +235,23 @@ cdef class Outbox:
         request.is_asked = True
         return True
 
+    def append_sealed(self, bytes data not None, request not None, tls not None):
+        cdef const char *at = PyBytes_AS_STRING(data)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t done
+        cdef object lock = tls.lock
+        cdef object write = tls.write
+        cdef object sealed
+        lock.acquire()
+        try:
+            done = write(data)
+            while done < size:
+                done += write(PyMemoryView_FromMemory(<char *>at + done, size - done, PyBUF_READ))
+            sealed = tls.outgoing.read()
+        finally:
+            lock.release()
+        return self.append(sealed, request)
+
     def flush(self):
         cdef int error = 0
         cdef omq_flushed said

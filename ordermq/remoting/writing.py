@@ -40,6 +40,13 @@ class Outbox(Protocol):
         Raises: OSError: the connection broke.
         """
 
+    def append_sealed(self, data: bytes, request: Asked, tls: TlsSession) -> bool:
+        """As `append`, of a frame's records, behind what the session answers by itself.
+
+        Returns: False: the records are lost, and the peer would miss them.
+        Raises: ssl.SSLError: the session is broken.
+        """
+
     def flush(self) -> bool:
         """Write what waits, unless another thread is just writing: it writes this, too.
 
@@ -76,6 +83,9 @@ class DirectOutbox:
             data = data[sent:]
         self._rest += data
         return True
+
+    def append_sealed(self, data: bytes, request: Asked, tls: TlsSession) -> bool:
+        return self.append(tls.encipher(data), request)
 
     def flush(self) -> bool:
         if self._is_torn:
@@ -281,7 +291,7 @@ class SharedSocket:
             raise _interrupted()
         self._is_torn = True
         try:
-            is_added = self._outbox.append(self._tls.encipher(data), request)
+            is_added = self._outbox.append_sealed(data, request, self._tls)
         except BaseException:
             self._is_torn = not request.is_asked  # a signal handler's came behind the step
             raise

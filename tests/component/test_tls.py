@@ -27,7 +27,7 @@ from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.producer.queue_sender import InFlightBatch
 from ordermq.remoting.reading import can_share_reads
-from ordermq.remoting.tls import TlsSession
+from ordermq.remoting.writing import Asked, SharedSocket
 from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import Seen, assert_in_order, numbered
 from tests.component.damaging_proxy import (
@@ -83,19 +83,21 @@ def test_messages_pass_and_a_consumer_leaves_in_order(
 def test_a_thread_that_sends_alone_enciphers_and_writes_its_request(
     broker: EmbeddedBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encipherers: list[threading.Thread] = []
-    encipher = TlsSession.encipher
+    writers: list[threading.Thread] = []
+    append = SharedSocket.append
 
-    def noting(self: TlsSession, data: bytes) -> bytes:
-        encipherers.append(threading.current_thread())
-        return encipher(self, data)
+    def noting(self: SharedSocket, data: bytes, request: Asked) -> bool:
+        is_added = append(self, data, request)
+        if is_added:
+            writers.append(threading.current_thread())
+        return is_added
 
-    monkeypatch.setattr(TlsSession, "encipher", noting)
+    monkeypatch.setattr(SharedSocket, "append", noting)
     tls: dict[str, Any] = {"tls": True, "tls_ca_file": authority.file}
     with Producer("p", name_servers=broker.name_servers, **tls) as producer:
         for number in range(20):
             producer.send(Message("orders", b"%d" % number), sharding_key="k")
-    assert encipherers.count(threading.current_thread()) >= 10
+    assert writers.count(threading.current_thread()) >= 10
 
 
 def test_a_thread_that_sends_alone_deciphers_its_answer(

@@ -131,6 +131,9 @@ class Outbox(Protocol):
     def append(self, data: bytes, request: Any) -> bool:
         """Add the frame of a request and set its `is_asked`; False if nothing was done."""
 
+    def append_sealed(self, data: bytes, request: Any, tls: Any) -> bool:
+        """Add the records of a frame; with the lock of the session, a `Tls`, for which it waits."""
+
     def flush(self) -> bool:
         """Write what waits, without the interpreter lock; False if the owner must take a rest.
 

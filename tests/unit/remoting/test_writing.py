@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq import core
+from ordermq.remoting.tls import TlsSession
 from ordermq.remoting.writing import DirectOutbox, Outbox
+
+from .contexts import Contexts
 
 OutboxOf = Callable[[socket.socket], Outbox]
 
@@ -130,3 +134,46 @@ def test_a_closed_outbox_uses_its_socket_no_more(outbox_of: OutboxOf) -> None:
         assert wire.read(1 << 20) == 0
         assert len(wire.received) == received
         assert outbox_of is DirectOutbox or not wire.outbox.append(b"x", Request())
+
+
+@pytest.mark.parametrize("outbox_of", OUTBOXES)
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@given(sizes=st.lists(st.sampled_from([1, 300, 16_384, 40_000]), max_size=5))
+def test_frames_leave_in_records_in_the_order_in_which_they_were_added(
+    contexts: Contexts, outbox_of: OutboxOf, newest: ssl.TLSVersion, sizes: list[int]
+) -> None:
+    session = TlsSession(contexts.client_up_to(newest), "127.0.0.1")
+    peer = contexts.server.wrap_bio(session.outgoing, session.incoming, server_side=True)
+    for step in (session.ssl_object.do_handshake, peer.do_handshake) * 2:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            step()
+    wire, added, opened = Wire(outbox_of), b"", b""
+    with contextlib.closing(wire):
+        for number, size in enumerate(sizes):
+            request, data = Request(), bytes([number]) * size
+            assert wire.outbox.append_sealed(data, request, session)
+            assert request.is_asked
+            added += data
+        wire.flush()
+        wire.take()
+        while wire.read(1 << 20) or wire.transport:
+            pass
+        assert not session.lock.locked()
+    session.outgoing.write(wire.received)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        while data := peer.read(1 << 20):
+            opened += data
+    assert opened == added
+
+
+@pytest.mark.parametrize("outbox_of", OUTBOXES)
+def test_a_session_that_cannot_encipher_is_an_error_and_free_again(
+    contexts: Contexts, outbox_of: OutboxOf
+) -> None:
+    session, request = TlsSession(contexts.client, "127.0.0.1"), Request()
+    session.incoming.write(b"no record of a server")
+    wire = Wire(outbox_of)
+    with contextlib.closing(wire), pytest.raises(ssl.SSLError):
+        wire.outbox.append_sealed(b"x", request, session)
+    assert not request.is_asked
+    assert not session.lock.locked()
