@@ -159,23 +159,31 @@ cdef class PendingFields:
         self._begun_ns = monotonic_ns()
 
     def finish(self, receipts, error):
+        self._finish(receipts, error, True)
+
+    cdef int _finish(self, object receipts, object error, bint wakes) except -1:
+        # wakes: else `Arrivals` note the message, and the caller wakes their loop.
         with cython.critical_section(self):
             is_first = self._receipts is None and self._error is None
             if is_first:
                 self._receipts, self._error = receipts, error
         if not is_first:
-            return
+            return 0
         try:
             if self._begun_ns:
                 self.spent_ns = monotonic_ns() - self._begun_ns
                 if self._timer is not None:
                     self._timer._count(self.spent_ns, len(self.bodies), error)
         finally:
-            self._notify()
+            self._notify(wakes)
+        return 0
 
-    cdef int _notify(self) except -1:
+    cdef int _notify(self, bint wakes) except -1:
         try:
-            self.on_done(self)
+            if not wakes and type(self.on_done) is Arrivals:
+                (<Arrivals>self.on_done)._done.append(self)
+            else:
+                self.on_done(self)
         except Exception:
             self.not_notified()
         return 0
@@ -189,23 +197,45 @@ cdef class Arrivals:
     """Messages that are done, for the event loop of their callers; see core/contract/."""
 
     cdef readonly object loop
+    cdef object _new_future
     cdef object _unawaited
+    cdef object _cancelled
+    cdef object _cancelled_error
     cdef object _done  # a deque: each of its calls is one step for all threads
     cdef bint _is_woken  # read and changed in critical sections
 
-    def __cinit__(self, loop, unawaited):
-        self.loop, self._unawaited = loop, unawaited
+    def __cinit__(self, loop, unawaited, cancelled):
+        from asyncio import CancelledError  # here: programs without a loop do not load it
+
+        self.loop, self._unawaited, self._cancelled = loop, unawaited, cancelled
+        self._cancelled_error = CancelledError
+        self._new_future = loop.create_future
         self._done = _deque()
 
-    def add(self, PendingFields message not None):
-        cdef bint is_woken
+    def future_of(self, PendingFields message not None):
+        cdef object receipt = self._new_future()
+        message.awaited = receipt
+        return receipt
+
+    def receipt_of(self, PendingFields message not None):
+        cdef AwaitedReceipt receipt = AwaitedReceipt.__new__(AwaitedReceipt)
+        receipt._arrivals, receipt._message = self, message
+        message.awaited = receipt
+        return receipt
+
+    def __call__(self, PendingFields message not None):
         self._done.append(message)
+        self._wake_once()
+
+    cdef int _wake_once(self) except -1:
+        cdef bint is_woken
         # Looked at last: if the loop has yet to clear it, it has yet to look for messages.
         with cython.critical_section(self):
             is_woken = self._is_woken
             self._is_woken = True
         if not is_woken:
             self._wake()
+        return 0
 
     cdef int _wake(self) except -1:
         try:
@@ -230,27 +260,130 @@ cdef class Arrivals:
     def _settle(self):
         cdef PendingFields message
         cdef object done = self._done
+        cdef Py_ssize_t left
         self._rest()
+        # Not those that come meanwhile: they have woken the loop, which has others to call, too.
+        left = len(done)
         try:
-            while done:
+            while left > 0:
+                left -= 1
                 message = done[0]
-                self._set(message)
-                done.popleft()
+                if type(message.awaited) is AwaitedReceipt:
+                    done.popleft()  # first: its caller goes on in this call, and may raise
+                    self._give(message)
+                else:
+                    self._set(message)
+                    done.popleft()
         except BaseException:  # as above: the others must not wait for the next message
             with cython.critical_section(self):
                 self._is_woken = True
             self._wake()
             raise
 
+    cdef int _give(self, PendingFields message) except -1:
+        cdef AwaitedReceipt receipt = message.awaited
+        message.awaited = None  # each has the other: only the collector would free them
+        if receipt._state == RECEIPT_AWAITED:
+            receipt._give()
+        else:  # its caller was cancelled; the message was sent all the same
+            self._unawaited(message)
+        return 0
+
     cdef int _set(self, PendingFields message) except -1:
         cdef object future = message.awaited
         cdef object error = message._error
-        if future.done():  # its caller was cancelled; the message was sent all the same
+        if future.done():  # as above
             self._unawaited(message)
         elif error is not None:
             future.set_exception(error)
         else:
             future.set_result(message._done()[0])
+        return 0
+
+
+cdef enum:
+    RECEIPT_AWAITED = 0
+    RECEIPT_GIVEN = 1
+    RECEIPT_CANCELLED = 2
+
+
+@cython.final
+@cython.internal
+cdef class AwaitedReceipt:
+    """A receipt that one coroutine awaits; see core/contract/. To asyncio's tasks it is a future.
+
+    `Arrivals` wakes the task itself, with all others of its turn of the loop. A future has the loop
+    call each: making the call, and getting to it, takes as long as the task's own step.
+    """
+
+    cdef public object _asyncio_future_blocking  # by this name asyncio knows futures
+    cdef Arrivals _arrivals
+    cdef PendingFields _message
+    cdef object _wakeup  # of the task that waits
+    cdef object _context
+    cdef object _cancellation
+    cdef int _state
+
+    def __cinit__(self):
+        self._asyncio_future_blocking = False
+
+    # For the coroutine.
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._state == RECEIPT_AWAITED:
+            self._asyncio_future_blocking = True
+            return self
+        raise StopIteration(self.result())
+
+    def throw(self, kind, value=None, traceback=None):
+        cdef object error = kind if value is None else value
+        if not isinstance(error, BaseException):
+            error = kind() if value is None else kind(value)
+        if self._state == RECEIPT_AWAITED:
+            self._state, self._cancellation = RECEIPT_CANCELLED, error
+        if isinstance(error, self._arrivals._cancelled_error):
+            self._arrivals._cancelled(error)
+            if self._state == RECEIPT_GIVEN:  # in the same moment: nobody has logged anything
+                self._arrivals._unawaited(self._message)
+        raise error if traceback is None else error.with_traceback(traceback)
+
+    # For its task.
+
+    def get_loop(self):
+        return self._arrivals.loop
+
+    def add_done_callback(self, wakeup, *, context=None):
+        if self._state != RECEIPT_AWAITED or self._wakeup is not None:
+            raise RuntimeError("a receipt is awaited once")
+        self._wakeup, self._context = wakeup, context
+
+    def cancel(self, msg=None):
+        cdef object kind = self._arrivals._cancelled_error
+        if self._state != RECEIPT_AWAITED:
+            return False
+        self._state = RECEIPT_CANCELLED
+        self._cancellation = kind() if msg is None else kind(msg)
+        if self._wakeup is not None:
+            self._arrivals.loop.call_soon(self._wakeup, self, context=self._context)
+            self._wakeup = None
+        return True
+
+    def result(self):
+        if self._cancellation is not None:
+            raise self._cancellation
+        return self._message._done()[0]
+
+    cdef int _give(self) except -1:
+        cdef object wakeup = self._wakeup
+        self._state, self._wakeup = RECEIPT_GIVEN, None
+        if wakeup is not None:  # else it is not awaited yet
+            self._context.run(wakeup, self)
         return 0
 
 
@@ -279,6 +412,24 @@ cdef class PlainSends:
         made.key = key
         made.on_done = on_done
         return made
+
+
+def finish_stored(batch not None, receipts not None):
+    cdef PendingFields message
+    cdef Arrivals arrivals = None
+    cdef Arrivals others
+    cdef object its_receipts
+    try:
+        for message, its_receipts in zip(batch, receipts, strict=True):
+            if type(message.on_done) is Arrivals:
+                others = message.on_done
+                if arrivals is not None and others is not arrivals:
+                    arrivals._wake_once()
+                arrivals = others
+            message._finish(its_receipts, None, False)
+    finally:
+        if arrivals is not None:
+            arrivals._wake_once()
 
 
 def take_batch(waiting not None, Py_ssize_t max_bytes, list taken not None):

@@ -76,6 +76,7 @@ __all__ = [
     "all_acknowledged",
     "encode_batch",
     "encode_rows",
+    "finish_stored",
     "gathered",
     "include_dir",
     "contract",
@@ -141,6 +142,7 @@ UniqueIds: type[contract.UniqueIds] = _core.UniqueIds
 PlainSends: type[contract.PlainSends] = _core.PlainSends
 Arrivals: type[contract.Arrivals] = _core.Arrivals
 PollLine: type[contract.PollLine] = _core.PollLine
+finish_stored: contract.FinishStored = _core.finish_stored
 take_batch: contract.TakeBatch = _core.take_batch
 gathered: contract.Gathered = _core.gathered
 receipts_of: contract.ReceiptsOf = _core.receipts_of

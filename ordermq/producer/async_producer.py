@@ -126,7 +126,9 @@ class AsyncProducer(AsyncStarting):
         """
         if misplaced or unknown or not isinstance(message, Message):
             refuse_send(AsyncProducer.send, message, misplaced, unknown)
-        return await self._producer.asend(message, sharding_key=sharding_key, queue=queue)
+        # Not by `asend`, which would be a second coroutine for each message.
+        receipt: SendReceipt = await self._producer._handed_over(message, sharding_key, queue)
+        return receipt
 
     async def send_batch(
         self,

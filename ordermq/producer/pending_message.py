@@ -58,7 +58,7 @@ class PendingMessage(_Fields):
     __slots__ = ()
 
     if TYPE_CHECKING:
-        awaited: asyncio.Future[SendReceipt] | None
+        awaited: asyncio.Future[SendReceipt] | core.contract.AwaitedReceipt | None
         requirement: Requirement | None
         reply_header: SendReplyHeader | None
 
@@ -227,11 +227,16 @@ class AsyncBatchWaiter:
             self.done.set_result(None)
 
 
-def caller_cancelled(
+def say_sent(error: asyncio.CancelledError) -> None:
+    """Tell a cancelled caller the truth."""
+    error.add_note("what was handed over before is sent all the same")
+
+
+def batch_cancelled(
     error: asyncio.CancelledError, waiting: asyncio.Future[Any], messages: Sequence[PendingMessage]
 ) -> None:
     """Tell a cancelled caller the truth, and the log of failures that came before it left."""
-    error.add_note("what was handed over before is sent all the same")
+    say_sent(error)
     if not waiting.cancelled():  # done in the same moment: nobody has logged anything
         waiting.exception()  # read, or asyncio reports it as lost
         for message in messages:

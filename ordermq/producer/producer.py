@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
@@ -38,8 +38,9 @@ from ordermq.producer.pending_message import (
     SendStream,
     SendWindow,
     ThreadWaiter,
-    caller_cancelled,
+    batch_cancelled,
     log_unawaited,
+    say_sent,
 )
 from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
 from ordermq.producer.queue_sender import FailedKeys, QueueSender
@@ -343,16 +344,18 @@ class Producer(Starting):
         """
         if misplaced or unknown or not isinstance(message, Message):
             refuse_send(Producer.asend, message, misplaced, unknown)
+        receipt: SendReceipt = await self._handed_over(message, sharding_key, queue)
+        return receipt
+
+    def _handed_over(
+        self, message: Message, key: ShardingKey | None, queue: MessageQueue | None
+    ) -> core.contract.AwaitedReceipt:
+        """Hand a message over; return its receipt, for the calling coroutine to await."""
         arrivals = self._arrivals_of_loop()
-        pending = self._preparation.one(message, sharding_key, arrivals.add)
-        receipt: asyncio.Future[SendReceipt] = arrivals.loop.create_future()
-        pending.awaited = receipt
-        self._hand_in(message, sharding_key, queue, [pending])
-        try:
-            return await receipt
-        except asyncio.CancelledError as error:
-            caller_cancelled(error, receipt, [pending])
-            raise
+        pending = self._preparation.one(message, key, arrivals)
+        receipt = arrivals.receipt_of(pending)
+        self._hand_in(message, key, queue, [pending])
+        return receipt
 
     def asend_nowait(
         self,
@@ -369,9 +372,8 @@ class Producer(Starting):
         if misplaced or unknown or not isinstance(message, Message):
             refuse_send(Producer.asend_nowait, message, misplaced, unknown)
         arrivals = self._arrivals_of_loop()
-        pending = self._preparation.one(message, sharding_key, arrivals.add)
-        receipt: asyncio.Future[SendReceipt] = arrivals.loop.create_future()
-        pending.awaited = receipt
+        pending = self._preparation.one(message, sharding_key, arrivals)
+        receipt: asyncio.Future[SendReceipt] = arrivals.future_of(pending)
         self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
         return receipt
 
@@ -410,7 +412,7 @@ class Producer(Starting):
         try:
             await waiter.done
         except asyncio.CancelledError as error:
-            caller_cancelled(error, waiter.done, made)
+            batch_cancelled(error, waiter.done, made)
             raise
         return _receipts(made)
 
@@ -618,7 +620,7 @@ class Producer(Starting):
         # Kept for the last loop: nearly all programs have one.
         loop, found = asyncio.get_running_loop(), self._arrivals
         if found is None or found.loop is not loop:
-            found = self._arrivals = core.Arrivals(loop, log_unawaited)
+            found = self._arrivals = core.Arrivals(loop, log_unawaited, say_sent)
         return found
 
     def _raise_if_closed(self, error: BaseException) -> None:
@@ -757,7 +759,8 @@ class Producer(Starting):
         self._live_for_blocking()
         waiter = ThreadWaiter()
         message, added = reply_message(request, body, tags, keys, properties)
-        pending = self._begin_reply(request, message, added, waiter.on_done)
+        pending = self._preparation.one(message, None, waiter.on_done, added)
+        self._hand_in_reply(request, message, pending)
         waiter.wait()
         return pending.receipt()
 
@@ -772,24 +775,18 @@ class Producer(Starting):
     ) -> SendReceipt:
         """`reply` for asyncio code, on any loop."""
         arrivals = self._arrivals_of_loop()
-        receipt = arrivals.loop.create_future()
         message, added = reply_message(request, body, tags, keys, properties)
-        self._begin_reply(request, message, added, arrivals.add, receipt)
+        pending = self._preparation.one(message, None, arrivals, added)
+        receipt = arrivals.receipt_of(pending)
+        self._hand_in_reply(request, message, pending)
         found: SendReceipt = await receipt
         return found
 
-    def _begin_reply(
-        self,
-        request: MessageView,
-        message: Message,
-        added: Mapping[str, str],
-        on_done: Callable[[PendingMessage], None],
-        awaited: asyncio.Future[SendReceipt] | None = None,
-    ) -> PendingMessage:
+    def _hand_in_reply(
+        self, request: MessageView, message: Message, pending: PendingMessage
+    ) -> None:
         client = self._live()
         assert self._accumulator is not None
-        pending = self._preparation.one(message, None, on_done, added)
-        pending.awaited = awaited
         protocol = ReplyProtocol(
             client, self.group, request, message.topic, self.config.send, self._trace_sends
         )
@@ -799,7 +796,6 @@ class Producer(Starting):
         # The route of the request's topic: it names the brokers that know the requester.
         reply = SendRequest(request.topic, message, None, None, [pending], sender)
         self._accumulator.hand_in(reply, is_awaited=True)
-        return pending
 
     # Other requests to brokers.
 

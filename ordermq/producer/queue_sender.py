@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
-from ordermq.core import take_batch
+from ordermq.core import finish_stored, take_batch
 from ordermq.errors import KeyFailed, OrderMQError, StateError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
@@ -585,8 +585,7 @@ class InFlightBatch(ResponseFuture):
             message.tell_again()
 
     def _tell(self, receipts: Sequence[Sequence[SendReceipt]]) -> None:
-        for message, its_receipts in zip(self._batch, receipts, strict=True):
-            message.finish(its_receipts, None)
+        finish_stored(self._batch, receipts)
         self._protocol.trace(self._batch, receipts)
 
     def _guarded(self, step: Callable[[], None]) -> None:

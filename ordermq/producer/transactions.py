@@ -287,13 +287,12 @@ class TransactionProducer(Producer):
         client = self._live()
         executor = _executable(message, execute or self._execute)
         arrivals = self._arrivals_of_loop()
-        pending = self._half(message, sharding_key, arrivals.add)
-        receipt: asyncio.Future[SendReceipt] = arrivals.loop.create_future()
-        pending.awaited = receipt
+        pending = self._half(message, sharding_key, arrivals)
+        receipt = arrivals.receipt_of(pending)
         state = None
         try:
             self._hand_in(message, sharding_key, queue, [pending], fallbacks=0)
-            half = await receipt
+            half: SendReceipt = await receipt
             message.transaction_id = half.message_id
             state, remark = _not_durable(half) or await _executed(
                 executor, message, argument, half.message_id

@@ -77,6 +77,7 @@ FUNCTIONS = {  # function -> the protocol that it fulfils
     "all_acknowledged": "AllAcknowledged",
     "encode_batch": "EncodeBatch",
     "encode_rows": "EncodeRows",
+    "finish_stored": "FinishStored",
     "gathered": "Gathered",
     "java_hash": "JavaHash",
     "ordered_rows": "OrderedRows",
@@ -116,6 +117,7 @@ POLLED_RUNS: list[type[contract.PolledRun]] = [reference.PolledRun]
 ARRIVALS: list[type[contract.Arrivals]] = [reference.Arrivals]
 PLAIN_SENDS: list[type[contract.PlainSends]] = [reference.PlainSends]
 UNIQUE_IDS: list[type[contract.UniqueIds]] = [reference.UniqueIds]
+FINISHERS: list[contract.FinishStored] = [reference.finish_stored]
 GATHERERS: list[contract.Gathered] = [reference.gathered]
 TAKERS: list[contract.TakeBatch] = [reference.take_batch]
 ASSIGNED_QUEUES: list[type[contract.AssignedQueue]] = [reference.AssignedQueue]

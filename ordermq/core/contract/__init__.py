@@ -67,6 +67,8 @@ from ordermq.core.contract.offset_map import (
 )
 from ordermq.core.contract.pending_messages import (
     Arrivals,
+    AwaitedReceipt,
+    FinishStored,
     Gathered,
     PendingFields,
     PlainSends,
@@ -114,6 +116,7 @@ __all__ = [
     "AnswerBlock",
     "AnswerQueue",
     "Arrivals",
+    "AwaitedReceipt",
     "AssignedQueue",
     "AwaitedAnswer",
     "Batch",
@@ -131,6 +134,7 @@ __all__ = [
     "FillLimits",
     "FrameStream",
     "FrameTemplate",
+    "FinishStored",
     "Gathered",
     "Header",
     "HookRules",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from ordermq.core.contract.durations import SendTimer
@@ -127,7 +127,7 @@ class PendingFields(Protocol):
 
     @property
     def awaited(self) -> Any:
-        """The future of a loop's caller, which `Arrivals` sets; None without one."""
+        """The future or `AwaitedReceipt` of a loop's caller, which `Arrivals` sets, or None."""
 
     @property
     def is_done(self) -> bool:
@@ -156,6 +156,15 @@ class PendingFields(Protocol):
         """Handle an exception that `on_done` raised; it is the current one. A subclass logs it."""
 
 
+class AwaitedReceipt(Protocol):
+    """A receipt, or the error of a message, for one coroutine to await: once, and on its loop.
+
+    It goes on in the loop's turn that learns of the message, and not in the next one.
+    """
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+
+
 class Arrivals(Protocol):
     """Messages that are done and whose callers await them on one event loop. It is woken once for
     all that are done by then: waking it for each, by a callback and a system call, took longer than
@@ -164,17 +173,42 @@ class Arrivals(Protocol):
     Args:
         loop: of asyncio.
         unawaited: called with a message whose caller was cancelled, or whose loop is closed.
+        cancelled: called with the `CancelledError` that ends the await of a receipt.
     """
 
-    def __init__(self, loop: Any, unawaited: Callable[[Any], object]) -> None: ...
+    def __init__(
+        self,
+        loop: Any,
+        unawaited: Callable[[Any], object],
+        cancelled: Callable[[Any], object],
+    ) -> None: ...
 
     @property
     def loop(self) -> Any: ...
 
-    def add(self, message: Any) -> None:
-        """Have the future `message.awaited` set on the loop; any thread. An `on_done`.
+    def future_of(self, message: Any) -> Any:
+        """Return a new future of the loop, now `message.awaited`; on the loop."""
+
+    def receipt_of(self, message: Any) -> AwaitedReceipt:
+        """Return the receipt for the calling coroutine, now `message.awaited`; on the loop."""
+
+    def __call__(self, message: Any) -> None:
+        """Have `message.awaited` set on the loop; any thread. An `on_done`.
 
         After an exception, as of a signal handler, it is set with the next one at the latest.
+        """
+
+
+class FinishStored(Protocol):
+    """Type of `ordermq.core.finish_stored`."""
+
+    def __call__(self, batch: Sequence[Any], receipts: Sequence[Sequence[Any]]) -> None:
+        """Finish PendingFields that were stored, in order; loops are woken behind all of them: one
+        that was woken by the first would find few of them done. O(n).
+
+        Args: receipts: of each of them.
+        Raises: ValueError: there are more or fewer receipts than messages. As `finish`; the others
+            are not finished then.
         """
 
 

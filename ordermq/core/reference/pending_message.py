@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -154,15 +154,28 @@ class PendingFields(Generic[ReceiptT]):
 class Arrivals:
     """See contract.Arrivals."""
 
-    __slots__ = ("_done", "_is_woken", "_unawaited", "loop")
+    __slots__ = ("_cancelled", "_done", "_is_woken", "_unawaited", "loop")
 
-    def __init__(self, loop: Any, unawaited: Callable[[Any], object]) -> None:
+    def __init__(
+        self,
+        loop: Any,
+        unawaited: Callable[[Any], object],
+        cancelled: Callable[[Any], object],
+    ) -> None:
         self.loop = loop
         self._unawaited = unawaited
+        self._cancelled = cancelled
         self._done: deque[Any] = deque()
         self._is_woken = False
 
-    def add(self, message: Any) -> None:
+    def future_of(self, message: Any) -> Any:
+        message.awaited = self.loop.create_future()
+        return message.awaited
+
+    def receipt_of(self, message: Any) -> AwaitedReceipt:
+        return AwaitedReceipt(message, self.future_of(message), self._unawaited, self._cancelled)
+
+    def __call__(self, message: Any) -> None:
         self._done.append(message)
         # Looked at last: if the loop has yet to clear it, it has yet to look for messages.
         if not self._is_woken:
@@ -202,6 +215,36 @@ class Arrivals:
             future.set_result(message.receipt())
 
 
+class AwaitedReceipt:
+    """See contract.AwaitedReceipt."""
+
+    __slots__ = ("_cancelled", "_future", "_message", "_unawaited")
+
+    def __init__(
+        self,
+        message: Any,
+        future: Any,
+        unawaited: Callable[[Any], object],
+        cancelled: Callable[[Any], object],
+    ) -> None:
+        self._message = message
+        self._future = future
+        self._unawaited = unawaited
+        self._cancelled = cancelled
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio  # here: programs without a loop do not load it
+
+        try:
+            return (yield from self._future)
+        except asyncio.CancelledError as error:
+            self._cancelled(error)
+            if not self._future.cancelled():  # done in the same moment: nobody has logged anything
+                self._future.exception()  # read, or asyncio reports it as lost
+                self._unawaited(self._message)
+            raise
+
+
 class PlainSends:
     """See contract.PlainSends."""
 
@@ -225,6 +268,11 @@ class PlainSends:
         text = before + unique_id + self._after
         size = len(body) + len(text)
         return self._kind((bytes(body),), (text,), (unique_id,), (flag,), size, key, False, on_done)
+
+
+def finish_stored(batch: Sequence[Any], receipts: Sequence[Sequence[Any]]) -> None:
+    for message, its_receipts in zip(batch, receipts, strict=True):
+        message.finish(its_receipts, None)
 
 
 def take_batch(waiting: deque[Any], max_bytes: int, taken: list[Any]) -> list[Any]:
