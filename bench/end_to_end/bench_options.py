@@ -8,7 +8,8 @@ producers send to a fourth topic, with the options and the ways of sending in tu
 manner; a third of what they send is not timed. Brokers of RocketMQ verify no signature by default,
 so an account costs what the client does for it. Java's client reads a topic of its own with the
 options that it has here; half of that is not timed, for its compiler needs as long. It needs a JDK,
-and is left out without one. Writes bench/results/options_rocketmq.json.
+and is left out without one. Writes bench/results/options_rocketmq.json; a run with --only leaves
+the other rows there as they are.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from bench import workloads
 from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.end_to_end.ordermq_options import NAMESPACE, OPTIONS
 from bench.end_to_end.ordermq_send_options import IN_FLIGHT, ONE, SEND_OPTIONS, STREAM
-from bench.machine import command_line, run_json, save
+from bench.machine import RESULTS, command_line, run_json, save
 from bench.peers import java_classes, java_client
 from ordermq import Message, Producer
 
 BASE = "base"
+_RESULT = "options_rocketmq"
+_PARTS = ("rows", "sends", "java")
 _BETWEEN_BASES = 3
 _PLAIN, _RICH, _SENT = "options-plain", "options-rich", "options-sent"
 JAVA = "Java client"
@@ -178,13 +182,23 @@ def run_sends(address: str, name: str) -> float:
     return float(row["cpu_seconds"] / row["messages"] * 1e6)
 
 
+def updated(before: dict[str, Any], found: dict[str, Any], only: Collection[str]) -> dict[str, Any]:
+    """Return the rows of before, with those that were asked for as they were found."""
+    asked = {name: row for name, row in found.items() if name.partition(", batch")[0] in only}
+    return before | asked
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", default="5.3.3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=240_000)
-    parser.add_argument("--only", choices=[*OPTIONS, *SEND_OPTIONS, JAVA], action="append",
-                        help="these rows; nothing is saved then")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        choices=[*OPTIONS, *SEND_OPTIONS, JAVA],
+        action="append",
+        help="these rows; each with the runs that it is compared with",
+    )
     asked = parser.parse_args()
     only = asked.only or [*OPTIONS, *SEND_OPTIONS, JAVA]
     result = measure(
@@ -195,7 +209,17 @@ def main() -> None:
         [name for name in SEND_OPTIONS if name in only],
         java_options() if JAVA in only else [],
     )
-    result["command"] = command_line("bench.end_to_end.bench_options")
+    command = command_line("bench.end_to_end.bench_options")
+    print(json.dumps({name: result[name] for name in _PARTS}, indent=1))
+    saved = RESULTS / f"{_RESULT}.json"
+    if asked.only and saved.exists():
+        before = json.loads(saved.read_text())
+        for part in ("rows", "sends"):
+            result[part] = updated(before[part], result[part], only)
+        result["java"] = result["java"] or before["java"]
+        if command not in before["command"]:
+            command = f"{before['command']}; {command}"
+    result["command"] = command
     result["workload"] = {
         "rocketmq": asked.version,
         "messages": asked.messages,
@@ -206,9 +230,7 @@ def main() -> None:
         "sent": _SENDS,
         "java_messages": _JAVA_MESSAGES,
     }
-    print(json.dumps({name: result[name] for name in ("rows", "sends", "java")}, indent=1))
-    if not asked.only:
-        print(save("options_rocketmq", result))
+    print(save(_RESULT, result))
 
 
 if __name__ == "__main__":
