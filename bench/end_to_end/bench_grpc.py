@@ -127,11 +127,13 @@ def measure_rates(
     for fifo, topic in waiting.items():
         fill(servers, topic, messages, keyed=fifo)
     rows: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for number in range(rounds):
+    # The first round is not counted: in it the servers' compiler is at work.
+    for number in range(rounds + 1):
         for work in works:
             for client in CLIENTS:
                 row = run_one(servers, work, client, messages, number, waiting[work.fifo], home)
-                rows[work.name][client].append(row)
+                if number:
+                    rows[work.name][client].append(row)
                 print(
                     f"round {number} {work.name:42} {client:16} "
                     f"{row['messages'] / row['seconds']:9,.0f} messages/s "
