@@ -6,6 +6,7 @@ import json
 import socket
 from typing import Any
 
+from console import CommandError
 from jars import PROXY as ARTIFACTS
 from jars import class_path
 from processes import EMPTY_LOGBACK, Part
@@ -14,6 +15,9 @@ PROXY = "proxy"
 MODES = ("cluster", "local")
 _MAIN = "org.apache.rocketmq.proxy.ProxyStartup"
 _FILE = "rmq-proxy.json"
+# It makes a topic as it starts, and ends if no broker answers in time: seen on a busy machine.
+_TOO_LATE = "create system broadcast topic"
+_STARTS = 3
 
 
 def proxy_plan(
@@ -73,6 +77,19 @@ def _settings(mode: str, grpc_port: int, remoting_port: int, name_server: str) -
 
 class Proxy(Part):
     """A proxy of an instance, in cluster mode."""
+
+    def wait_until_ready(self, name_server: str) -> None:
+        """Wait, and start it again where a busy broker had it end."""
+        for _ in range(_STARTS - 1):
+            try:
+                super().wait_until_ready(name_server)
+            except CommandError as error:
+                if _TOO_LATE not in str(error):
+                    raise
+                self.start()
+            else:
+                return
+        super().wait_until_ready(name_server)
 
     def command(self) -> list[str]:
         settings = self.plan["settings"]

@@ -13,12 +13,17 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "ci" / "rocketmq"
 
 
+def of_script(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
+    """Return what a module of the script has; its modules are imported by plain names."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for each in FOLDER.glob("*.py"):
+        monkeypatch.delitem(sys.modules, each.stem, raising=False)
+    return runpy.run_path(str(FOLDER / f"{name}.py"))
+
+
 def planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **given: Any) -> dict[str, Any]:
     """Return the plan of each part by its name."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    for name in [each.stem for each in FOLDER.glob("*.py")]:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    script = runpy.run_path(str(FOLDER / "cluster_plan.py"))
+    script = of_script(monkeypatch, "cluster_plan")
     options = Namespace(
         brokers=1, slave=False, elections=None, proxy=None, set=[], proxy_set=[], properties=[],
         heap=256, java=[], env=[],
@@ -61,3 +66,23 @@ def test_a_setting_without_a_value_or_a_proxy_is_refused(
 ) -> None:
     with pytest.raises(Exception, match=r"expected a setting|needs --proxy"):
         planned(monkeypatch, tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    ("why", "starts"), [("create system broadcast topic failed", 3), ("no such setting", 1)]
+)
+def test_a_proxy_that_no_broker_answered_in_time_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str, starts: int
+) -> None:
+    kind = of_script(monkeypatch, "proxy")["Proxy"]
+    proxy = kind(tmp_path, "5.3.3", "proxy", {"port": 1})
+    started = [1]
+
+    def wait(self: object, name_server: str) -> None:
+        raise sys.modules["console"].CommandError(f"proxy ended while it started; {why}")
+
+    monkeypatch.setattr(sys.modules["processes"].Part, "wait_until_ready", wait)
+    monkeypatch.setattr(proxy, "start", lambda: started.append(1))
+    with pytest.raises(sys.modules["console"].CommandError, match=why):
+        proxy.wait_until_ready("")
+    assert len(started) == starts
