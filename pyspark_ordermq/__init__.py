@@ -38,8 +38,11 @@ class DefaultSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        from ordermq.spark.frozen_imports import freeze_imports
+
         super().__init__(options)
         self.snapshot: Ranges | None = None
+        freeze_imports()  # of a write, a process makes nothing else
 
     @classmethod
     def name(cls) -> str:
@@ -53,6 +56,7 @@ class DefaultSource(DataSource):
 
         with text_first():
             require_packages()  # here, because Spark asks for this first
+            from ordermq.spark.frozen_imports import freeze_imports
             from ordermq.spark.options import SourceOptions
             from ordermq.spark.schema import spark_ddl
             from ordermq.spark.source.batch import try_snapshot
@@ -61,6 +65,7 @@ class DefaultSource(DataSource):
         # Here and not in `reader`: Spark asks for the schema once per DataFrame, but makes a
         # reader per action, and all actions must read the same messages.
         self.snapshot = try_snapshot(options)
+        freeze_imports()
         return spark_ddl(
             options.columns,
             is_ordered=options.is_ordered,

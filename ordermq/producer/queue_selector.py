@@ -133,6 +133,20 @@ _INDEXES: dict[str, Callable[[ShardingKey, int], int]] = {
 }
 
 
+def index_of(choice: str) -> Callable[[ShardingKey, int], int]:
+    """Return the function of a selector's name: (key, number of queues) -> index of the queue.
+
+    Raises: ConfigError: an unknown name.
+    """
+    index = _INDEXES.get(choice)
+    if index is None:
+        raise ConfigError(
+            f"selector {choice!r}: expected one of {sorted(_INDEXES)}, or a function "
+            "(queues, message, key) -> queue"
+        )
+    return index
+
+
 def selector_of(choice: str | QueueSelector) -> QueueSelector:
     """Return the selector of this name, or the caller's own function.
 
@@ -141,12 +155,7 @@ def selector_of(choice: str | QueueSelector) -> QueueSelector:
     if callable(choice):
         require_plain("selector", choice)
         return choice
-    index = _INDEXES.get(choice)
-    if index is None:
-        raise ConfigError(
-            f"selector {choice!r}: expected one of {sorted(_INDEXES)}, or a function "
-            "(queues, message, key) -> queue"
-        )
+    index = index_of(choice)
 
     # Only of texts: 1, True and 1.0 are one key to a cache.
     index_of_text = functools.lru_cache(_KEYS_KEPT)(index)

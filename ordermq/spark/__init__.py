@@ -7,6 +7,7 @@
 | Which options are there, and how are they checked? | options.py |
 | Which columns does the source have? | schema.py |
 | How does a process talk to brokers? Which task does it run? | session.py |
+| What do Spark's garbage collections leave out? | frozen_imports.py |
 | What does Spark show of an error? | shown_errors.py |
 | Which version of Spark can do what? | versions.py |
 | Which packages must a Python of Spark have? | packages.py |
@@ -41,8 +42,9 @@ stages/queue_state.py, stages/state_store.py |
 | How do all rows of a target queue get into one task? | sink/target_queues.py |
 | How does a table of a database become Parquet or Delta? | copied_tables.py |
 
-source, sink and stages import options, packages, schema, session, row_order, shown_errors and
-versions, and not each other. Spark finds the format by the package `pyspark_ordermq`.
+source, sink and stages import frozen_imports, options, packages, schema, session, row_order,
+shown_errors and versions, and not each other. Spark finds the format by the package
+`pyspark_ordermq`.
 """
 
 from __future__ import annotations

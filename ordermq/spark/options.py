@@ -43,6 +43,8 @@ _SPARK_KEYS: Final = frozenset(
 )
 # Spark puts this before each key while CREATE TABLE asks for the schema.
 _TABLE_PREFIX: Final = "option."
+# A broker spends on a request as much as on some hundred rows. Those of RocketMQ take 4 MiB.
+_SINK_BATCH_BYTES: Final = 1_048_576
 # The values of these are left out of errors: an error ends in logs and in Spark's web pages.
 _SECRET: Final = frozenset({"secret_key", "security_token"})
 _ADDRESSES: Final = frozenset({"name_servers", "address_map"})
@@ -232,18 +234,17 @@ def read_choice(kind: type[_E]) -> Callable[[str], _E]:
     return read
 
 
-def config_settings(kind: type[Any], **descriptions: str) -> tuple[Setting, ...]:
+def config_settings(defaults: Any, **descriptions: str) -> tuple[Setting, ...]:
     """Make settings of the fields of a dataclass of `ordermq.config`.
 
     The dataclass checks the ranges, so that they are written down once.
 
     Args:
-        kind: the dataclass.
+        defaults: a value of the dataclass.
         descriptions: one line per field; only these fields become settings.
     """
-    defaults = kind()
     return tuple(
-        _setting_of_field(kind, name, getattr(defaults, name), description)
+        _setting_of_field(type(defaults), name, getattr(defaults, name), description)
         for name, description in descriptions.items()
     )
 
@@ -489,7 +490,7 @@ CLIENT: Final = (
         "executors",
     ),
     *config_settings(
-        RemotingConfig,
+        RemotingConfig(),
         access_key="account that signs requests",
         secret_key="secret of the account",
         security_token="session token of a temporary account",
@@ -732,7 +733,7 @@ SOURCE: Final = (
         "ordered: time for executors to end after a stop in the middle of a batch",
     ),
     *config_settings(
-        LeaseConfig,
+        LeaseConfig(),
         lock_max_live_ms="ordered: maximum time a lease lasts after its last renewal was sent; "
         "half of RocketMQ's lockMaxLiveTime, which its broker does not report",
         lock_interval_ms="ordered: maximum time between renewals",
@@ -972,7 +973,7 @@ SINK: Final = (
         "which needs one task per queue; or none",
     ),
     *config_settings(
-        SendConfig,
+        SendConfig(max_batch_bytes=_SINK_BATCH_BYTES),
         send_timeout_ms="timeout of one send attempt",
         retry_times="maximum retries of a batch after a timeout, to the same queue",
         retry_delay_ms="delay before the first retry",

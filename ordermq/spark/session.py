@@ -9,7 +9,6 @@ for the lock of the row's queue under the same client id learns whether the run 
 
 from __future__ import annotations
 
-import gc
 import os
 import secrets
 import threading
@@ -66,21 +65,6 @@ def shared_session(
     Args: client_id: ask brokers under this id, as an executor does in its driver's name.
     """
     return _SESSIONS.get(name_servers, remoting, client_id)
-
-
-_frozen_in: int | None = None  # the process
-
-
-def freeze_imports() -> None:
-    """Leave what this worker process has imported out of later garbage collections.
-
-    PySpark collects all garbage after each task, which costs 25 to 35 ms with pyarrow, pandas and
-    this package imported: more than a task's own work where it reads few rows.
-    """
-    global _frozen_in
-    if _frozen_in != os.getpid():
-        _frozen_in = os.getpid()
-        gc.freeze()
 
 
 async def selected_topics(session: ClientSession, selection: Selection) -> Sequence[str]:

@@ -180,7 +180,7 @@ def test_rows_without_origin_columns_are_written_with_tags_and_keys(
     found = written(spark, target).collect()
     assert {bytes(row.body) for row in found} == {f"no {n}".encode() for n in range(100)}
     assert {(row.tags, row.keys) for row in found} == {("paid", "a b")}
-    stamps = {tuple(row.properties.get(f"omq_{n}") for n in ("source", "row")) for row in found}
+    stamps = {(row.properties["omq_source"], row.properties["omq_offset"]) for row in found}
     assert len(stamps) == 400
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from typing import Any
 
 from ordermq.config import ProducerConfig
@@ -73,7 +74,7 @@ class BlockSender:
 
     def stream(self) -> BlockStream:
         """Return what sends the batches of one task."""
-        return BlockStream(self)
+        return BlockStream(self, self._config.max_batch_bytes)
 
     def submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         """Start work on the I/O thread; what is submitted first begins first."""
@@ -110,18 +111,42 @@ class BlockSender:
             await self._session.clock.sleep_ms(retry_delay_ms(tries, self._config))
 
 
+@dataclass(slots=True)
+class _Lane:
+    """The batches that wait for a queue: of `added` ones `taken` are sent."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: deque[bytes] = field(default_factory=deque)
+    added: int = 0
+    taken: int = 0
+
+    def take(self, most_bytes: int) -> bytes:
+        """Return the next batch, joined with those behind it that fit into the same request."""
+        taken = [self.waiting.popleft()]
+        size = len(taken[0])
+        while self.waiting and size + len(self.waiting[0]) <= most_bytes:
+            size += len(self.waiting[0])
+            taken.append(self.waiting.popleft())
+        self.taken += len(taken)
+        return b"".join(taken)
+
+
 class BlockStream:
     """Sends the batches of one task: in each queue one after the other, queues independently.
 
     A queue does not wait for the others: with one broker slower than the rest, or one queue with
-    more rows, all would wait for it at every record batch.
+    more rows, all would wait for it at every record batch. What waits behind a request goes with
+    the next one: brokers spend on a request as much as on a hundred rows.
+
+    Args: most_bytes: of a request that is joined from several batches.
     """
 
-    def __init__(self, sender: BlockSender) -> None:
+    def __init__(self, sender: BlockSender, most_bytes: int) -> None:
         self._sender = sender
+        self._most_bytes = most_bytes
         self._sending: deque[Future[None]] = deque()
         # On the I/O thread.
-        self._turns: dict[MessageQueue, asyncio.Lock] = {}
+        self._lanes: defaultdict[MessageQueue, _Lane] = defaultdict(_Lane)
         self._has_failed = False
 
     def send(self, blocks: Blocks) -> None:
@@ -153,13 +178,17 @@ class BlockStream:
                 raise outcome
 
     async def _send_queue(self, queue: MessageQueue, bodies: Sequence[bytes]) -> None:
+        lane = self._lanes[queue]
+        lane.waiting.extend(bodies)
+        lane.added += len(bodies)
+        last = lane.added  # those behind are of later calls, which send what does not fit here
         # Waiters get an asyncio.Lock in the order in which they asked for it.
-        async with self._turns.setdefault(queue, asyncio.Lock()):
-            for body in bodies:
+        async with lane.turn:
+            while lane.taken < last:
                 if self._has_failed:
                     return  # the call that failed says why
                 try:
-                    await self._sender.send(queue, body)
+                    await self._sender.send(queue, lane.take(self._most_bytes))
                 except BaseException:
                     self._has_failed = True
                     raise

@@ -12,9 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
 from ordermq.errors import ConfigError
-from ordermq.model.message import Message
-from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.queue_selector import selector_of
+from ordermq.producer.queue_selector import index_of
 from ordermq.spark.options import SinkOptions
 from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
@@ -58,7 +56,7 @@ def by_target_queue(
     sender = block_sender(sink.name_servers, sink.config, sink.group, sink.selector)
     # On the driver, once: every task must number the same queues in the same way.
     queues = sender.queues(sink.topic)
-    index = _index_function(queues, sink.selector)
+    index = _index_function(len(queues), sink.selector)
     kind = IntegerType()
     if is_before(ARROW_UDF.since):
         queue_index = F.pandas_udf(_on_series(index), kind)
@@ -76,12 +74,12 @@ def by_target_queue(
     return moved.sortWithinPartitions(TARGET_COLUMN, *order_by)
 
 
-def _index_function(queues: Sequence[MessageQueue], selector: str) -> Callable[[Any], Any]:
+def _index_function(count: int, selector: str) -> Callable[[Any], Any]:
+    chosen = index_of(selector)
     # Kept over the record batches of a task.
     known: dict[str, int] = {}
 
     def queue_index(keys: Any) -> Any:
-        select, probe = selector_of(selector), Message("probe", b"-")
         # Each distinct key is hashed once: topics have far fewer keys than rows.
         coded = keys.dictionary_encode()
         if coded.null_count:
@@ -91,7 +89,7 @@ def _index_function(queues: Sequence[MessageQueue], selector: str) -> Callable[[
         names = coded.dictionary.to_pylist()
         for name in names:
             if name not in known:
-                known[name] = list(queues).index(select(queues, probe, name))
+                known[name] = chosen(name, count)
         found = np.array([known[name] for name in names], dtype=np.int32)
         return pa.array(found[coded.indices.to_numpy()])
 

@@ -8,9 +8,9 @@ repeated ones.
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.frozen_imports import freeze_imports
 from ordermq.spark.options import Order, SinkOptions
 from ordermq.spark.session import running_task
 from ordermq.spark.shown_errors import text_first
@@ -54,8 +55,9 @@ class SinkWriter:
         self._options = options
         self._columns = list(columns)
         # Names a batch write in its stamps. Made on the driver and pickled, so that a task which
-        # runs again has the same name and its repeats can be recognized.
-        self._write_id = uuid.uuid4().hex
+        # runs again has the same name and its repeats can be recognized. Short, for it is in each
+        # message; 64 bits, so that no two writes into a topic have the same.
+        self._write_id = secrets.token_urlsafe(8)
 
     def _sender(self) -> BlockSender:
         options = self._options
@@ -72,12 +74,13 @@ class SinkWriter:
             self._options,
             self._columns,
             sender.queues,
-            (origin, task.batch_id or 0),
+            (origin, task.batch_id),
             task.partition,
         )
         with sender.stream() as stream:
             for batch in iterator:
                 stream.send(encoder.encode(batch))  # encoded while those before are being sent
+        freeze_imports()
         order = encoder.source_order
         return Sent(
             task.partition,
@@ -102,6 +105,7 @@ class SinkWriter:
             _refuse_shared_targets(Counter(queue for one in done for queue in one.targets))
         if self._options.order is Order.KEY:
             _refuse_split_keys(done, bool(self._options.key_column))
+        freeze_imports()
 
 
 def _refuse_shared_targets(tasks: Mapping[MessageQueue, int]) -> None:
@@ -125,8 +129,7 @@ def _refuse_split_keys(sent: Sequence[Sent], has_keys: bool) -> None:
     # Without origin columns nothing tells where rows come from, and only keys can be compared.
     if not split and (tasks or not has_keys):
         return
-    keys = Counter(key for one in sent for key in one.keys or ())
-    repeated = sorted(key for key, count in keys.items() if count > 1)
+    repeated = sorted(_repeated(one.keys or frozenset() for one in sent))
     if has_keys and not repeated:
         if any(one.keys is None for one in sent):
             _log.warning(
@@ -141,6 +144,16 @@ def _refuse_split_keys(sent: Sequence[Sent], has_keys: bool) -> None:
         "order='none'. Something before the write shuffles the rows. The messages are sent, in no "
         "defined order; their stamps identify them"
     )
+
+
+def _repeated(keys: Iterable[frozenset[str]]) -> set[str]:
+    """Return what is in several of the sets."""
+    seen: set[str] = set()
+    found: set[str] = set()
+    for each in keys:
+        found |= seen & each
+        seen |= each
+    return found
 
 
 # Two classes, because Spark tells a batch from a streaming writer by its base class. The Arrow
@@ -189,7 +202,9 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
                 "mode 'overwrite' is not supported: write with mode('append'). A topic cannot be "
                 "overwritten"
             )
-    return BatchWriter(_sink_options(given, schema), schema.names)
+    options = _sink_options(given, schema)
+    freeze_imports()
+    return BatchWriter(options, schema.names)
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
@@ -200,7 +215,9 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
             Kafka's sink it is written after what is there, and the last message of a key counts.
     Raises: ConfigError: an option is wrong.
     """
-    return StreamWriter(_sink_options(given, schema), schema.names)
+    options = _sink_options(given, schema)
+    freeze_imports()
+    return StreamWriter(options, schema.names)
 
 
 @text_first()

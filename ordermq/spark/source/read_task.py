@@ -10,8 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from ordermq.errors import StateError
+from ordermq.spark.frozen_imports import freeze_imports
 from ordermq.spark.options import SourceOptions
-from ordermq.spark.session import freeze_imports, shared_session
+from ordermq.spark.session import shared_session
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from ordermq.spark.source.task_ranges import Range

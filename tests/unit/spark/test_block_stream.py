@@ -61,7 +61,7 @@ def sender() -> Iterator[Sender]:
 
 
 def test_a_queue_gets_its_batches_in_order_and_does_not_wait_for_another_one(sender):
-    with BlockStream(sender) as stream:  # type: ignore[arg-type]
+    with BlockStream(sender, 1) as stream:
         for number in range(3):
             stream.send({queue: [b"%d a" % number, b"%d b" % number] for queue in (SLOW, FAST)})
         sender.await_sent(FAST, 6)
@@ -71,9 +71,32 @@ def test_a_queue_gets_its_batches_in_order_and_does_not_wait_for_another_one(sen
     assert sender.sent == {SLOW: wanted, FAST: wanted}
 
 
+@pytest.mark.parametrize(
+    ("most_bytes", "requests"), [(9, [b"0", b"123"]), (2, [b"0", b"12", b"3"])]
+)
+def test_what_waits_behind_a_request_goes_with_the_next_one_as_far_as_it_fits(
+    sender, most_bytes, requests
+):
+    with BlockStream(sender, most_bytes) as stream:
+        stream.send({SLOW: [b"0"], FAST: [b"begun"]})
+        sender.await_sent(FAST, 1)
+        stream.send({SLOW: [b"1", b"2"]})
+        stream.send({SLOW: [b"3"], FAST: [b"waiting"]})
+        sender.await_sent(FAST, 2)
+        sender.gate.set()
+    assert sender.sent[SLOW] == requests
+
+
+def test_a_batch_that_is_larger_than_a_request_may_be_is_sent_alone(sender):
+    sender.gate.set()
+    with BlockStream(sender, 2) as stream:
+        stream.send({SLOW: [b"large", b"a", b"b", b"c"]})
+    assert sender.sent == {SLOW: [b"large", b"ab", b"c"]}
+
+
 def test_after_a_failure_nothing_more_is_sent_and_nothing_is_under_way_at_the_end(sender):
     sender.fails = {b"1"}
-    with pytest.raises(BrokerError, match="refused"), BlockStream(sender) as stream:  # type: ignore[arg-type]
+    with pytest.raises(BrokerError, match="refused"), BlockStream(sender, 1) as stream:
         for number in range(20):
             stream.send({FAST: [b"%d" % number]})
     assert sender.sent == {FAST: [b"0"]}
@@ -86,7 +109,7 @@ def test_an_error_of_the_rows_waits_for_the_sends_before_it(sender):
         sender.gate.set()
         raise ValueError("a row")
 
-    with pytest.raises(ValueError, match="a row"), BlockStream(sender) as stream:  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a row"), BlockStream(sender, 1) as stream:
         for _ in rows():
             stream.send({SLOW: [b"a", b"b"]})
     assert sender.sent == {SLOW: [b"a", b"b"]}

@@ -21,12 +21,14 @@ from ordermq.spark.sink.row_encoder import RowEncoder
 QUEUES = tuple(MessageQueue("scored", "b", number) for number in range(4))
 
 
-def encoder_of(batch: Any, partition: int = 0, **options: str) -> RowEncoder:
+def encoder_of(
+    batch: Any, partition: int = 0, sequence: int | None = 7, **options: str
+) -> RowEncoder:
     given = {"name_servers": "127.0.0.1:9876", "topic": "scored"} | options
     given = {name: text for name, text in given.items() if text}
     names = batch.schema.names
     read = SinkOptions.of(given, dict.fromkeys(names))
-    return RowEncoder(read, names, lambda topic: QUEUES, ("query/3", 7), partition)
+    return RowEncoder(read, names, lambda topic: QUEUES, ("query/3", sequence), partition)
 
 
 def placed(rows: list[tuple[int, int, str | None]], **more: Any) -> Any:
@@ -116,6 +118,34 @@ def test_rows_without_origin_are_stamped_with_query_and_batch() -> None:
     assert stamps_of(found) == [("query/3", 7, 0), ("query/3", 7, 1)]
     assert stamps_of(encoder.encode(batch)) == [("query/3", 7, 2), ("query/3", 7, 3)]
     assert list(found) == [QUEUES[2]]
+
+
+def test_rows_of_a_batch_write_are_stamped_with_their_number() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"]})
+    encoder = encoder_of(batch, sequence=None)
+    found = [
+        fields for _ in range(2) for _, fields in messages_of(encoder.encode(batch)[QUEUES[0]])
+    ]
+    assert [(each["omq_source"], each["omq_offset"]) for each in found] == [
+        ("query/3", str(row)) for row in range(4)
+    ]
+    # Brokers parse the properties of each message: there are no others.
+    assert {tuple(each) for each in found} == {("omq_source", "omq_offset", "UNIQ_KEY")}
+
+
+@pytest.mark.parametrize("names", [["a", None, "b"], [f"k{n}" for n in range(40)]])
+def test_keys_find_the_same_queue_in_every_batch_whether_few_or_many(
+    names: list[str | None],
+) -> None:
+    encoder, places = None, set()
+    for _ in range(3):
+        batch = placed([(5, offset, key) for offset, key in enumerate(names)])
+        encoder = encoder or encoder_of(batch, order="none")
+        for queue, bodies in encoder.encode(batch).items():
+            places |= {(queue, fields.get("__SHARDINGKEY")) for _, fields in messages_of(bodies)}
+    assert places == {(QUEUES[1 if key is None else java_index(key, 4)], key) for key in names}
+    assert encoder is not None
+    assert encoder.keys == {key for key in names if key is not None}
 
 
 def test_tags_keys_and_properties_are_sent_without_those_of_the_protocol() -> None:
