@@ -1,4 +1,4 @@
-"""What the garbage collections of Spark's processes leave out."""
+"""Freezing of imports, so that the garbage collections of Spark's processes leave them out."""
 
 from __future__ import annotations
 
