@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,13 @@ from tests.interop.cluster import eventually
 from tests.interop.run import Run
 
 
-def share_join_and_leave(run: Run, **settings: Any) -> None:
-    """Check the order of keys while a second member joins and leaves."""
+def share_join_and_leave(
+    run: Run, look: Callable[[], None] = lambda: None, **settings: Any
+) -> None:
+    """Check the order of keys while a second member joins and leaves.
+
+    Args: look: called while the first one is still there.
+    """
     run.member("one", **settings)
     with run.flow():
         run.wait_for_more(300, "one")
@@ -27,6 +32,7 @@ def share_join_and_leave(run: Run, **settings: Any) -> None:
         run.wait_for_more(200, "two")
         run.leave("two")
         run.wait_for_more(300, "one")
+        look()
     run.assert_sound()
     assert run.duplicates() == 0
 

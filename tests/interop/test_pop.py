@@ -111,9 +111,12 @@ def test_members_that_pop_share_join_and_leave_and_keep_the_order_of_keys(
     run: Run, brokers: Cluster, by_key: bool
 ) -> None:
     brokers.put_topic(run.topic, QUEUES)
-    share_join_and_leave(run, order_by_key=by_key, **POP)
-    with Admin(brokers.name_servers) as admin:
-        assert admin.group(run.group).pops
+
+    def look() -> None:  # brokers of 5.5.0 forget the way of a group with its last member
+        with Admin(brokers.name_servers) as admin:
+            assert admin.group(run.group).pops
+
+    share_join_and_leave(run, look, order_by_key=by_key, **POP)
 
 
 def test_a_member_that_pops_and_is_killed_delays_its_keys_by_its_leases(
