@@ -126,7 +126,7 @@ def test_a_blocking_call_on_the_io_thread_is_refused_instead_of_hanging(runtime:
     async def block() -> None:
         runtime.call(asyncio.sleep(0))
 
-    with pytest.raises(StateError, match="async form"):
+    with pytest.raises(StateError, match="make it on another thread"):
         runtime.call(block())
 
 
