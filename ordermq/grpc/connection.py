@@ -57,6 +57,11 @@ class GrpcEvents(Protocol):
         """Handle the end of the connection; its calls have already failed."""
 
 
+def _framed(message: bytes) -> bytes:
+    """Return a message as gRPC puts it into a stream: not compressed, its length before it."""
+    return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
+
+
 class Exchange:
     """One call: messages out, messages in, and the status at its end. On the loop's thread."""
 
@@ -74,7 +79,7 @@ class Exchange:
 
         Raises: ConnectionLost: the connection has ended.
         """
-        self.unsent += b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
+        self.unsent += _framed(message)
         self.is_half_closed = is_last
         self._connection.flush_call(self)
 
@@ -364,8 +369,7 @@ class GrpcConnection(asyncio.Protocol):
         Raises: as `call`.
         """
         head = self._head_of(method, metadata, timeout_ms)
-        framed = b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
-        stream_id = self._http2.request(head, framed)
+        stream_id = self._http2.request(head, _framed(message))
         is_sent = stream_id is not None
         if stream_id is None:
             stream_id = self._http2.begin(head)
