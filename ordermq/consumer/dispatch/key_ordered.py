@@ -134,8 +134,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         # After `end_batch`: it suspends the keys that failed, and a release must come later.
         if done < len(messages):
             self._hold_back(assigned, context, done, step)
-        # A crash before the next commit would store a letter a second time.
-        if done and (self._commits_each or step is NextStep.DEAD_LETTER):
+        if self._commits_now(done, step):
             yield OnIoThread(self._commit(assigned))
         return True
 

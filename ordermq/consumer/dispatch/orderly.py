@@ -122,6 +122,11 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
     async def _commit(self, assigned: Queue) -> None:
         await self._offsets.commit(assigned)
 
+    def _commits_now(self, done: int, step: NextStep) -> bool:
+        """Return whether what a call has done is committed at once, and not with the next ones."""
+        # A crash before the next commit would store a letter a second time.
+        return done > 0 and (self._commits_each or step is NextStep.DEAD_LETTER)
+
     async def consume_directly(self, batch: MessageBatch, assigned: Queue | None) -> DirectResult:
         if assigned is None:
             # Java calls its listener even so, beside the one of the member that holds the queue.
@@ -272,8 +277,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         held = 0 if assigned.auto_commit else done
         if not assigned.end_batch(claim, before + done, self._clock.now_ms(), held=held):
             return
-        # A crash before the next commit would store a letter a second time.
-        if not held and done and (self._commits_each or step is NextStep.DEAD_LETTER):
+        if not held and self._commits_now(done, step):
             yield OnIoThread(self._commit(assigned))
         if step is NextStep.STOP:
             self._failure_handler.stop(assigned, run[done].queue_offset)
