@@ -6,6 +6,7 @@ Standard library only: the first legs make the environment.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "legs"
 TAIL = 60  # lines of a failed leg's log to print
+LONGEST = 2_400  # seconds of a leg, some three times what the longest needs on two busy cores
+TO_END = 30  # seconds that a leg has to end once it is interrupted
 # What a script leaves out for lack of a tool is a line of this form; it must not go unseen.
 LEFT_OUT = ("SKIPPED", "LEFT OUT", "NOT TESTED")
 
@@ -30,13 +33,19 @@ class Result:
     name: str
     status: int
     seconds: float
+    hung: bool = False
 
     @property
     def log(self) -> Path:
         return LOGS / f"{self.name}.log"
 
+    def lines(self) -> list[str]:
+        return self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+
     def line(self) -> str:
         outcome = "passed" if self.status == 0 else f"FAILED (status {self.status})"
+        if self.hung:
+            outcome = f"FAILED: not at its end after {LONGEST} s, so it was stopped;"
         return f"{self.name:16} {outcome} in {self.seconds:.0f} s"
 
 
@@ -45,7 +54,7 @@ class Legs:
 
     def __init__(self, arguments: dict[str, list[str]]) -> None:
         self._arguments = arguments
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._stopped = False
 
     def run(self, name: str) -> Result:
@@ -63,25 +72,46 @@ class Legs:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            self._running.add(process)
-            status = process.wait()
-            self._running.discard(process)
-        return Result(name, status, time.monotonic() - started)
+            self._running[name] = process
+            try:
+                status, hung = process.wait(LONGEST), False
+            except subprocess.TimeoutExpired:
+                status, hung = _end(process), True
+            del self._running[name]
+        return Result(name, status, time.monotonic() - started, hung)
 
-    def stop(self) -> None:
+    def stop(self) -> list[Result]:
         """Interrupt what runs; scripts and most of pytest then stop their servers."""
         self._stopped = True
-        for process in list(self._running):
+        running = dict(self._running)
+        for process in running.values():
             os.killpg(process.pid, signal.SIGINT)  # pytest ends at once of a SIGTERM
+        return [Result(name, 1, 0) for name in running]
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """End a leg that hangs; what of pytest does not end at once shows each of its threads."""
+    for number in (signal.SIGINT, signal.SIGABRT):
+        os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TO_END)
+            break
+    with contextlib.suppress(ProcessLookupError):  # what outlived the first process of the leg
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait() or 1
+
+
+def print_tail(result: Result) -> None:
+    print(f"--- the last {TAIL} lines of {result.log.relative_to(ROOT)}")
+    print(*deque(result.lines(), TAIL), "---", sep="\n", flush=True)
 
 
 def report(result: Result) -> None:
     """Print the end of one leg: its closing line, or the tail of its log if it failed."""
     print(f"ordermq: {result.line()}", flush=True)
-    lines = result.log.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = result.lines()
     if result.status:
-        print(f"--- the last {TAIL} lines of {result.log.relative_to(ROOT)}")
-        print(*deque(lines, TAIL), "---", sep="\n", flush=True)
+        print_tail(result)
         return
     closing = next((line for line in reversed(lines) if line.strip()), "")
     notes = [
@@ -125,8 +155,9 @@ def main() -> int:
                     print("ordermq: no environment, so no other leg can run")
                     break
         except KeyboardInterrupt:
-            legs.stop()
-            print("ordermq: interrupted")
+            for running in legs.stop():
+                print(f"ordermq: interrupted in {running.name}")
+                print_tail(running)
             return 130
     seconds = time.monotonic() - started
     print(f"\nordermq: {len(results)} legs in {seconds:.0f} s; their logs are in build/legs")

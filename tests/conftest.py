@@ -10,10 +10,17 @@ import pytest
 from sqlalchemy import Engine, NullPool, create_engine
 
 import ordermq.core
+from tests.hung_tests import pytest_runtest_protocol, pytest_sessionstart
 from tests.postgresql import NoPostgreSql, PostgreSql
 from tests.secrets_in_logs import pytest_configure, pytest_runtest_makereport
 
-__all__ = ["pytest_configure", "pytest_runtest_makereport"]  # hooks of this folder
+# Hooks of this folder.
+__all__ = [
+    "pytest_configure",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+    "pytest_sessionstart",
+]
 
 VECTORS = Path(__file__).parent / "vectors"
 
