@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "legs"
 TAIL = 60  # lines of a failed leg's log to print
-LONGEST = 2_400  # seconds of a leg, some three times what the longest needs on two busy cores
+LONGEST = 3_600  # seconds of a leg, some four times what the longest needs on two cores
 TO_END = 30  # seconds that a leg has to end once it is interrupted
 # What a script leaves out for lack of a tool is a line of this form; it must not go unseen.
 LEFT_OUT = ("SKIPPED", "LEFT OUT", "NOT TESTED")

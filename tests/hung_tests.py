@@ -1,8 +1,9 @@
 """Ends a test process that pytest-timeout could not: it shows each thread, and exits.
 
-pytest-timeout raises in the main thread, which does nothing for a thread that waits in C, and a
-`finally` behind its exception may wait again. Then a whole run stood still until the machine that
-ran it gave up, and nobody learnt in which test. faulthandler's own thread needs no interpreter.
+pytest-timeout raises in the main thread, once. That does nothing for a thread that waits in C, a
+`finally` behind the exception may wait again, and Hypothesis takes it for a failed example and
+repeats it. Then a whole run stood still until the machine that ran it gave up, and nobody learnt in
+which test. faulthandler's own thread needs no interpreter.
 pytest-xdist reports the test as the one in which its worker crashed, and goes on in another worker.
 """
 

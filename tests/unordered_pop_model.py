@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from ordermq.remoting.codes import ResponseCode
 from tests.pop_scripts import INVISIBLE_MS, Popped, UnorderedPops
+from tests.waiting import eventually
 
 LONG_MS = 60_000
 _MOST = 32  # messages of a pop
@@ -117,8 +118,10 @@ class UnorderedSteps:
             assert answer.code == ResponseCode.SUCCESS, answer
             self.model.sent += 1
         # RocketMQ answers a send before its index has the message: a pop at once finds nothing.
-        while self.pops.client.max_offset(self.pops.topic) < self.model.sent:
-            pass
+        eventually(
+            lambda: self.pops.client.max_offset(self.pops.topic) >= self.model.sent,
+            "the index has what was sent",
+        )
 
     def pop(self, count: int, invisible_ms: int) -> list[int]:
         """Pop; return the numbers of the messages."""

@@ -25,7 +25,7 @@ from ordermq import (
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from tests.component.conftest import eventually
-from tests.component.interruption import InterruptedCall
+from tests.component.interruption import InterruptedCall, quick_collections
 from tests.component.test_interrupts import LIMIT_S, STRIDE, TOPIC
 
 pytestmark = [
@@ -74,6 +74,7 @@ def is_ours(thread: threading.Thread) -> bool:
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
+@quick_collections()
 def test_an_interrupted_beginning_of_a_block_leaves_nothing(
     broker: EmbeddedBroker, kind: str
 ) -> None:

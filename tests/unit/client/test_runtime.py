@@ -18,7 +18,7 @@ import pytest
 from ordermq.client.outcome_future import OutcomeFuture
 from ordermq.client.runtime import Runtime
 from ordermq.errors import StateError
-from tests.component.interruption import HandledCall, InterruptedCall
+from tests.component.interruption import HandledCall, InterruptedCall, quick_collections
 from tests.waiting import eventually
 
 WAIT_S = 20.0
@@ -92,6 +92,7 @@ def test_the_io_thread_waits_for_no_signal_handler_that_has_come_to_acquire() ->
     assert at > 10
 
 
+@quick_collections()
 def test_a_start_of_the_thread_that_is_interrupted_leaves_no_thread() -> None:
     before, at, is_over = set(threading.enumerate()), 1, False
     while not is_over:
