@@ -69,6 +69,14 @@ def readme_figures() -> str:
             "CPU per "
             f"message in batches of 32; {each['rate']:.1f} times at {each['cpu']:.2f} one by one."
         )
+    over_grpc = (load("grpc_rocketmq") or {}).get("rates", {}).get("consumer, in order")
+    if over_grpc is not None:
+        ratio = over_grpc["ratio"]
+        lines.append(
+            "- Over gRPC, compared with the official Python client at one proxy: a consumer in "
+            f"order has {ratio['rate']:.1f} times its throughput at {ratio['cpu']:.2f} of its CPU "
+            "per message."
+        )
     if hand_off is not None:
         fast = hand_off["rows"][0]
         lines.append(

@@ -5,14 +5,15 @@ a pull with more messages, and in the embedded broker: bodies of 100 bytes, a ta
 in Kafka, keys drawn from a Zipf distribution, eight partitions or queues. One Spark session reads
 them by turns, and writes keys and bodies; a sink in Python that only counts such rows shows what
 Spark takes to hand them over. CPU time is that of the program, the JVM and all Python workers; the
-broker's own is counted apart. Needs Java 17 and Maven.
-Writes bench/results/spark_kafka.json.
+broker's own is counted apart. Needs Java 17 and Maven. Writes bench/results/spark_kafka.json;
+`--only sink` leaves the reads there as they are, and other runs with --only are printed only.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import statistics
 import tempfile
@@ -29,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.end_to_end.bench_rocketmq import rocketmq_processes
-from bench.machine import broker_process, command_line, cpu_seconds, save
+from bench.machine import RESULTS, broker_process, command_line, cpu_seconds, save
 from bench.peers.kafka import CONNECTOR_VERSION, VERSION, Kafka, connector_jars, kafka
 from bench.spark.processes import Tree
 from bench.spark.rows import BODY_BYTES, CountingSink, Rows
@@ -60,6 +61,7 @@ EMBEDDED = "ordermq, embedded broker"
 COUNTED = "a sink in Python that counts rows"
 READS = ("key and value", "all columns", "count by key")
 SINK = "sink"
+_RESULT = "spark_kafka"
 MOST_WRITTEN = 500_000  # rows, which are cached in the JVM; reads have no limit
 LEAST_ROUNDS_WRITTEN = 5  # a second or two each
 # Kafka's topic is filled by the same connector, so that its broker has met such writes before;
@@ -300,7 +302,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=(*READS, SINK), default="", help="no result is saved")
+    parser.add_argument(
+        "--only", choices=(*READS, SINK), default="", help=f"only `{SINK}` is saved"
+    )
     asked = parser.parse_args()
     sent = messages(asked.rows)
     spark = session(jars=connector_jars())
@@ -312,21 +316,27 @@ def main() -> None:
             found = measure(spark, all_sides, asked.rows, asked.rounds, asked.only)
     finally:
         spark.stop()
-    if asked.only:
-        return
-    result = {
-        "command": command_line("bench.spark.kafka"),
-        "workload": {
-            "rows": asked.rows, "rows_written": min(asked.rows, MOST_WRITTEN),
-            "rounds": asked.rounds, "rounds_written": _rounds(SINK, asked.rounds),
-            "warm_rounds_written": WARM_ROUNDS[SINK],
-            "body_bytes": BODY_BYTES, "queues": QUEUES, "keys": int(sent["key"].nunique()),
-            "load_before": round(before, 1),
-        },
-        "versions": VERSIONS,
-        "works": found,
+    workload = {
+        "rows": asked.rows, "rows_written": min(asked.rows, MOST_WRITTEN),
+        "rounds": asked.rounds, "rounds_written": _rounds(SINK, asked.rounds),
+        "warm_rounds_written": WARM_ROUNDS[SINK],
+        "body_bytes": BODY_BYTES, "queues": QUEUES, "keys": int(sent["key"].nunique()),
+        "load_before": round(before, 1),
     }  # fmt: skip
-    print(save("spark_kafka", result))
+    command = command_line("bench.spark.kafka")
+    saved = RESULTS / f"{_RESULT}.json"
+    if asked.only:
+        if asked.only != SINK or asked.rows < MOST_WRITTEN or not saved.exists():
+            return  # of fewer rows than those beside it
+        earlier = json.loads(saved.read_text())
+        workload = earlier["workload"] | {
+            name: value for name, value in workload.items() if name.endswith("_written")
+        }
+        found = earlier["works"] | found
+        if command not in earlier["command"]:
+            command = f"{earlier['command']}; {command}"
+    result = {"command": command, "workload": workload, "versions": VERSIONS, "works": found}
+    print(save(_RESULT, result))
 
 
 if __name__ == "__main__":
