@@ -49,7 +49,8 @@ class Proxy:
         if self.sends <= self.refusals:
             return Said((SendMessageResponse(status=self.refusal).to_bytes(),))
         entry = SendResultEntry(status=Status(code=Code.OK), message_id="01", offset=self.sends)
-        return Said((SendMessageResponse(status=Status(code=Code.OK), entries=[entry]).to_bytes(),))
+        entries = [entry] * len(SendMessageRequest.from_bytes(asked.message).messages)
+        return Said((SendMessageResponse(status=Status(code=Code.OK), entries=entries).to_bytes(),))
 
     def route(self, asked: Asked) -> Said:
         request = QueryRouteRequest.from_bytes(asked.message)

@@ -40,7 +40,9 @@ from ordermq.errors import BrokerError, StateError
 from tests.component.broker.wire_client import WireClient
 from tests.component.certificates import Authority, Certificate
 from tests.component.conftest import eventually
+from tests.component.grpc_server import grpc_server_thread
 from tests.component.interruption import HandledCall, InterruptedCall
+from tests.component.test_grpc_sends import Proxy
 
 # An interrupt may come between making a coroutine and handing it over, or in a finalizer.
 pytestmark = [
@@ -197,6 +199,31 @@ def test_an_interrupted_send_with_tls_hangs_nothing(
         with Producer("other", **settings) as other:
             sweep = Sweep(other, make, again, lambda producer: producer.close(CLOSE_S))
             assert sweep.run(SENDS["send"], KeyboardInterrupt) > 10
+
+
+GRPC_SENDS = {
+    **{name: call for name, call in SENDS.items() if name not in ("queues", "send_batch")},
+    "send_batch without key": lambda producer: producer.send_batch([message()] * 5),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("name", GRPC_SENDS)
+def test_an_interrupted_send_over_grpc_hangs_nothing(name: str, error: type[BaseException]) -> None:
+    with grpc_server_thread(Proxy(refusals=0)) as address:
+
+        def make() -> Producer:
+            producer = Producer("shop", name_servers=f"grpc://{address}").start()
+            producer.send(message(), sharding_key="k")
+            return producer
+
+        def again(producer: Producer) -> None:
+            producer.send(message(), sharding_key="k")
+            producer.send(message())
+
+        with contextlib.closing(make()) as other:
+            sweep = Sweep(other, make, again, lambda producer: producer.close(CLOSE_S))
+            assert sweep.run(GRPC_SENDS[name], error) > 10
 
 
 @pytest.mark.parametrize("name", ["send", "send without key", "send_batch", "send_nowait"])
