@@ -350,9 +350,10 @@ def test_an_interrupted_start_hangs_nothing_and_leaves_nothing(
 class Polls:
     """Lite pull consumers that read one queue of a few messages from its beginning."""
 
-    def __init__(self, broker: EmbeddedBroker, *, is_ordered: bool) -> None:
+    def __init__(self, broker: EmbeddedBroker, *, is_ordered: bool, pops: bool = False) -> None:
         self._at = broker.name_servers
         self._is_ordered = is_ordered
+        self._settings: dict[str, Any] = {"consume_mode": "pop", "pop_poll_ms": 100} if pops else {}
         self._made = 0
         self.seen: set[bytes] = set()
 
@@ -366,6 +367,7 @@ class Polls:
             poll_batch_size=2,
             # A batch that its task left behind is tried again after so long.
             on_failure=Retry(backoff_ms=10) if self._is_ordered else None,
+            **self._settings,
         )
         consumer.subscribe("polled")
         consumer.start()
@@ -403,15 +405,13 @@ LITE_CALLS: dict[str, Callable[[LitePullConsumer], object]] = {
 }
 
 
-@pytest.mark.parametrize("is_ordered", [False, True])
-@pytest.mark.parametrize("name", ["poll", "batches", *LITE_CALLS])
-def test_an_interrupted_call_of_a_lite_pull_consumer_loses_nothing(
-    broker: EmbeddedBroker, other: Producer, name: str, is_ordered: bool
+def interrupted_polls(
+    broker: EmbeddedBroker, other: Producer, name: str, *, is_ordered: bool, pops: bool = False
 ) -> None:
     for number in range(MESSAGES):
         other.send(Message("polled", str(number).encode()), sharding_key="k")
     other.send(Message("other", b"makes the topic"))
-    polls = Polls(broker, is_ordered=is_ordered)
+    polls = Polls(broker, is_ordered=is_ordered, pops=pops)
     taken: list[PolledBatch] = []
 
     def call(consumer: LitePullConsumer) -> None:
@@ -433,6 +433,21 @@ def test_an_interrupted_call_of_a_lite_pull_consumer_loses_nothing(
         other, polls.make, rest, lambda consumer: consumer.close(CLOSE_S), is_own_thread=True
     )
     assert sweep.run(call, KeyboardInterrupt) > 10
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("name", ["poll", "batches", *LITE_CALLS])
+def test_an_interrupted_call_of_a_lite_pull_consumer_loses_nothing(
+    broker: EmbeddedBroker, other: Producer, name: str, is_ordered: bool
+) -> None:
+    interrupted_polls(broker, other, name, is_ordered=is_ordered)
+
+
+@pytest.mark.parametrize("name", ["poll", "batches", "commit", "pause and resume", "subscribe"])
+def test_an_interrupted_call_of_a_lite_pull_consumer_that_pops_loses_nothing(
+    broker: EmbeddedBroker, other: Producer, name: str
+) -> None:
+    interrupted_polls(broker, other, name, is_ordered=True, pops=True)
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
