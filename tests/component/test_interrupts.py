@@ -664,6 +664,28 @@ def test_a_call_that_is_cancelled_at_any_step_hangs_nothing(
         in_time("another client", lambda: other.send(message(), sharding_key="k"))
 
 
+GRPC_CANCELLED: dict[str, Callable[[Producer], Any]] = {
+    "asend": CANCELLED["asend"],
+    "asend without key": lambda producer: producer.asend(message()),
+    "asend_batch without key": lambda producer: producer.asend_batch([message()] * 3),
+    "aflush": CANCELLED["aflush"],
+}
+
+
+@pytest.mark.parametrize("name", GRPC_CANCELLED)
+def test_a_call_over_grpc_that_is_cancelled_at_any_step_hangs_nothing(name: str) -> None:
+    async def cancel(producer: Producer, steps: int) -> None:
+        await cancel_after(GRPC_CANCELLED[name](producer), steps)
+        await asyncio.wait_for(producer.asend(message(), sharding_key="k"), LIMIT_S)
+
+    with (
+        grpc_server_thread(Proxy(refusals=0)) as address,
+        Producer("shop", name_servers=f"grpc://{address}") as producer,
+    ):
+        for steps in STEPS:
+            asyncio.run(cancel(producer, steps))
+
+
 def test_a_reply_that_is_cancelled_at_any_step_hangs_nothing(
     broker: EmbeddedBroker, other: Producer
 ) -> None:
