@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import AnyStr
 
 
 def eventually(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
@@ -15,3 +18,17 @@ def eventually(condition: Callable[[], object], what: str, deadline_s: float = 6
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s} s: {what}")
         pause.wait(0.01)
+
+
+@contextlib.contextmanager
+def killed_on_error(process: subprocess.Popen[AnyStr]) -> Iterator[subprocess.Popen[AnyStr]]:
+    """Wait for a process at the end of the block; after an exception it is killed before.
+
+    `with process` waits for it then, too, and pytest-timeout has raised already: for ever.
+    """
+    with process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise

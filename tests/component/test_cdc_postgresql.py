@@ -33,6 +33,7 @@ from ordermq.sql import SqlOffsetStore
 from tests.component.conftest import DEADLINE_S, eventually
 from tests.component.docs_examples import DOCS
 from tests.postgresql import NoPostgreSql, PostgreSql
+from tests.waiting import killed_on_error
 
 MakeConsumer = Callable[..., PushConsumer]
 CODECS: dict[str, Any] = {
@@ -572,7 +573,8 @@ def test_a_server_that_is_killed_within_a_call_leaves_an_equal_copy_and_each_cha
 
 def test_the_example_copies_a_table(server: PostgreSql, shop: psycopg.Connection[Any]) -> None:
     command = [sys.executable, "examples/copy_table.py", conninfo(server)]
-    with subprocess.Popen(command, cwd=DOCS.parent, stdout=subprocess.PIPE, text=True) as killed:
+    started = subprocess.Popen(command, cwd=DOCS.parent, stdout=subprocess.PIPE, text=True)
+    with killed_on_error(started) as killed:
         assert killed.stdout is not None
         assert killed.stdout.readline() == "the rows are there\n"
         killed.kill()  # what it has made at the source stays: the next run drops it

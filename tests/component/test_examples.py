@@ -15,6 +15,7 @@ import pytest
 from ordermq import Admin, Message, Producer
 from ordermq.broker import EmbeddedBroker
 from tests.component.conftest import eventually
+from tests.waiting import killed_on_error
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PRINTED = {
@@ -120,9 +121,10 @@ def test_the_example_of_several_processes_bills_in_each(
         admin.create_topic("orders", 8)
     command = [sys.executable, "-m", "ordermq", "run", "run_processes:consumer", "--processes", "2"]
     environment = {**os.environ, "ORDERMQ_NAME_SERVERS": broker.name_servers}
-    with subprocess.Popen(
+    supervisor = subprocess.Popen(
         command, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True
-    ) as running:
+    )
+    with killed_on_error(supervisor) as running:
         assert running.stdout is not None
         with Admin(name_servers=broker.name_servers) as admin:
 

@@ -30,6 +30,7 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient, queue_table
 from tests.component.conftest import Seen, eventually
+from tests.waiting import killed_on_error
 
 
 @pytest.fixture
@@ -480,7 +481,8 @@ def test_an_answer_loads_no_module_that_would_hold_up_locks_and_pulls(
 ) -> None:
     send(producer, 1)
     command = [sys.executable, "-c", MEMBER, f"127.0.0.1:{broker.port}"]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as member:
+    started = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)
+    with killed_on_error(started) as member:
         assert member.stdin is not None
         assert member.stdout is not None
         client_id = member.stdout.readline().strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -13,6 +14,7 @@ import threading
 from pathlib import Path
 
 from tests.component.docs_examples import DOCS, examples, run_example
+from tests.waiting import killed_on_error
 
 README = DOCS.parent / "README.md"
 
@@ -65,17 +67,17 @@ def test_the_terminals_of_getting_started_share_the_rows_of_the_table(tmp_path: 
         )  # fmt: skip
 
     def read(consumer: subprocess.Popen[str]) -> None:
-        with consumer:
-            assert consumer.stdout is not None
-            for line in consumer.stdout:
-                rows.put(line)
+        assert consumer.stdout is not None
+        for line in consumer.stdout:
+            rows.put(line)
 
-    with terminal(f"{broker.strip()} --port 0") as first:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(killed_on_error(terminal(f"{broker.strip()} --port 0")))
         assert first.stdout is not None
         address = re.search(r"listening on ([\d.:]+);", first.stdout.readline())
         assert address
         environment["ORDERMQ_NAME_SERVERS"] = address[1]
-        consumers = [terminal(consume), terminal(consume)]
+        consumers = [stack.enter_context(killed_on_error(terminal(consume))) for _ in range(2)]
         readers = [threading.Thread(target=read, args=(each,)) for each in consumers]
         for reader in readers:
             reader.start()

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,19 @@ async def until_a_thread_reads(connection: Connection) -> None:
 
 async def in_thread(work: Callable[[], None]) -> None:
     """Run it on a thread of a name that begins with "mine"."""
-    with ThreadPoolExecutor(1, "mine") as pool:
-        await asyncio.get_running_loop().run_in_executor(pool, work)
+    # Not of a pool, whose end would wait for the thread where the test has failed, and hold up the
+    # loop, which the thread waits for.
+    done = Future[None]()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised below
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="mine", daemon=True).start()
+    await asyncio.wrap_future(done)
 
 
 def test_a_thread_that_waits_reads_its_answer_itself(run: Run) -> None:

@@ -25,6 +25,7 @@ from ordermq.errors import OrderMQError
 from ordermq.remoting.command import RESPONSE_FLAG, Command, decode_frame, encode
 from ordermq.remoting.thread_event import ThreadEvent
 from ordermq.remoting.tls import TlsSession
+from tests.waiting import killed_on_error
 
 from .contexts import Contexts
 from .test_reading import MAX_BYTES, WIRE, read_natively
@@ -304,9 +305,10 @@ def test_an_exception_while_a_record_is_deciphered_ends_the_connection(contexts:
 def test_new_keys_of_the_server_are_used_and_answered(contexts: Contexts) -> None:
     command = ["openssl", "s_server", "-accept", "127.0.0.1:0", "-naccept", "1", "-tls1_3"]
     shown = ["-cert", contexts.certificate.certificate, "-key", contexts.certificate.key]
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [*command, *shown], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-    ) as server:
+    )
+    with killed_on_error(started) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         told = b""
