@@ -377,7 +377,7 @@ def test_a_second_signal_does_not_wait_for_processes_that_do_not_end(
 ) -> None:
     send(producer, 1)
     with running(folder, "--stop-timeout", "600") as run:
-        eventually(lambda: bool(run.seen()), "a message was consumed", 60)
+        eventually(lambda: len(run.pids) == 2 and run.seen(), "a message was consumed", 60)
         for pid in run.pids:
             os.kill(pid, signal.SIGSTOP)
         run.process.send_signal(signal.SIGTERM)
