@@ -92,10 +92,12 @@ def keep_copy(
 
 def drop_all(shop: psycopg.Connection) -> None:
     """Drop what a run has made at the source, as far as it is there."""
-    shop.execute(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-        "WHERE slot_name LIKE 'example_parcels%'"  # also those that send the rows at first
-    )
+    slots = "FROM pg_replication_slots WHERE slot_name LIKE 'example_parcels%'"
+    # PostgreSQL notices that a reader has left a moment later, and drops no slot before.
+    while shop.execute(f"SELECT slot_name {slots} AND active").fetchone():
+        time.sleep(0.05)
+    # Also those that send the rows at first.
+    shop.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}")
     shop.execute("DROP PUBLICATION IF EXISTS example_parcels")
     shop.execute("DROP TABLE IF EXISTS example_parcels")
 

@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+# Loaded now, not by the consumer that needs it: pytest compiles modules, and Python 3.11 cannot do
+# that while another thread formats a traceback (https://github.com/python/cpython/issues/106905).
+import ordermq.consumer.trace_consumption  # noqa: F401
 from ordermq import LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.audit.history import HistoryError
