@@ -6,7 +6,7 @@
 | topics: list, create, describe, delete, peek | topics.py |
 | groups: list, progress, members, locks | groups.py |
 | moving a group to other offsets | reset.py |
-| dead letters, and sending them again | dead_letters.py |
+| dead letters, and sending them again | dead_letters.py handled_letters.py |
 | parked keys, and going on with them | parked.py |
 | connecting step by step, to find what is wrong | check.py |
 """

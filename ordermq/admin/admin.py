@@ -328,8 +328,30 @@ class Admin(Closing):
         """
         return self._client.call(self._dead_letters.next_offsets(group_named(group)))
 
+    def waiting_letters(
+        self, group: str, count: int = 10, *, start: Place = "first"
+    ) -> list[MessageView]:
+        """Return dead letters of a group that were neither sent again nor skipped.
+
+        Args:
+            group: or its dead-letter topic, `%DLQ%billing`.
+            count, start: as of `peek`.
+        Returns: the oldest first; [] if none waits.
+        """
+        start = self._place("start", start)
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_PEEKED:
+            raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}", group=group)
+        group = check_group(group_named(group))
+        return self._client.call(self._dead_letters.waiting(group, start, count))
+
     def redrive(
-        self, group: str, *, count: int | None = None, to_topic: str | None = None
+        self,
+        group: str,
+        *,
+        count: int | None = None,
+        to_topic: str | None = None,
+        message_id: str | None = None,
+        body: bytes | None = None,
     ) -> Redriven:
         """Send a group's dead letters again, each to the topic it came from.
 
@@ -345,8 +367,12 @@ class Admin(Closing):
             group: or its dead-letter topic, `%DLQ%billing`.
             count: at most so many; default all that wait now.
             to_topic: another topic for all of them.
+            message_id: only the letter with this id, as `MessageView.message_id` has it.
+            body: a corrected body for that letter; default its own.
         Raises:
             ConfigError: a letter does not say which topic it came from; give `to_topic`.
+            StateError: no letter has this id, or it was sent again or skipped before.
+            OrderingError: older letters of its key wait, which it would overtake.
             LockRefused: another call does the same at this moment.
             Others as `Producer.send`: what was sent before is remembered.
         """
@@ -354,7 +380,29 @@ class Admin(Closing):
             raise ConfigError(f"count={count!r}: expected 1 or more")
         if to_topic is not None:
             check_sendable_topic(to_topic)
-        return self._dead_letters.redrive(check_group(group_named(group)), count, to_topic)
+        group = check_group(group_named(group))
+        if message_id is None:
+            if body is not None:
+                raise ConfigError("body= is of one letter: give its message_id=, too")
+            return self._dead_letters.redrive(group, count, to_topic)
+        if count is not None:
+            raise ConfigError("count= and message_id= exclude each other: an id names one letter")
+        if body is not None and not isinstance(body, bytes):
+            raise ConfigError(f"body: expected bytes, got {type(body).__name__}")
+        return self._dead_letters.redrive_one(group, message_id, to_topic, body)
+
+    def skip_letter(self, group: str, message_id: str) -> MessageView:
+        """Have a dead letter count as handled: `redrive` leaves it out from now on.
+
+        The letter itself stays until the broker deletes it for its age.
+
+        Args: group: or its dead-letter topic, `%DLQ%billing`.
+        Returns: the letter.
+        Raises:
+            StateError: no letter has this id, or it was sent again or skipped before.
+            LockRefused: another call sends this group's letters again at this moment.
+        """
+        return self._dead_letters.skip(check_group(group_named(group)), message_id)
 
     # Parked keys.
 

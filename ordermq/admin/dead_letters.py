@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from contextlib import aclosing
+import heapq
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ordermq.admin.topics import Topics
+from ordermq.admin.handled_letters import HandledLetters
+from ordermq.admin.topics import Place, Topics
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
-from ordermq.errors import BrokerError, ConfigError, LockRefused, RouteError
+from ordermq.errors import (
+    BrokerError,
+    ConfigError,
+    LockRefused,
+    OrderingError,
+    RouteError,
+    StateError,
+)
 from ordermq.model import properties as props
 from ordermq.model.failure_story import NAMES, FailureStory
 from ordermq.model.message import RESERVED_PROPERTIES, Message, MessageView
@@ -42,7 +52,7 @@ class DeadLetters(Value):
 
     Args:
         messages: those that the brokers have.
-        waiting: those of them that were not sent again.
+        waiting: those of them that were neither sent again nor skipped.
         last_stored_ms: time of the newest, ms since 1970; 0 without one.
     """
 
@@ -94,6 +104,18 @@ class _Sent:
         return sum(max(self.ends[name] - at - 1, 0) for name, at in firsts if name in self.ends)
 
 
+class _Chosen(NamedTuple):
+    """A letter that a caller named.
+
+    Args:
+        older: ids of the letters of its key that wait, of those before it.
+    """
+
+    letter: MessageView
+    older: list[str]
+    is_handled: bool
+
+
 class DeadLetterTopics:
     """Reads and re-drives dead letters; on a caller's thread.
 
@@ -107,24 +129,45 @@ class DeadLetterTopics:
         self._client = client
         self._topics = topics
         self._open_producer = open_producer
+        self._handled = HandledLetters(client, topics)
 
     async def summaries(self) -> list[DeadLetters]:
         """Return the groups that have dead letters, sorted."""
         found = []
         for topic in await self._topics.summaries(with_internal=True):
             if topic.name.startswith(DEAD_LETTER_PREFIX):
-                found.append(await self._look(topic.name.removeprefix(DEAD_LETTER_PREFIX)))
+                found.append(await self.look(topic.name.removeprefix(DEAD_LETTER_PREFIX)))
         return [each for each in found if each.messages]
 
-    async def _look(self, group: str) -> DeadLetters:
+    async def look(self, group: str) -> DeadLetters:
+        """Return how many letters a group has; none if no broker has their topic."""
         ends = await self._topics.ends(dead_letter_topic(group))
-        waiting = [each.end - await self._begin(queue, each) for queue, each in ends.items()]
+        waiting = 0
+        for queue, each in ends.items():
+            begin = await self._begin(queue, each)
+            handled = await self._handled.offsets(queue, begin, each.end)
+            waiting += each.end - begin - len(handled)
         return DeadLetters(
             group,
             sum(each.messages for each in ends.values()),
-            sum(waiting),
+            waiting,
             max((each.last_stored_ms for each in ends.values()), default=0),
         )
+
+    async def waiting(self, group: str, start: Place, count: int) -> list[MessageView]:
+        """Return letters that wait, as `Admin.waiting_letters` describes."""
+        is_last = start == "last"
+        found = []
+        for queue, each in (await self._topics.ends(dead_letter_topic(group))).items():
+            begin = await self._begin(queue, each)
+            handled = await self._handled.offsets(queue, begin, each.end)
+            if is_last:
+                at, most = each.end - count - len(handled), each.end
+            else:
+                at, most = await self._topics.offset_at(queue, start), count
+            found.append(await self._read(queue, max(begin, at), each.end, most, handled))
+        letters = list(heapq.merge(*found, key=lambda each: each.store_timestamp_ms))
+        return letters[-count:] if is_last else letters[:count]
 
     async def next_offsets(self, group: str) -> dict[MessageQueue, int]:
         """Return the offset of the first letter of each queue that was not sent again."""
@@ -142,7 +185,7 @@ class DeadLetterTopics:
             for queue, each in ends.items():
                 if sent.letters != count:
                     self._redrive_queue(producer, queue, each, count, to_topic, sent)
-        waiting = self._client.call(self._look(group)).waiting
+        waiting = self._client.call(self.look(group)).waiting
         return Redriven(group, sent.letters, len(sent.keys), waiting, sent.overtaken_by)
 
     async def _learn_ends(self, topics: set[str], sent: _Sent) -> None:
@@ -165,12 +208,12 @@ class DeadLetterTopics:
         sent: _Sent,
     ) -> None:
         call = self._client.call
-        epoch = call(self._lock(queue))
-        try:
+        with self._locked(queue) as epoch:
             offset = call(self._begin(queue, ends))  # under the lock: nobody else moves it
+            handled = call(self._handled.offsets(queue, offset, ends.end))
             while offset < ends.end and sent.letters != count:
                 most = _AT_ONCE if count is None else min(_AT_ONCE, count - sent.letters)
-                letters = call(self._read(queue, offset, ends.end, most))
+                letters = call(self._read(queue, offset, ends.end, most, handled))
                 if not letters:
                     break
                 # All are made before the first is sent: one that cannot be stops nothing half-way.
@@ -184,15 +227,104 @@ class DeadLetterTopics:
                 finally:
                     # Also after an error: what is stored must not be sent twice.
                     if done:
-                        offset = letters[done - 1].queue_offset + 1
+                        offset = _past(letters[done - 1].queue_offset + 1, handled)
                         call(self._commit(queue, offset, epoch))
                 sent.letters += done
                 for letter in letters[:done]:
                     sent.note(letter)
                 sent.keys |= {letter.sharding_key for letter in letters if letter.sharding_key}
                 call(self._lock(queue))
-        finally:
-            call(self._unlock(queue, epoch))
+
+    # One letter.
+
+    def redrive_one(
+        self, group: str, message_id: str, to_topic: str | None, body: bytes | None
+    ) -> Redriven:
+        """Send a chosen letter again, as `Admin.redrive` describes."""
+        sent = _Sent()
+        with self._open_producer() as producer, self._chosen(producer, group, message_id) as chosen:
+            letter = chosen.letter
+            if chosen.older:
+                raise OrderingError(
+                    f"{len(chosen.older)} older dead letters of key {letter.sharding_key!r} wait, "
+                    "which this one would overtake: send them again or skip them first, beginning "
+                    f"with {chosen.older[0]}",
+                    group=group,
+                    offset=letter.queue_offset,
+                )
+            message = _as_message(letter, to_topic, body)
+            self._client.call(self._learn_ends({message.topic, letter.topic}, sent))
+            for _ in producer.send_stream([(message, letter.sharding_key)]):
+                sent.note(letter)
+        waiting = self._client.call(self.look(group)).waiting
+        return Redriven(group, 1, 1 if letter.sharding_key else 0, waiting, sent.overtaken_by)
+
+    def skip(self, group: str, message_id: str) -> MessageView:
+        """Have a chosen letter count as handled, as `Admin.skip_letter` describes."""
+        with self._open_producer() as producer, self._chosen(producer, group, message_id) as chosen:
+            return chosen.letter
+
+    @contextmanager
+    def _chosen(self, producer: Producer, group: str, message_id: str) -> Iterator[_Chosen]:
+        """Yield a letter that waits; without an error of the caller it is handled thereafter.
+
+        Raises: StateError: there is none, or it was sent again or skipped.
+        """
+        ends, is_handled = self._client.call(self._topics.ends(dead_letter_topic(group))), False
+        for queue, each in ends.items():
+            with self._locked(queue) as epoch:
+                begin = self._client.call(self._begin(queue, each))
+                handled = self._client.call(self._handled.offsets(queue, begin, each.end))
+                chosen = self._find(queue, each, begin, handled, message_id)
+                is_handled = is_handled or (chosen is not None and chosen.is_handled)
+                if chosen is None or chosen.is_handled:
+                    continue
+                yield chosen
+                offset = chosen.letter.queue_offset
+                if _past(begin, handled) == offset:  # the oldest that waits
+                    self._client.call(self._commit(queue, _past(offset + 1, handled), epoch))
+                else:
+                    self._handled.note(producer, chosen.letter)
+                return
+        if is_handled:
+            raise StateError(
+                f"dead letter {message_id} was sent again or skipped before: if it failed once "
+                "more, that is another letter with an id of its own",
+                group=group,
+            )
+        raise StateError(
+            f"no dead letter has the id {message_id}: `ordermq dlq show {group}` prints the ids",
+            group=group,
+        )
+
+    def _find(
+        self,
+        queue: MessageQueue,
+        ends: QueueEnds,
+        begin: int,
+        handled: Collection[int],
+        message_id: str,
+    ) -> _Chosen | None:
+        """Return the first letter with an id that waits; else one that is handled."""
+        older: dict[str, list[str]] = {}
+        done: _Chosen | None = None
+        offset = ends.first
+        while letters := self._client.call(self._read(queue, offset, ends.end, _AT_ONCE)):
+            for letter in letters:
+                is_handled = letter.queue_offset < begin or letter.queue_offset in handled
+                if letter.message_id.upper() == message_id.upper():
+                    before = older.get(letter.sharding_key or "", [])
+                    found = _Chosen(letter, before, is_handled)
+                    if not is_handled:
+                        return found
+                    done = found
+                elif letter.sharding_key and not is_handled:
+                    older.setdefault(letter.sharding_key, []).append(letter.message_id)
+            offset = letters[-1].queue_offset + 1
+            self._client.call(self._lock(queue))  # a long topic takes longer than a lock lives
+        return done
+
+    # A queue of letters.
 
     async def _begin(self, queue: MessageQueue, ends: QueueEnds) -> int:
         """Return the offset of the first letter that was not sent again."""
@@ -206,16 +338,38 @@ class DeadLetterTopics:
         # Letters that the broker has deleted for their age can no longer be sent.
         return min(max(offset or 0, ends.first), ends.end)
 
+    async def _unhandled(
+        self, queue: MessageQueue, offset: int, end: int, handled: Collection[int]
+    ) -> AsyncGenerator[MessageView, None]:
+        async with aclosing(scan(self._client, REDRIVE_GROUP, queue, offset, end)) as letters:
+            async for letter in letters:
+                if letter.queue_offset not in handled:
+                    yield letter
+
     async def _read(
-        self, queue: MessageQueue, offset: int, end: int, count: int
+        self,
+        queue: MessageQueue,
+        offset: int,
+        end: int,
+        count: int,
+        handled: Collection[int] = (),
     ) -> list[MessageView]:
         found: list[MessageView] = []
-        async with aclosing(scan(self._client, REDRIVE_GROUP, queue, offset, end)) as messages:
-            async for message in messages:
-                found.append(message)
+        async with aclosing(self._unhandled(queue, offset, end, handled)) as letters:
+            async for letter in letters:
+                found.append(letter)
                 if len(found) == count:
                     break
         return found
+
+    @contextmanager
+    def _locked(self, queue: MessageQueue) -> Iterator[int]:
+        """Hold the lock of a queue; yields its epoch."""
+        epoch = self._client.call(self._lock(queue))
+        try:
+            yield epoch
+        finally:
+            self._client.call(self._unlock(queue, epoch))
 
     async def _lock(self, queue: MessageQueue) -> int:
         """Take the lock of a queue, or renew it; return its epoch."""
@@ -238,7 +392,14 @@ class DeadLetterTopics:
         await self._client.api.unlock(address, REDRIVE_GROUP, [queue], [epoch])
 
 
-def _as_message(letter: MessageView, to_topic: str | None) -> Message:
+def _past(offset: int, handled: Collection[int]) -> int:
+    """Return the first offset from this one on that is not handled."""
+    while offset in handled:
+        offset += 1
+    return offset
+
+
+def _as_message(letter: MessageView, to_topic: str | None, body: bytes | None = None) -> Message:
     topic = to_topic or letter.topic
     if topic == letter.stored_topic:
         raise ConfigError(
@@ -248,7 +409,7 @@ def _as_message(letter: MessageView, to_topic: str | None) -> Message:
     own = {name: value for name, value in letter.properties.items() if name not in _OWN_PROPERTIES}
     return Message(
         topic,
-        bytes(letter.body),
+        bytes(letter.body) if body is None else body,
         tags=letter.tags or None,
         keys=letter.keys,
         properties=own | {ORIGIN_PROPERTY: letter.message_id},

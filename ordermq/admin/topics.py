@@ -18,6 +18,7 @@ from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import (
     DEAD_LETTER_PREFIX,
+    HANDLED_LETTERS_TOPIC,
     RETRY_PREFIX,
     TOOLS_GROUP,
     check_sendable_topic,
@@ -145,12 +146,30 @@ class Topics:
             if message_type is not None:
                 header.attributes = f"+message.type={message_type}"
             await self._api.put_topic(masters[broker], header)
-        # Brokers tell the name servers in the background. A producer that came before that would
-        # create the topic once more, with its own number of queues.
+        # A producer that came before the name servers know would create the topic once more, with
+        # its own number of queues.
+        await self._await_queues(name, queues * len(chosen))
+        return await self.look(name)
+
+    async def put_at(self, name: str, broker: str) -> None:
+        """Create a topic with one queue at a broker, unless it has the topic; await its route."""
+        route = await self._route(name)
+        queues = [] if route is None else publish_queues(name, route)
+        if any(queue.broker_name == broker for queue in queues):
+            return
+        masters = await self._client.name_servers.masters()
+        if broker not in masters:
+            raise RouteError("the broker is not registered at a name server", broker=broker)
+        header = CreateTopicHeader(name, 1, 1, PERM_READ | PERM_WRITE)
+        await self._api.put_topic(masters[broker], header)
+        await self._await_queues(name, len(queues) + 1)
+
+    async def _await_queues(self, name: str, count: int) -> None:
+        """Wait until the name servers list all queues: brokers tell them in the background."""
         for _ in range(_ROUTE_CHECKS):
             route = await self._route(name)
-            if route is not None and len(publish_queues(name, route)) == queues * len(chosen):
-                return await self.look(name)
+            if route is not None and len(publish_queues(name, route)) == count:
+                return
             await self._client.clock.sleep_ms(_ROUTE_CHECK_MS)
         raise RouteError(
             "created at its brokers, but the name servers do not list all of its queues yet",
@@ -330,5 +349,8 @@ def _summary(name: str, rows: Sequence[QueueData]) -> TopicSummary:
 
 def _is_internal(name: str, made: set[str]) -> bool:
     return (
-        name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) or is_system_name(name) or name in made
+        name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        or name == HANDLED_LETTERS_TOPIC
+        or is_system_name(name)
+        or name in made
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 
 import click
@@ -16,6 +15,7 @@ from ordermq.cli.output import (
     json_option,
     local_time,
     note,
+    out,
     print_json_list,
     print_table,
 )
@@ -24,6 +24,7 @@ from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import MessageView
 
 _MOST_BODY = 60  # characters of a body in a table; --json has all of it
+_WIDTH_WITH_IDS = 130  # columns of a terminal
 
 
 @click.command(epilog=EXIT_CODES)
@@ -48,30 +49,34 @@ def peek(
     show_messages(topic, messages, as_json)
 
 
-def show_messages(
-    title: str, messages: list[MessageView], as_json: bool, *, with_origin: bool = False
-) -> None:
-    """Print messages as a table, or as a JSON list with whole bodies.
-
-    Args: with_origin: also the topic that each was sent to, where it is stored in another one.
-    """
+def show_messages(title: str, messages: list[MessageView], as_json: bool) -> None:
+    """Print messages as a table, or as a JSON list with whole bodies."""
     if as_json:
-        print_json_list(
-            {**message_document(each), **(_origin(each) if with_origin else {})}
-            for each in messages
-        )
+        print_json_list(map(message_document, messages))
     elif not messages:
         note(f"{title}: no message there")
     else:
         columns = ["queue", "key", "body", "offset", "stored"]
-        rows = [list(row) for row in _rows(messages)]
-        if with_origin:
-            columns[1:1] = ["topic", "why"]
-            for row, message in zip(rows, messages, strict=True):
-                story = FailureStory.of(message)
-                why = "" if story is None else _line(f"{story.attempts} x {story.error}")
-                row[1:1] = [message.topic, why]
-        print_table(title, columns, rows, right=len(columns) - 2, text="body")
+        rows = [_row(each) for each in messages]
+        print_table(title, columns, rows, right=3, text="body")
+
+
+def show_dead_letters(title: str, letters: list[MessageView], as_json: bool) -> None:
+    """Print dead letters: also the topic each was sent to, why it failed, and its id."""
+    if as_json:
+        print_json_list({**message_document(each), **_origin(each)} for each in letters)
+    elif not letters:
+        note(f"{title}: no message there")
+    else:
+        columns = ["queue", "topic", "why", "key", "body", "offset", "stored", "id"]
+        rows = [_letter_row(each) for each in letters]
+        # An id that is cut or wrapped cannot be copied.
+        is_narrow = out.is_terminal and out.width < _WIDTH_WITH_IDS
+        if is_narrow:
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
+        print_table(title, columns, rows, right=5, text="body")
+        if is_narrow:
+            note(f"the ids need a terminal of {_WIDTH_WITH_IDS} columns, a pipe or --json")
 
 
 def _origin(letter: MessageView) -> dict[str, object]:
@@ -86,14 +91,19 @@ def _line(text: str) -> str:
     return line if len(line) <= _MOST_BODY else f"{line[: _MOST_BODY - 1]}…"
 
 
-def _rows(messages: Iterable[MessageView]) -> Iterable[tuple[object, ...]]:
-    for message in messages:
-        document = message_document(message)
-        shown = _line(str(document.get("body") or document.get("body_base64")))
-        yield (
-            f"{message.message_queue.broker_name}/{message.queue_id}",
-            message.sharding_key,
-            shown,
-            message.queue_offset,
-            local_time(message.store_timestamp_ms),
-        )
+def _row(message: MessageView) -> list[object]:
+    document = message_document(message)
+    return [
+        f"{message.message_queue.broker_name}/{message.queue_id}",
+        message.sharding_key,
+        _line(str(document.get("body") or document.get("body_base64"))),
+        message.queue_offset,
+        local_time(message.store_timestamp_ms),
+    ]
+
+
+def _letter_row(letter: MessageView) -> list[object]:
+    queue, *rest = _row(letter)
+    story = FailureStory.of(letter)
+    why = "" if story is None else _line(f"{story.attempts} x {story.error}")
+    return [queue, letter.topic, why, *rest, letter.message_id]

@@ -43,6 +43,8 @@ _SYSTEM_TOPICS = _SEND_FORBIDDEN | {
 }
 _SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+# Of ordermq's tools: dead letters that were sent again or skipped before older ones.
+HANDLED_LETTERS_TOPIC = "ordermq_handled_letters"
 TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it, and none has it with a namespace
 _RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 

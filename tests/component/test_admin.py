@@ -15,7 +15,7 @@ import pytest
 from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.admin_api import AdminApi
-from ordermq.errors import ConfigError, LockRefused, RouteError, StateError
+from ordermq.errors import ConfigError, LockRefused, OrderingError, RouteError, StateError
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.docs_examples import DOCS, examples, run_example
 from tests.component.test_orderly_consumer import committed
@@ -370,6 +370,97 @@ def test_two_tools_do_not_send_the_same_letters(admin: Admin, broker: EmbeddedBr
         with pytest.raises(LockRefused, match="another tool sends these dead letters"):
             admin.redrive("g")
     assert admin.dead_letters()[0].waiting == 20
+
+
+def waiting_of(admin: Admin, key: str) -> list[str]:
+    letters = admin.waiting_letters("g", 100)
+    return [each.message_id for each in letters if each.sharding_key == key]
+
+
+@pytest.mark.usefixtures("letters")
+def test_one_letter_is_sent_again_with_a_corrected_body(
+    admin: Admin, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    # k2's first one: letters of k1 stand before it, so the group's offset cannot tell of it.
+    ones, twos = waiting_of(admin, "k1"), waiting_of(admin, "k2")
+    order = [each.message_id for each in admin.waiting_letters("g", 100)]
+    chosen = max(ones[0], twos[0], key=order.index)
+    done = admin.redrive("g", message_id=chosen, body=b"mended", to_topic="again")
+    assert (done.sent, done.keys, done.left) == (1, 1, 19)
+    (sent,) = admin.peek("again", 10)
+    (letter,) = [each for each in admin.peek("%DLQ%g", 100) if each.message_id == chosen]
+    assert bytes(sent.body) == b"mended"
+    assert sent.properties["omqRedriven"] == chosen
+    assert sent.sharding_key == letter.sharding_key
+    with pytest.raises(StateError, match="was sent again or skipped before"):
+        admin.redrive("g", message_id=chosen)
+    assert chosen not in [each.message_id for each in admin.waiting_letters("g", 100)]
+    assert len(admin.waiting_letters("g", 10, start="last")) == 10
+    (found,) = admin.dead_letters()
+    assert (found.messages, found.waiting) == (20, 19)
+    # The rest goes without it, and each key in order.
+    with make_consumer(seen.take):
+        assert admin.redrive("g").sent == 19
+        seen.wait_for_count(99)
+    for key in ("k1", "k2"):
+        numbers = [int(body) for body in seen.bodies_of(key)]
+        assert numbers == sorted(numbers)
+    assert admin.redrive("g").sent == 0
+    assert admin.waiting_letters("g") == []
+    assert [each.name for each in admin.topics()] == ["again", "orders"]
+
+
+@pytest.mark.usefixtures("letters")
+def test_one_letter_does_not_overtake_older_ones_of_its_key(admin: Admin) -> None:
+    first, second, third, *_ = waiting_of(admin, "k1")
+    with pytest.raises(OrderingError, match=f"2 older dead letters of key 'k1'.* with {first}"):
+        admin.redrive("g", message_id=third)
+    assert admin.dead_letters()[0].waiting == 20
+    assert admin.redrive("g", message_id=first).left == 19
+    assert admin.skip_letter("g", second).message_id == second
+    assert admin.redrive("%DLQ%g", message_id=third.lower()).left == 17
+
+
+@pytest.mark.usefixtures("letters")
+def test_letters_that_are_handled_out_of_turn_are_passed_by_the_offset(admin: Admin) -> None:
+    letters = [each.message_id for each in admin.waiting_letters("g", 100)]
+    for each in reversed(letters[:5]):
+        admin.skip_letter("g", each)
+    assert list(admin.redrive_offsets("g").values()) == [5]
+    for each in letters[6:8]:
+        admin.skip_letter("g", each)
+    assert admin.redrive("g", count=1).left == 12
+    assert list(admin.redrive_offsets("g").values()) == [8]
+    for each in reversed(letters[8:]):
+        admin.skip_letter("g", each)
+    assert list(admin.redrive_offsets("g").values()) == [20]
+
+
+@pytest.mark.usefixtures("letters")
+def test_marks_of_a_deleted_topic_do_not_hide_letters_of_a_new_one(
+    admin: Admin, producer: Producer
+) -> None:
+    letters = admin.waiting_letters("g", 100)
+    for each in letters[1:4]:
+        admin.skip_letter("g", each.message_id)
+    admin.delete_topic("%DLQ%g")
+    admin.create_topic("other", 1)
+    for number in range(5):
+        producer.send(Message("%DLQ%g", b"%d" % number))
+    assert len(admin.waiting_letters("g")) == 5
+    assert admin.dead_letters()[0].waiting == 5
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_letter_that_is_not_there_is_named(admin: Admin) -> None:
+    with pytest.raises(StateError, match="no dead letter has the id 00"):
+        admin.redrive("g", message_id="00")
+    with pytest.raises(StateError, match="no dead letter has the id 00"):
+        admin.skip_letter("nobody", "00")
+    with pytest.raises(ConfigError, match="message_id="):
+        admin.redrive("g", body=b"1")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        admin.redrive("g", message_id="00", count=1)
 
 
 @pytest.mark.parametrize(

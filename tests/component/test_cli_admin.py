@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from ordermq import Admin, DeadLetter, Message, ParkKey, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
+from ordermq.cli.output import out
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import eventually
@@ -180,15 +182,8 @@ def test_a_body_is_shown_without_markup_and_without_commands_to_the_terminal(cli
     assert {row.get("body_base64") for row in cli.json("peek odd")} == {None, "//4="}
 
 
-def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
-    assert cli.json("dlq list") == []
-    assert cli.shown("dlq list") == "0 groups with dead letters\n"
-    for line in ("dlq redrive billing --yes", "dlq show billing"):
-        refused = cli.run(line)
-        assert (refused.exit_code, "group 'billing' has no dead letters" in refused.stderr) == (
-            1,
-            True,
-        )
+def give_up_all(cli: Cli) -> None:
+    """Have the group "billing" give up every message."""
     consumer = PushConsumer(
         "billing",
         name_servers=cli.broker.name_servers,
@@ -205,6 +200,18 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
 
     with consumer:
         eventually(lambda: consumer.statistics["diverted"] == SENT, "all were given up")
+
+
+def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
+    assert cli.json("dlq list") == []
+    assert cli.shown("dlq list") == "0 groups with dead letters\n"
+    for line in ("dlq redrive billing --yes", "dlq show billing"):
+        refused = cli.run(line)
+        assert (refused.exit_code, "group 'billing' has no dead letters" in refused.stderr) == (
+            1,
+            True,
+        )
+    give_up_all(cli)
     (row,) = cli.json("dlq list")
     assert (row["group"], row["messages"], row["waiting"]) == ("billing", SENT, SENT)
     letters = cli.json("dlq show billing --count 100")
@@ -232,6 +239,52 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
     assert cli.json("topics describe orders")["messages"] == 2 * SENT
     assert "1 group with dead letters" in cli.shown("dlq list")
     assert cli.json("dlq show billing --waiting --from first") == []
+
+
+def test_one_dead_letter_is_sent_again_with_another_body_or_skipped(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_up_all(cli)
+    letters = cli.json("dlq show billing --from first --count 100")
+    (first, second, third), other = (
+        [each["message_id"] for each in letters if each["key"] == "o-1"][:3],
+        next(each["message_id"] for each in letters if each["key"] == "o-2"),
+    )
+    assert f" {first} " in cli.shown("dlq show billing --from first")
+    refused = cli.run(f"dlq redrive billing --id {third} --yes")
+    assert (refused.exit_code, f"beginning with {first}" in refused.stderr) == (1, True)
+    corrected = tmp_path / "corrected"
+    corrected.write_bytes(b"corrected")
+    assert cli.run(f"dlq redrive billing --id {first} --body {corrected}").exit_code == 2
+    said = cli.shown(f"dlq redrive billing --id {first} --body {corrected} --yes")
+    assert f"1 dead letter of 1 key sent again, {SENT - 1} left" in said
+    assert cli.json("peek orders --count 1")[0]["body"] == "corrected"
+    piped = cli.run(f"dlq redrive billing --id {second} --body - --yes --json", text="piped")
+    assert json.loads(piped.stdout)["left"] == SENT - 2
+    assert cli.json("peek orders --count 1")[0]["body"] == "piped"
+    assert cli.run(f"dlq skip billing {other}").exit_code == 2  # nobody to ask
+    assert cli.json(f"dlq skip billing {other} {third} --yes") == {
+        "group": "billing",
+        "skipped": 2,
+        "left": SENT - 4,
+    }
+    again = cli.run(f"dlq skip billing {other} --yes")
+    assert (again.exit_code, "was sent again or skipped before" in again.stderr) == (1, True)
+    waiting = cli.json("dlq show billing --waiting --from first --count 100")
+    left = [each["message_id"] for each in letters]
+    for each in (first, second, third, other):
+        left.remove(each)
+    assert [each["message_id"] for each in waiting] == left
+    for wrong in (f"--body {corrected}", f"--id {other} --count 2"):
+        assert cli.run(f"dlq redrive billing {wrong} --yes").exit_code == 2
+    # On a terminal where ids have no room they are not cut.
+    monkeypatch.setattr(out, "_force_terminal", True)
+    monkeypatch.setattr(out, "_width", 100)
+    narrow = cli.shown("dlq show billing --waiting")
+    assert "the ids need a terminal of 130 columns" in narrow
+    assert left[-1] not in narrow
+    monkeypatch.setattr(out, "_width", 130)
+    assert f" {left[-1]} " in cli.shown("dlq show billing --waiting")
 
 
 def test_parked_keys_are_listed_shown_and_consumed_once_they_may(cli: Cli) -> None:

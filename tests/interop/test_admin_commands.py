@@ -112,6 +112,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(run: Run, commands: Comman
         assert commands.json(f"dlq redrive {run.group} --count 5 --yes") == {
             "group": run.group, "sent": 5, "keys": 1, "left": OF_KEY - 5,
         }  # fmt: skip
+        left = [row["message_id"] for row in commands.json(f"dlq show {run.group} --waiting")]
+        assert commands.json(f"dlq skip {run.group} {left[1]} --yes")["left"] == OF_KEY - 6
+        assert commands.run(f"dlq redrive {run.group} --id {left[2]} --yes").exit_code == 1
+        assert commands.json(f"dlq redrive {run.group} --id {left[0]} --yes")["left"] == OF_KEY - 7
         assert ", 0 left" in commands.shown(f"dlq redrive {run.group} --yes")
         eventually(lambda: waiting() == 0, "none waits")
 
