@@ -109,7 +109,9 @@ def test_dead_letters_are_listed_shown_and_sent_again(run: Run, commands: Comman
         assert [int(row["body"]) for row in letters] == list(range(1, SENT, KEYS))
         assert {row["sent_to"] for row in letters} == {run.topic}
         is_healed.set()
-        assert commands.json(f"dlq redrive {run.group} --count 5 --yes") == {
+        done = commands.json(f"dlq redrive {run.group} --count 5 --yes")
+        assert done.pop("overtaken_by") > 0  # later ones of its queue were consumed meanwhile
+        assert done == {
             "group": run.group, "sent": 5, "keys": 1, "left": OF_KEY - 5,
         }  # fmt: skip
         left = [row["message_id"] for row in commands.json(f"dlq show {run.group} --waiting")]
