@@ -74,7 +74,14 @@ class Admin(Closing):
             clock=clock,
         )
         self._dead_letters = DeadLetterTopics(self._client, self._topics, open_producer)
-        self._doctor = Doctor(self._client, self._topics, self._groups, self._check, open_producer)
+        self._doctor = Doctor(
+            self._client,
+            self._topics,
+            self._groups,
+            self._dead_letters,
+            self._check,
+            open_producer,
+        )
 
     def __repr__(self) -> str:
         return f"<Admin of {';'.join(self._client.name_servers.addresses)}>"
@@ -97,7 +104,7 @@ class Admin(Closing):
         """Look for what is wrong, and say what to do: as `check`, and further.
 
         Each broker's version, settings, disk, load and clock, and the group's settings, members,
-        subscriptions and lag.
+        subscriptions, lag and dead letters.
 
         Args:
             topic: look at it, too.

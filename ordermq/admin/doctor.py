@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 from ordermq.admin.check import CheckKind, CheckStep, ConnectionCheck
+from ordermq.admin.dead_letters import DeadLetterTopics
 from ordermq.admin.groups import Groups, GroupState
 from ordermq.admin.topics import Topics
 from ordermq.client.admin_api import AdminApi
@@ -64,12 +65,14 @@ class Doctor:
         client: ClientSession,
         topics: Topics,
         groups: Groups,
+        letters: DeadLetterTopics,
         check: ConnectionCheck,
         open_producer: Callable[[], Producer],
     ) -> None:
         self._client = client
         self._topics = topics
         self._groups = groups
+        self._letters = letters
         self._check = check
         self._api = AdminApi.of(client)
         self._open_producer = open_producer
@@ -149,6 +152,21 @@ class Doctor:
             yield _of_error(subject, error)
             return
         yield from _of_group(subject, state)
+        yield self._dead_letters(f"{subject}, dead letters", group)
+
+    def _dead_letters(self, subject: str, group: str) -> Finding:
+        try:
+            letters = self._client.call(self._letters.look(group))
+        except OrderMQError as error:
+            return _of_error(subject, error)
+        if not letters.waiting:
+            return Finding(subject, Verdict.OK, "none waits")
+        return Finding(
+            subject, Verdict.WARNING,
+            f"{letters.waiting:,} waiting, of {letters.messages:,} that were given up",
+            f"`ordermq dlq show {group} --waiting` says why; with the cause mended, "
+            f"`ordermq dlq redrive {group}` sends them again, `ordermq dlq skip` leaves one out",
+        )  # fmt: skip
 
     def _settings_of_group(self, subject: str, group: str, address: str) -> Finding:
         try:

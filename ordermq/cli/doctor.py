@@ -30,7 +30,9 @@ _MARKS = {
 
 @click.command(epilog=EXIT_CODES)
 @click.option("--topic", help="Also look for this topic.")
-@click.option("--group", help="Also look at this consumer group: settings, members, lag.")
+@click.option(
+    "--group", help="Also look at this consumer group: settings, members, lag, dead letters."
+)
 @click.option(
     "--no-message",
     is_flag=True,

@@ -96,6 +96,21 @@ def test_of_a_group_its_missing_topics_and_differing_subscriptions_are_told(
         assert first.client_id in found["group g, subscriptions"].detail
 
 
+def test_dead_letters_that_wait_are_told_with_what_to_run(
+    admin: Admin, producer: Producer, broker: EmbeddedBroker
+) -> None:
+    assert by_name(admin.doctor(group="g", sends=False))["group g, dead letters"] == Finding(
+        "group g, dead letters", Verdict.OK, "none waits"
+    )
+    letters = [producer.send(Message("%DLQ%g", b"%d" % number)) for number in range(3)]
+    admin.skip_letter("g", letters[1].message_id)
+    found = wrong(admin.doctor(group="g", sends=False))["group g, dead letters"]
+    assert found.verdict is Verdict.WARNING
+    assert found.detail == "2 waiting, of 3 that were given up"
+    assert "ordermq dlq show g --waiting" in found.remedy
+    assert "ordermq dlq redrive g" in found.remedy
+
+
 @pytest.mark.parametrize(
     ("info", "settings", "name", "verdict", "remedy"),
     [
