@@ -387,6 +387,32 @@ def test_a_second_signal_does_not_wait_for_processes_that_do_not_end(
         assert "process 1 has not ended in time; killing it" in run.log
 
 
+@pytest.mark.parametrize(
+    ("options", "signals"), [(("--stop-timeout", "0.5"), 1), (("--stop-timeout", "600"), 2)]
+)
+@pytest.mark.parametrize("kind", ["PushConsumer", "AsyncConsumer"])
+def test_processes_that_leave_without_waiting_for_listeners_end_with_1_and_say_so(
+    folder: Path, producer: Producer, options: tuple[str, ...], signals: int, kind: str
+) -> None:
+    (folder / "billing.py").write_text(MODULE.replace("PushConsumer", kind))
+    send(producer, 50)
+    with running(folder, "--metrics-port", "0", *options) as run:
+        run.wait_for_log("metrics at")
+        with run.hanging(producer):
+            run.process.send_signal(signal.SIGTERM)
+            run.wait_for_log("[run] stopping")
+            if signals == 2:
+                run.process.send_signal(signal.SIGTERM)
+            run.ends_with(1)
+        for number in (1, 2):
+            assert re.search(
+                rf"^\[run\] process {number} \(.*\) left without handing over its queues: ",
+                run.log,
+                re.MULTILINE,
+            )
+            assert re.search(rf"^\[{number}\] .*closing with batches in progress", run.log, re.M)
+
+
 def test_a_signal_that_another_thread_gets_ends_run(folder: Path, producer: Producer) -> None:
     send(producer, 1)
     kill = "signal.pthread_kill(threading.get_ident(), signal.SIGTERM)"

@@ -280,10 +280,16 @@ class ProcessSupervisor:
                 process.end()
             code = await self._ended(process)
             self._processes[place] = None
-            if self._stopping.is_set():
-                # A signal that came before it could handle it has stopped it as well.
-                if code not in (ExitCode.OK, -signal.SIGTERM):
+            if process.was_told_to_end.is_set() and not self._is_handed_over(code):
+                self.tell(
+                    f"process {process.number} ({_name_of(code)}) left without handing over its "
+                    "queues: other members wait for its locks, and what it had not committed "
+                    "comes again"
+                )
+                # A rolling restart goes on: the end of everything is judged by the last processes.
+                if self._stopping.is_set():
                     self._end_with(ExitCode.FAILED)
+            if self._stopping.is_set():
                 return
             if process.was_told_to_end.is_set():
                 crashes, is_first = 0, False
@@ -304,6 +310,12 @@ class ProcessSupervisor:
                 f"restarting it in {restart_pause_s(crashes):g} s"
             )
             await self._pause(crashes)
+
+    def _is_handed_over(self, code: int) -> bool:
+        """Return True if a process that was told to end did so in order, by its exit code."""
+        # A signal that came before it could handle it has stopped it as well. The second one ends
+        # it wherever it is: nobody knows what it had still to do.
+        return code == ExitCode.OK or (code == -signal.SIGTERM and not self._is_hurried.is_set())
 
     async def _pause(self, crashes: int) -> None:
         with contextlib.suppress(TimeoutError):
