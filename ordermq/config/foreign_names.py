@@ -1,4 +1,4 @@
-"""Names that other clients have for settings and arguments, and what to write here instead.
+"""Names that other clients have for settings, arguments and methods, and what to write instead.
 
 The only table of them: errors read it, and the pages for readers of those clients, which
 ci/settings_page.py writes.
@@ -121,6 +121,10 @@ FOREIGN_NAMES: Final = {
     "partition": _kafka("queue", remark="of send, a MessageQueue"),
     "timestamp_ms": _kafka(remark="the broker stamps a message when it stores it"),
     "on_delivery": _kafka(remark="producer.send_nowait() returns a future"),
+    "callback": _kafka(
+        remark="producer.send_nowait() returns a future, with add_done_callback(); a consumer's "
+        "function is decorated: @consumer.orderly"
+    ),
     "topics": _kafka("topic", remark="one call of subscribe per topic"),
     "pattern": _kafka("topic", remark="one call of subscribe per topic; no patterns of names"),
     "timeout": _kafka(
@@ -209,6 +213,118 @@ FOREIGN_VALUES: Final = {
 }
 
 
+class ForeignMethod(NamedTuple):
+    """A method of another client.
+
+    Args:
+        client: the client whose documentation has the name.
+        instead: methods that do the same here; a class may have some of them, or none.
+        otherwise: what to do where the class has none of them.
+    """
+
+    client: str
+    instead: tuple[str, ...] = ()
+    otherwise: str = ""
+
+    def explained(self, owner: type) -> str:
+        """Return the rest of an error's sentence: whose method it is and what to write.
+
+        Args: owner: the class that does not have it.
+        """
+        names = [f"{name}()" for name in self.instead if hasattr(owner, name)]
+        here = " or ".join(names) or self.otherwise or "there is no such method"
+        return f": that is a method of {self.client}; here {here}"
+
+
+_KAFKA, _JAVA = "Kafka's clients", "RocketMQ's Java client"
+_OLD = "rocketmq-client-python"
+_POLLED = ForeignMethod(
+    _KAFKA,
+    ("poll", "batches"),
+    "a PushConsumer calls your function (@consumer.orderly), and a LitePullConsumer or an "
+    "AsyncConsumer is for polling",
+)
+_CLOSED = ForeignMethod(_JAVA, ("close",))
+_ADDRESSED = ForeignMethod(
+    _OLD,
+    otherwise="name_servers= of the constructor; ordermq.rocketmq.client has the old client's own "
+    "classes",
+)
+_TRANSACTED = ForeignMethod(
+    _KAFKA,
+    ("send_in_transaction",),
+    "TransactionProducer.send_in_transaction() binds a send to your database's commit",
+)
+
+# By what their owner is, and spelt as the documentation of the other client does.
+FOREIGN_METHODS: Final = {
+    "consumer": {
+        "getone": _POLLED,
+        "getmany": _POLLED,
+        "consume": _POLLED,
+        "poll": _POLLED,
+        "receive": ForeignMethod("RocketMQ's gRPC client", *_POLLED[1:]),
+        "ack": ForeignMethod(
+            "RocketMQ's gRPC client",
+            ("commit",),
+            "what a listener returns decides: None or ConsumeResult.SUCCESS",
+        ),
+        "commit": ForeignMethod(
+            _KAFKA,
+            ("commit", "update_consume_offset"),
+            "a batch is committed when its listener returns; auto_commit=False and "
+            "ConsumeResult.COMMIT, or batch.commit() of a polled batch, do it by hand",
+        ),
+        "commit_async": ForeignMethod(_KAFKA, ("acommit", "commit")),
+        "seek_to_beginning": ForeignMethod(_KAFKA, ("seek_to_begin", "seek")),
+        "offsets_for_times": ForeignMethod(
+            _KAFKA, ("offset_for_timestamp", "search_offset", "seek_to_time")
+        ),
+        "partitions_for_topic": ForeignMethod(
+            _KAFKA,
+            ("fetch_message_queues", "fetch_subscribe_message_queues"),
+            "Admin.topic() lists the queues of a topic",
+        ),
+        "subscription": ForeignMethod(_KAFKA, ("subscriptions",)),
+        "assignment": ForeignMethod(_KAFKA, ("assigned_queues",)),
+        "end_offsets": ForeignMethod(_KAFKA, ("max_offset",), "Admin.topic() has the offsets"),
+        "beginning_offsets": ForeignMethod(
+            _KAFKA, ("min_offset",), "Admin.topic() has the offsets"
+        ),
+        "shutdown": _CLOSED,
+        "register_message_listener": ForeignMethod(_JAVA, ("orderly", "concurrently")),
+        "set_namesrv_addr": _ADDRESSED,
+        "set_name_server_address": _ADDRESSED,
+        "basic_consume": ForeignMethod("pika", ("orderly", "concurrently", "poll")),
+        "start_consuming": ForeignMethod("pika", ("run", "start")),
+    },
+    "producer": {
+        "send_and_wait": ForeignMethod("aiokafka", ("send",)),
+        "produce": ForeignMethod(_KAFKA, ("send_nowait", "send")),
+        "poll": ForeignMethod(
+            _KAFKA, otherwise="nothing to poll: send() returns a receipt, send_nowait() a future"
+        ),
+        "partitions_for": ForeignMethod(_KAFKA, ("queues",)),
+        "list_topics": ForeignMethod(_KAFKA, otherwise="Admin.topics()"),
+        "init_transactions": _TRANSACTED,
+        "begin_transaction": _TRANSACTED,
+        "commit_transaction": _TRANSACTED,
+        "shutdown": _CLOSED,
+        "set_namesrv_addr": _ADDRESSED,
+        "set_name_server_address": _ADDRESSED,
+        "send_sync": ForeignMethod(_OLD, ("send",)),
+        "send_async": ForeignMethod(_OLD, ("send_nowait",)),
+        "send_orderly": ForeignMethod(_OLD, otherwise="send(message, sharding_key=key)"),
+        "send_orderly_with_sharding_key": ForeignMethod(
+            _OLD, otherwise="send(message, sharding_key=key)"
+        ),
+        "send_message_in_transaction": _TRANSACTED._replace(client=_JAVA),
+        "basic_publish": ForeignMethod("pika", ("send",)),
+        "publish": ForeignMethod("pika", ("send",)),
+    },
+}
+
+
 def _without_separators(name: str) -> str:
     # librdkafka's auto.offset.reset, aiokafka's auto_offset_reset and Java's autoOffsetReset.
     return name.lower().replace("_", "").replace(".", "").replace("-", "")
@@ -220,3 +336,17 @@ _BY_LETTERS: Final = {_without_separators(name): each for name, each in FOREIGN_
 def find_foreign_name(name: str) -> ForeignName | None:
     """Return the other client's setting or argument of this name, in any of its spellings."""
     return _BY_LETTERS.get(_without_separators(name))
+
+
+_METHODS_BY_LETTERS: Final = {
+    kind: {_without_separators(name): each for name, each in methods.items()}
+    for kind, methods in FOREIGN_METHODS.items()
+}
+
+
+def find_foreign_method(kind: str, name: str) -> ForeignMethod | None:
+    """Return the other client's method of this name, in any of its spellings.
+
+    Args: kind: "consumer" or "producer".
+    """
+    return _METHODS_BY_LETTERS[kind].get(_without_separators(name))

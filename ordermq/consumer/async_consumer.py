@@ -23,6 +23,7 @@ from ordermq.config.checks import (
     refuse_misplaced,
     refuse_unknown,
 )
+from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
@@ -188,7 +189,7 @@ class _Iteration:
         return self.consumer.aseek(queue, offset)
 
 
-class AsyncConsumer(AsyncStarting):
+class AsyncConsumer(ExplainsMethods, AsyncStarting):
     """A member of a consumer group whose user code runs on the event loop that starts it.
 
     With a listener it works as a `PushConsumer`: `async def` listeners, `on_assigned` and
@@ -219,6 +220,8 @@ class AsyncConsumer(AsyncStarting):
         settings: those of `PushConsumer` for a listener, or of `LitePullConsumer` for iteration.
     Raises: ConfigError: a name or setting no broker would take, or settings of both uses.
     """
+
+    _kind = "consumer"
 
     def __init__(
         self,

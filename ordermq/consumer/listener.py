@@ -358,9 +358,12 @@ def judge(result: object, size: int, results: ListenerResults) -> Verdict:
     # "SUCCESS", the string, equals the member; only the member is meant.
     settlement = results.settlements.get(result) if isinstance(result, ConsumeResult) else None
     if settlement is None:
+        # As text it equals the member, and prints like it.
+        is_text = type(result) is str and result in ConsumeResult.__members__
+        hint = f"; write ConsumeResult.{result}, not its text" if is_text else ""
         raise ConfigError(
             f"listener returned {result!r}: expected {results.expected}, or how many of the "
-            f"{size} messages are done"
+            f"{size} messages are done{hint}"
         )
     return verdict_of(settlement, size if settlement in _WHOLE_BATCH else 0)
 

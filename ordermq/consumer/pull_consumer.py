@@ -14,6 +14,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running
 from ordermq.config import PullConsumerConfig
 from ordermq.config.checks import refuse_places
+from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.core.status import MAX_OFFSET
@@ -133,7 +134,7 @@ async def pull_once(
     )
 
 
-class PullConsumer(Starting):
+class PullConsumer(ExplainsMethods, Starting):
     """Pulls from queues one by one, as `DefaultMQPullConsumer`: no sharing, no buffer, no loop.
 
     Every call asks the broker and returns with its answer; all are safe from any thread. The
@@ -153,6 +154,8 @@ class PullConsumer(Starting):
         settings: any field of `PullConsumerConfig`'s groups.
     Raises: ConfigError: a name or setting no broker would take.
     """
+
+    _kind = "consumer"
 
     def __init__(
         self,

@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import EnumType, StrEnum
+from typing import TYPE_CHECKING, Final
+
+# Names of the same in RocketMQ's other clients.
+_OTHERS_NAMES: Final = {
+    "ConsumeResult": {
+        "CONSUME_SUCCESS": "SUCCESS",
+        "OK": "SUCCESS",
+        "RECONSUME_LATER": "SUSPEND",
+        "SUSPEND_CURRENT_QUEUE_A_MOMENT": "SUSPEND",
+        "FAILURE": "SUSPEND",
+        "RETRY": "SUSPEND",
+    },
+    "SendStatus": {"OK": "SEND_OK"},
+    "TransactionState": {
+        "COMMIT_MESSAGE": "COMMIT",
+        "ROLLBACK_MESSAGE": "ROLLBACK",
+        "UNKNOW": "UNKNOWN",
+    },
+}
 
 
-class ConsumeResult(StrEnum):
+class _ExplainsMembers(EnumType):
+    """Type of the classes here, whose errors name the member that another client's name means."""
+
+    if not TYPE_CHECKING:  # type checkers would take every name for a member
+
+        def __getattr__(cls, name: str) -> object:
+            text = f"type object {cls.__name__!r} has no attribute {name!r}"
+            wanted = name.upper()
+            meant = _OTHERS_NAMES.get(cls.__name__, {}).get(wanted)
+            if meant is not None:
+                text += f": that is a name of RocketMQ's other clients; here {cls.__name__}.{meant}"
+            elif not name.startswith("_") and wanted in cls.__members__:
+                text += f": write {cls.__name__}.{wanted}"
+            raise AttributeError(text)
+
+
+class ConsumeResult(StrEnum, metaclass=_ExplainsMembers):
     """Result of a listener call (docs/internals/semantics.md#listener-results)."""
 
     SUCCESS = "SUCCESS"
@@ -14,7 +49,7 @@ class ConsumeResult(StrEnum):
     ROLLBACK = "ROLLBACK"  # auto_commit=False: redeliver everything not committed
 
 
-class SendStatus(StrEnum):
+class SendStatus(StrEnum, metaclass=_ExplainsMembers):
     """Durability of a stored message (docs/internals/protocol.md#response-codes)."""
 
     SEND_OK = "SEND_OK"
@@ -23,7 +58,7 @@ class SendStatus(StrEnum):
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
-class TransactionState(StrEnum):
+class TransactionState(StrEnum, metaclass=_ExplainsMembers):
     """State of a local transaction, returned by its listener."""
 
     COMMIT = "COMMIT"  # deliver the message

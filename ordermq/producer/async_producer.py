@@ -12,6 +12,7 @@ from ordermq.clock import Clock
 from ordermq.closing import AsyncStarting
 from ordermq.config import ProducerConfig
 from ordermq.config.checks import refuse_places, refuse_unknown
+from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.errors import ConfigError
 from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageView
@@ -32,7 +33,7 @@ _CLOSE_TIMEOUT_S = 30.0
 _FLUSH_TIMEOUT_S = 30.0
 
 
-class AsyncProducer(AsyncStarting):
+class AsyncProducer(ExplainsMethods, AsyncStarting):
     """A `Producer` whose sends are awaited, on any event loop of the process.
 
         async with AsyncProducer("shop", name_servers=...) as producer:
@@ -44,6 +45,8 @@ class AsyncProducer(AsyncStarting):
 
     The arguments and settings are those of `Producer`.
     """
+
+    _kind = "producer"
 
     def __init__(
         self,

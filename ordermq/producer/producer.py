@@ -20,6 +20,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting, not_running, note_closed, note_open
 from ordermq.config import ProducerConfig
 from ordermq.config.checks import refuse_places, refuse_unknown
+from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
 from ordermq.model.hashing import string_hash
@@ -75,7 +76,7 @@ _LANES_OF_PROXY = 16  # requests in flight of a queue, each of other keys
 _FALLBACKS = 2  # other brokers tried for an unordered message; Java's retryTimesWhenSendFailed
 
 
-class Producer(Starting):
+class Producer(ExplainsMethods, Starting):
     """Sends messages; those of one sharding key in order.
 
     Args:
@@ -97,6 +98,8 @@ class Producer(Starting):
     the same path: the accumulator keeps the order of the calls, and each queue's sender has one
     request in flight.
     """
+
+    _kind = "producer"
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ordermq.closing import Starting
+from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.statistics import HeldQueue, Lag
 from ordermq.model.message_queue import MessageQueue
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from ordermq.health import ConsumerHealth
 
 
-class GroupConsumer(Starting):
+class GroupConsumer(ExplainsMethods, Starting):
     """Base of the consumers that are members of a group, whatever receives their messages."""
 
+    _kind = "consumer"
     _member: GroupMember | None = None  # from `start` on
     _is_closing = False
     _is_start_given_up = False
