@@ -35,6 +35,7 @@ from ordermq.consumer.group.queue_control import QueueControl
 from ordermq.consumer.group.queue_locks import Locks, NoLocks, QueueLocks
 from ordermq.consumer.group.rebalance import QueueOwner, Rebalancer
 from ordermq.consumer.group.revocation import Revocation
+from ordermq.consumer.group.same_process import forget_member, note_member, place_of
 from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
 from ordermq.consumer.offsets.offset_committer import (
     STORE_ERRORS,
@@ -207,6 +208,8 @@ class GroupMember(ProcessBound):
         # Opened before it joins; None where there is nothing to open.
         self._store: StoreOffsets | None = None
         full_name = wrapped(settings.remoting.namespace, group)
+        self._place = place_of(settings.name_servers, full_name, settings.client_id)
+        self._known_others: set[str] = set()
         if offset_file is not None:
             from ordermq.consumer.offsets.local_offsets import LocalOffsets
 
@@ -373,6 +376,27 @@ class GroupMember(ProcessBound):
             raise
         self._is_started = True
         note_open(self, GroupMember._loss)
+        self._warn_of_others()
+
+    def _warn_of_others(self) -> None:
+        """Warn of members that share this one's queues and are not known to do so on purpose."""
+        topics = self.subscriptions.topics()
+        if self._retry is not None:
+            topics = [topic for topic in topics if topic != self._retry.topic]
+        is_alone = self._settings.message_model is MessageModel.BROADCASTING
+        if is_alone or self._rebalancer.assigned_by_user:
+            return
+        others = set(note_member(self._place, self.client.client_id, topics)) - self._known_others
+        if others:
+            self._known_others |= others
+            _log.warning(
+                "group %s: this process has another member of it already, %s: they share the "
+                "queues, and each gets a part of the messages. If a notebook's cell has run twice, "
+                "close() the first; members that are meant get an instance_name each",
+                self._group,
+                ", ".join(sorted(others)),
+                extra=self._fields(),
+            )
 
     def give_up_start(self) -> None:
         """Have a `start` that waits for servers raise, now or when it comes so far; any thread.
@@ -570,6 +594,7 @@ class GroupMember(ProcessBound):
 
     def _end(self, timeout_s: float) -> None:
         # Each may be called again, so that a later `close` finishes an interrupted one.
+        forget_member(self._place, self.client.client_id)
         with self._ending:
             self._receiver.close(timeout_s)
             self._recorder.close()
@@ -598,6 +623,7 @@ class GroupMember(ProcessBound):
             self._fetcher.subscribe(subscription, is_registered=True)
         self._check.wake()
         await self._take_first([subscription.topic for subscription in subscriptions])
+        self._warn_of_others()
 
     async def unsubscribe(self, topic: str, *, waits_for_batches: bool) -> None:
         """Give the queues of a topic up, then tell the brokers
