@@ -290,6 +290,11 @@ class RebalanceConfig(Value, kw_only=True):
             rebalance_min_interval_ms=(1, DAY_MS),
         )
         require_moment(self, "consume_timestamp_ms")
+        if self.consume_timestamp_ms and self.consume_from_where is not ConsumeFromWhere.TIMESTAMP:
+            raise ConfigError(
+                f"consume_timestamp_ms={self.consume_timestamp_ms!r} is not used with "
+                f'consume_from_where="{self.consume_from_where}": set that to "timestamp"'
+            )
 
 
 class PopConfig(Value, kw_only=True):

@@ -60,7 +60,8 @@ def test_a_new_group_begins_where_it_is_told_and_misses_nothing_after(
     time_ms = time.time_ns() // 1_000_000 + 1
     eventually(lambda: time.time_ns() // 1_000_000 > time_ms, "another millisecond")
     send(producer, 3, 4)
-    consumer = make_consumer(seen.take, consume_from_where=where, consume_timestamp_ms=time_ms)
+    time_of_start = {"consume_timestamp_ms": time_ms} if where == "timestamp" else {}
+    consumer = make_consumer(seen.take, consume_from_where=where, **time_of_start)
     with consumer:
         eventually(lambda: len(consumer.assigned_queues()) == 8, "all queues are ours")
         send(producer, 5, 6)

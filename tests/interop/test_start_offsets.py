@@ -61,7 +61,8 @@ def test_a_new_group_starts_where_javas_does_but_for_a_time_that_it_asks_for(
     try:
         with consumer_of(
             run, run.group, "orderly", ours,
-            consume_from_where=where, consume_timestamp_ms=middle_s * 1_000,
+            consume_from_where=where,
+            consume_timestamp_ms=middle_s * 1_000 if where == "timestamp" else 0,
         ) as consumer:  # fmt: skip
             eventually(
                 lambda: any(q.topic == run.topic for q in consumer.assigned_queues()), "its queue"

@@ -216,11 +216,22 @@ def test_a_start_is_a_time_or_an_age() -> None:
     noon = datetime(2026, 11, 28, 12, tzinfo=UTC)
     noon_ms = int(noon.timestamp()) * 1_000
     for given, kept in ((0, 0), (noon_ms, noon_ms), (noon, noon_ms), ("2h", "2h")):
-        assert RebalanceConfig(consume_timestamp_ms=given).consume_timestamp_ms == kept
-    read = ConsumerConfig.from_env(environ={"ORDERMQ_CONSUME_TIMESTAMP_MS": f" {noon_ms}"})
+        config = RebalanceConfig(consume_from_where="timestamp", consume_timestamp_ms=given)  # type: ignore[arg-type]
+        assert config.consume_timestamp_ms == kept
+    where = {"ORDERMQ_CONSUME_FROM_WHERE": "timestamp"}
+    read = ConsumerConfig.from_env(environ=where | {"ORDERMQ_CONSUME_TIMESTAMP_MS": f" {noon_ms}"})
     assert read.rebalance.consume_timestamp_ms == noon_ms
-    read = ConsumerConfig.from_url("rocketmq://broker?consume_timestamp_ms=15m")
+    read = ConsumerConfig.from_url(
+        "rocketmq://broker?consume_from_where=timestamp&consume_timestamp_ms=15m"
+    )
     assert read.rebalance.consume_timestamp_ms == "15m"
+
+
+@pytest.mark.parametrize("where", ["first_offset", "last_offset"])
+def test_a_time_to_start_from_that_would_not_be_used_is_refused(where: Any) -> None:
+    with pytest.raises(ConfigError, match=r'set that to "timestamp"$'):
+        RebalanceConfig(consume_from_where=where, consume_timestamp_ms="2h")
+    assert RebalanceConfig(consume_from_where=where, consume_timestamp_ms=0)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,12 @@ class FakeApi:
         return [SimpleNamespace(store_timestamp_ms=offset)]
 
 
+def start_at(where: ConsumeFromWhere) -> dict[str, object]:
+    """Settings of a start, noon where it is a time."""
+    of_time = {"consume_timestamp_ms": NOON_MS} if where is ConsumeFromWhere.TIMESTAMP else {}
+    return {"consume_from_where": where} | of_time
+
+
 def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) -> OffsetCommitter:
     client = SimpleNamespace(
         client_id="me",
@@ -217,7 +223,7 @@ def test_without_one_the_setting_decides_and_its_start_is_stored_under_the_lease
     where: ConsumeFromWhere, expected: int
 ) -> None:
     api = FakeApi()
-    offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
+    offsets = offsets_of(api, **start_at(where))
     assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == expected
     assert api.calls == [("query",), ("commit", expected, 7)]
 
@@ -323,7 +329,7 @@ def test_a_time_stands_where_a_broker_lets_new_groups_start_at_0(
 ) -> None:
     api = FakeApi()
     api.is_young, api.stored = True, stored
-    offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
+    offsets = offsets_of(api, **start_at(where))
     queue = MessageQueue(topic, "broker-a", 0)
     assert asyncio.run(offsets.start_offset(queue, LEASE)) == expected
     assert api.stored == expected
@@ -358,7 +364,7 @@ def test_a_retry_topic_begins_at_its_beginning_but_for_a_time_at_its_end(
     where: ConsumeFromWhere, expected: int
 ) -> None:
     retry = MessageQueue("%RETRY%G", "broker-a", 0)
-    offsets = offsets_of(FakeApi(), consume_from_where=where, consume_timestamp_ms=NOON_MS)
+    offsets = offsets_of(FakeApi(), **start_at(where))
     assert asyncio.run(offsets.start_offset(retry, PLAIN)) == expected
 
 
