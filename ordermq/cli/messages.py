@@ -7,17 +7,17 @@ from datetime import datetime
 import click
 
 from ordermq.admin.admin import Admin
+from ordermq.admin.message_search import FoundMessage
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.consume import message_document
 from ordermq.cli.output import (
     EXIT_CODES,
     counted,
     json_option,
-    local_time,
     note,
     print_json_list,
-    print_table,
 )
+from ordermq.cli.peek import message_row, print_with_ids
 from ordermq.cli.place import TIME_HELP, count_option, parse_time, queues_option
 
 
@@ -54,8 +54,9 @@ def find(
 ) -> None:
     """Find messages of TOPIC by one of --key, --id, --offset and --at.
 
-    Each group that has an offset of a message's queue is listed: "waiting" for what it has not
-    committed yet, "done", or "dead" for what is among its dead letters.
+    "groups" has each group with an offset of the message's queue: "waiting" for what it has not
+    committed yet, "done", or "dead" for what is among its dead letters. "sharding key" is what
+    chose the queue; --key looks for one of the message's keys, which --json lists.
 
     \b
     Example:
@@ -75,24 +76,26 @@ def find(
             count=count,
         )
     if as_json:
-        print_json_list({**message_document(each.message), "groups": each.groups} for each in found)
+        print_json_list(
+            {
+                **message_document(each.message),
+                "keys": list(each.message.keys),
+                "stored_ms": each.message.store_timestamp_ms,
+                "groups": each.groups,
+            }
+            for each in found
+        )
         return
     if not found:
         note(f"{topic}: no such message")
         return
-    rows = [
-        (
-            f"{each.message.message_queue.broker_name}/{each.message.queue_id}",
-            each.message.sharding_key,
-            [f"{group}: {state}" for group, state in sorted(each.groups.items())],
-            each.message.queue_offset,
-            local_time(each.message.store_timestamp_ms),
-        )
-        for each in found
-    ]
-    print_table(
-        f"{counted(len(found), 'message')} of {topic}",
-        ["queue", "key", "groups", "offset", "stored"],
-        rows,
-        right=3,
-    )
+    # Not "key": --key means one of the message's keys, which need not have this one among them.
+    columns = ["queue", "sharding key", "body", "groups", "offset", "stored", "id"]
+    title = f"{counted(len(found), 'message')} of {topic}"
+    print_with_ids(title, columns, [_row(each) for each in found], right=4)
+
+
+def _row(found: FoundMessage) -> list[object]:
+    queue, key, body, *rest = message_row(found.message)
+    states = [f"{group}: {state}" for group, state in sorted(found.groups.items())]
+    return [queue, key, body, states or None, *rest, found.message.message_id]

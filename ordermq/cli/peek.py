@@ -57,7 +57,7 @@ def show_messages(title: str, messages: list[MessageView], as_json: bool) -> Non
         note(f"{title}: no message there")
     else:
         columns = ["queue", "key", "body", "offset", "stored"]
-        rows = [_row(each) for each in messages]
+        rows = [message_row(each) for each in messages]
         print_table(title, columns, rows, right=3, text="body")
 
 
@@ -69,14 +69,21 @@ def show_dead_letters(title: str, letters: list[MessageView], as_json: bool) -> 
         note(f"{title}: no message there")
     else:
         columns = ["queue", "topic", "why", "key", "body", "offset", "stored", "id"]
-        rows = [_letter_row(each) for each in letters]
-        # An id that is cut or wrapped cannot be copied.
-        is_narrow = out.is_terminal and out.width < _WIDTH_WITH_IDS
-        if is_narrow:
-            columns, rows = columns[:-1], [row[:-1] for row in rows]
-        print_table(title, columns, rows, right=5, text="body")
-        if is_narrow:
-            note(f"the ids need a terminal of {_WIDTH_WITH_IDS} columns, a pipe or --json")
+        print_with_ids(title, columns, [_letter_row(each) for each in letters], right=5)
+
+
+def print_with_ids(title: str, columns: list[str], rows: list[list[object]], *, right: int) -> None:
+    """Print a table of messages, of which the last column has the ids.
+
+    Args: right: as of `print_table`.
+    """
+    # An id that is cut or wrapped cannot be copied.
+    is_narrow = out.is_terminal and out.width < _WIDTH_WITH_IDS
+    if is_narrow:
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    print_table(title, columns, rows, right=right, text="body")
+    if is_narrow:
+        note(f"the ids need a terminal of {_WIDTH_WITH_IDS} columns, a pipe or --json")
 
 
 def _origin(letter: MessageView) -> dict[str, object]:
@@ -91,7 +98,8 @@ def _line(text: str) -> str:
     return line if len(line) <= _MOST_BODY else f"{line[: _MOST_BODY - 1]}…"
 
 
-def _row(message: MessageView) -> list[object]:
+def message_row(message: MessageView) -> list[object]:
+    """Return queue, sharding key, body, offset and time of a message, as cells."""
     document = message_document(message)
     return [
         f"{message.message_queue.broker_name}/{message.queue_id}",
@@ -103,7 +111,7 @@ def _row(message: MessageView) -> list[object]:
 
 
 def _letter_row(letter: MessageView) -> list[object]:
-    queue, *rest = _row(letter)
+    queue, *rest = message_row(letter)
     story = FailureStory.of(letter)
     why = "" if story is None else _line(f"{story.attempts} x {story.error}")
     return [queue, letter.topic, why, *rest, letter.message_id]

@@ -118,7 +118,8 @@ def reset(
     elif not members:
         note(
             "stored at the brokers: members that keep their offsets in a database (offset_store=) "
-            "start at those; reset such a group while a member is live"
+            "start at those; reset such a group while a member is live, or move its rows, too "
+            "(docs/exactly-once.md#moving-a-stopped-group)"
         )
     if any(each.by_members for each in found):
         note("each live member goes there as soon as its running batch has ended")

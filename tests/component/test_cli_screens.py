@@ -33,6 +33,7 @@ SCREENS = (
     f"top {GROUP} --every 0.1 --count 2",
     f"peek {TOPIC}",
     f"dlq show {GROUP}-2",
+    f"messages find {TOPIC} --at 1h",
     "dlq list",
 )
 WITH_QUEUES = tuple(each for each in SCREENS if each.split()[0] in ("lag", "locks", "top", "peek"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -146,5 +148,10 @@ def test_the_command_prints_what_it_finds(producer: Producer, broker: EmbeddedBr
         return done.stdout
 
     assert "1 message of orders" in shown("--key", "o-1")
-    assert '"groups": {}' in shown("--key", "o-1", "--json")
+    (row,) = json.loads(shown("--key", "o-1", "--json"))
+    assert (row["key"], row["keys"], row["groups"]) == ("k", ["o-1"], {})
+    table = shown("--key", "o-1")
+    assert re.search(r"queue +key +body +groups +offset +stored +id", table)
+    assert re.search(rf"b/\d +k +a body +- +0 +[-\d]+ [:\d]+ +{row['message_id']} ", table)
+    assert row["stored_ms"] > 0
     assert shown("--key", "o-2", "--json").strip() == "[]"
