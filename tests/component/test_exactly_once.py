@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from ordermq import (
+    Admin,
     ConsumeResult,
     DeadLetter,
     LitePullConsumer,
@@ -491,9 +492,41 @@ def test_a_database_that_is_away_at_the_start_is_told_at_once(broker: EmbeddedBr
         consumer.start()
 
 
+EXAMPLES_OF_PAGE = examples((DOCS / "exactly-once.md").read_text())
+
+
+def test_the_lines_of_the_page_move_a_stopped_group(
+    broker: EmbeddedBroker, producer: Producer, ledger: Ledger, make_consumer: MakeConsumer
+) -> None:
+    (code,) = [code for code in EXAMPLES_OF_PAGE if "def move(" in code]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    move, place = names["move"], (ledger.engine, ledger.store.table, "g", "orders")
+    send(producer, 40)
+    with make_consumer(ledger, offset_store=ledger.store):
+        ledger.wait_for(40)
+    with Admin(broker.name_servers) as admin:
+        assert {each.after for each in move(admin, *place, "first")} == {0}
+        with ledger.engine.begin() as connection:
+            connection.execute(text("DELETE FROM ledger"))
+        with make_consumer(ledger, offset_store=SqlOffsetStore(ledger.engine)):
+            ledger.wait_for(40)
+            # A live group moves its rows itself.
+            assert all(each.by_members for each in move(admin, *place, "last"))
+        assert sum(ledger.offsets().values()) == 40
+        send(producer, 10, start=40)
+        move(admin, *place, "last")
+        send(producer, 4, start=50)
+        with make_consumer(ledger, offset_store=SqlOffsetStore(ledger.engine)):
+            ledger.wait_for(44)
+    assert ledger.bodies() == [*range(40), *range(50, 54)]
+
+
 def test_the_examples_of_the_page_book_every_payment_once(tmp_path: Path) -> None:
     """In one folder, where a reader tries both, and each again."""
-    for code in examples((DOCS / "exactly-once.md").read_text()):
+    programs = [code for code in EXAMPLES_OF_PAGE if "EmbeddedBroker" in code]
+    assert len(programs) == 2
+    for code in programs:
         done = run_example(code, tmp_path)
         assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["5050"])
 
