@@ -84,6 +84,28 @@ def test_every_example_runs(
     assert last == {"ann": 2, "bob": 2, "cid": 1}
 
 
+def test_nan_becomes_null_where_the_page_says_so(spark: Any) -> None:
+    import pyspark.sql.functions as F
+
+    frame = spark.range(1).select(F.lit(float("nan")).alias("amount"))
+    returned = frame.mapInPandas(lambda frames: frames, "amount DOUBLE")
+    assert returned.first().amount is None
+    assert returned.select(F.to_json(F.struct("amount"))).first()[0] == "{}"
+    kept = F.to_json(F.struct("amount"), {"ignoreNullFields": "false"})
+    assert returned.select(kept).first()[0] == '{"amount":null}'
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_cell_of_the_page_about_notebooks_counts_a_topic(
+    broker: Broker, producer: Producer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        producer.send(Message("readings", b"%d" % number), sharding_key="s-1")
+    (cell,) = examples((DOCS / "notebooks.md").read_text().partition("## Spark in a notebook")[2])
+    exec(cell, {"servers": broker.name_servers})
+    assert capsys.readouterr().out == "3\n"
+
+
 def assert_batches(names: dict[str, Any]) -> None:
     reader = names["spark"].read.format("ordermq").options(**names["servers"], topic="capitals")
     capitals = sorted((row.sharding_key, bytes(row.body)) for row in reader.load().collect())

@@ -81,6 +81,12 @@ def test_a_body_that_does_not_decode_names_its_message_and_not_its_content() -> 
     assert isinstance(error.__cause__, ValueError)
 
 
+def test_json_has_null_for_what_is_no_number() -> None:
+    assert require_codec(JsonCodec(), "g").encode({"a": float("nan"), "b": 1.5}) == (
+        b'{"a":null,"b":1.5}'
+    )
+
+
 def test_without_a_codec_a_value_is_refused_and_says_what_to_give() -> None:
     with pytest.raises(StateError, match="give codec="):
         Producer("shop", name_servers="a:1").message("orders", 1)
