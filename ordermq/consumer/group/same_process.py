@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class MemberPlace(NamedTuple):
-    """What such members have in common.
-
-    Args:
-        group: with its namespace.
-        name: of the client id, without its unique part: members that got an `instance_name` each
-            are meant.
-    """
-
-    name_servers: frozenset[str]
-    group: str
-    name: str
-
+# Name servers; the group with its namespace; the client id without its unique part: members that
+# got an `instance_name` each are meant. A tuple, as a class takes longer to define at each import.
+MemberPlace = tuple[frozenset[str], str, str]
 
 # Their topics by client id. Without a lock, which a forked child could find taken for ever: each
 # step is one operation of a dict.
@@ -29,7 +18,7 @@ os.register_at_fork(after_in_child=_members.clear)  # they are the parent's
 
 def place_of(name_servers: Collection[str], group: str, client_id: str) -> MemberPlace:
     """Return the place of a member."""
-    return MemberPlace(frozenset(name_servers), group, client_id.partition("#")[0])
+    return frozenset(name_servers), group, client_id.partition("#")[0]
 
 
 def note_member(place: MemberPlace, client_id: str, topics: Collection[str]) -> list[str]:
