@@ -86,29 +86,52 @@ class BrokerOffsets:
     async def _query(self, queue: MessageQueue, stored_only: bool) -> int | None:
         address, api = self._client.routes.master_of(queue.broker_name), self._client.api
         offset = await api.query_offset(address, self._group, queue, stored_only=stored_only)
+        self._require_master(queue, address)
         return offset if offset is not None and offset >= 0 else None
 
     async def write(
         self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
     ) -> None:
-        api, epoch = self._client.api, lease.wire_epoch
-        address = self._client.routes.master_of(queue.broker_name)
         async with self._first.turn(queue):
-            try:
-                await api.update_offset(address, self._group, queue, offset, epoch, reset)
-                return
-            except BrokerError as error:
-                if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                    raise
-            await self._create_group(address)
-            try:
-                await api.update_offset(address, self._group, queue, offset, epoch, reset)
-                return
-            except BrokerError as error:
-                if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                    raise
-            await self._create_group_behind_proxy(address, queue)
+            address = self._client.routes.master_of(queue.broker_name)
+            await self._write_at(address, queue, offset, lease.wire_epoch, reset)
+            self._require_master(queue, address)
+
+    async def _write_at(
+        self, address: str, queue: MessageQueue, offset: int, epoch: int, reset: bool
+    ) -> None:
+        api = self._client.api
+        try:
             await api.update_offset(address, self._group, queue, offset, epoch, reset)
+            return
+        except BrokerError as error:
+            if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+        await self._create_group(address)
+        try:
+            await api.update_offset(address, self._group, queue, offset, epoch, reset)
+            return
+        except BrokerError as error:
+            if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+        await self._create_group_behind_proxy(address, queue)
+        await api.update_offset(address, self._group, queue, offset, epoch, reset)
+
+    def _require_master(self, queue: MessageQueue, address: str) -> None:
+        """Refuse the answer of a broker that was replaced as the master while it was asked.
+
+        One that stood still, as in a long pause of its JVM, answers what waited before it learns of
+        the election. The new master knows nothing of that.
+
+        Raises: RouteError: ask again.
+        """
+        now_at = self._client.routes.master_of(queue.broker_name)
+        if now_at != address:
+            raise RouteError(
+                f"{address} answered, and is not the master any more, which is at {now_at} now",
+                broker=queue.broker_name,
+                group=self._group,
+            )
 
     def close(self) -> None:
         """Nothing is held here."""

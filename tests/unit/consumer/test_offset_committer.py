@@ -18,7 +18,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
 )
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import BrokerError, Fenced, LockLost, RequestTimeout
+from ordermq.errors import BrokerError, Fenced, LockLost, RequestTimeout, RouteError
 from ordermq.events import NoHistory
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue
@@ -44,11 +44,17 @@ class FakeApi:
         self.denied: int | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.master = "127.0.0.1:1"
+        self.elected = ""  # the master from the next answer on
+
+    def _answer(self) -> None:
+        self.master, self.elected = self.elected or self.master, ""
 
     async def query_offset(
         self, address: str, group: str, queue: MessageQueue, *, stored_only: bool = True
     ) -> int | None:
         self.calls.append(("query",))
+        self._answer()
         return 0 if self.stored is None and self.is_young and not stored_only else self.stored
 
     async def update_offset(
@@ -62,6 +68,7 @@ class FakeApi:
     ) -> None:
         self.calls.append(("commit", offset, epoch))
         await self.gate.wait()
+        self._answer()
         if self.error is not None:
             raise self.error
         self.stored = offset
@@ -101,7 +108,7 @@ def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) 
         api=api,
         clock=clock or ManualClock(),
         config=SimpleNamespace(offset_timeout_ms=5_000),
-        routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1"),
+        routes=SimpleNamespace(master_of=lambda name: api.master),
         report_failure=lambda broker_name, action, error: None,
     )
     return OffsetCommitter(
@@ -165,6 +172,33 @@ class RacyApi(FakeApi):
         await asyncio.sleep(0)  # the other threads of the broker
         table[queue.queue_id] = offset
         self.tables[place] = table
+
+
+def test_what_a_former_master_acknowledges_is_committed_again_at_the_new_one() -> None:
+    async def work() -> None:
+        api = FakeApi()
+        offsets = offsets_of(api)
+        assigned = assigned_with_done(0, 1)
+        api.elected = "127.0.0.1:2"
+        assert not await offsets.commit(assigned)
+        assert assigned.committed_offset == 0
+        assert await offsets.commit(assigned)
+        assert assigned.committed_offset == 2
+        assert [call for call in api.calls if call[0] == "commit"] == [("commit", 2, 7)] * 2
+
+    asyncio.run(work())
+
+
+def test_a_start_that_a_former_master_tells_is_asked_for_again() -> None:
+    async def work() -> None:
+        api = FakeApi()
+        api.stored, api.elected = 5, "127.0.0.1:2"
+        offsets = offsets_of(api)
+        with pytest.raises(RouteError, match="not the master any more"):
+            await offsets.start_offset(QUEUE, LEASE)
+        assert await offsets.start_offset(QUEUE, LEASE) == 5
+
+    asyncio.run(work())
 
 
 def test_starts_of_a_topic_that_are_stored_at_once_do_not_lose_each_other() -> None:
