@@ -27,6 +27,7 @@ _IDLE_MS = 200  # without a batch; shorter than a person looks, longer than a bu
 _IDLE_PAUSE_MS = 1_000
 # Failures of storage, after which the same may be tried again; anything else is a defect.
 STORE_ERRORS = (RemotingError, RouteError, StoreError)
+_LATE_MS = 1_000  # of an answer: its broker may have stood still, and another one been elected
 
 
 class OffsetStorage(Protocol):
@@ -85,8 +86,9 @@ class BrokerOffsets:
 
     async def _query(self, queue: MessageQueue, stored_only: bool) -> int | None:
         address, api = self._client.routes.master_of(queue.broker_name), self._client.api
+        asked_ms = self._client.clock.now_ms()
         offset = await api.query_offset(address, self._group, queue, stored_only=stored_only)
-        self._require_master(queue, address)
+        await self._require_master(queue, address, asked_ms)
         return offset if offset is not None and offset >= 0 else None
 
     async def write(
@@ -94,8 +96,9 @@ class BrokerOffsets:
     ) -> None:
         async with self._first.turn(queue):
             address = self._client.routes.master_of(queue.broker_name)
+            asked_ms = self._client.clock.now_ms()
             await self._write_at(address, queue, offset, lease.wire_epoch, reset)
-            self._require_master(queue, address)
+            await self._require_master(queue, address, asked_ms)
 
     async def _write_at(
         self, address: str, queue: MessageQueue, offset: int, epoch: int, reset: bool
@@ -117,7 +120,7 @@ class BrokerOffsets:
         await self._create_group_behind_proxy(address, queue)
         await api.update_offset(address, self._group, queue, offset, epoch, reset)
 
-    def _require_master(self, queue: MessageQueue, address: str) -> None:
+    async def _require_master(self, queue: MessageQueue, address: str, asked_ms: int) -> None:
         """Refuse the answer of a broker that was replaced as the master while it was asked.
 
         One that stood still, as in a long pause of its JVM, answers what waited before it learns of
@@ -125,7 +128,11 @@ class BrokerOffsets:
 
         Raises: RouteError: ask again.
         """
-        now_at = self._client.routes.master_of(queue.broker_name)
+        routes = self._client.routes
+        # Others may know of an election before this client does, which needs some seconds.
+        if self._client.clock.now_ms() - asked_ms > _LATE_MS:
+            await routes.refresh_soon(queue.topic)
+        now_at = routes.master_of(queue.broker_name)
         if now_at != address:
             raise RouteError(
                 f"{address} answered, and is not the master any more, which is at {now_at} now",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,10 +46,20 @@ class FakeApi:
         self.gate = asyncio.Event()
         self.gate.set()
         self.master = "127.0.0.1:1"
-        self.elected = ""  # the master from the next answer on
+        self.elected = ""  # the master, which the client hears of with the next answer
+        self.late: Callable[[], None] | None = None  # it hears of it only if it asks
 
     def _answer(self) -> None:
+        if self.late is None:
+            self._elect()
+        else:
+            self.late()
+
+    def _elect(self) -> None:
         self.master, self.elected = self.elected or self.master, ""
+
+    async def refresh_soon(self, topic: str) -> None:
+        self._elect()
 
     async def query_offset(
         self, address: str, group: str, queue: MessageQueue, *, stored_only: bool = True
@@ -108,7 +119,7 @@ def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) 
         api=api,
         clock=clock or ManualClock(),
         config=SimpleNamespace(offset_timeout_ms=5_000),
-        routes=SimpleNamespace(master_of=lambda name: api.master),
+        routes=SimpleNamespace(master_of=lambda name: api.master, refresh_soon=api.refresh_soon),
         report_failure=lambda broker_name, action, error: None,
     )
     return OffsetCommitter(
@@ -185,6 +196,18 @@ def test_what_a_former_master_acknowledges_is_committed_again_at_the_new_one() -
         assert await offsets.commit(assigned)
         assert assigned.committed_offset == 2
         assert [call for call in api.calls if call[0] == "commit"] == [("commit", 2, 7)] * 2
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("late_ms", [1_000, 1_001])
+def test_the_master_of_a_late_acknowledgement_is_asked_for(late_ms: int) -> None:
+    async def work() -> None:
+        api, clock = FakeApi(), ManualClock()
+        offsets = offsets_of(api, clock)
+        assigned = assigned_with_done(0, 1)
+        api.elected, api.late = "127.0.0.1:2", lambda: clock.advance(late_ms)
+        assert await offsets.commit(assigned) == (late_ms == 1_000)
 
     asyncio.run(work())
 
