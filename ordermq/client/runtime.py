@@ -499,7 +499,6 @@ class Shutdown:
         self._task: asyncio.Task[bool] | None = None  # of the I/O thread
         self._is_over = False
         self._waiters: list[NativeEvent] = []  # of the threads that wait for the end
-        self._asking = threading.RLock()  # reentrant: a signal handler may close, too
         self._hurried = asyncio.Event()
         self._end_s = math.inf  # of the time that was given, on the monotonic clock
 
@@ -566,16 +565,16 @@ class Shutdown:
         return True
 
     def _ask_for(self, timeout_s: float) -> None:
-        with self._asking:
-            self._is_asked_for = True
-            if self._task is not None:
-                return
-            # Asked for again by each caller until it has begun, which the I/O thread does once: an
-            # exception may come before a caller can note that it has asked.
-            try:
-                self._runtime.post(self._begin, timeout_s)
-            except RuntimeError:  # the thread has ended: an exception came before this began
-                self._is_over = True
+        # Without a lock, for which the caller's event loop would wait while another thread asks.
+        self._is_asked_for = True
+        if self._task is not None:
+            return
+        # Asked for again by each caller until it has begun, which the I/O thread does once: an
+        # exception may come before a caller can note that it has asked.
+        try:
+            self._runtime.post(self._begin, timeout_s)
+        except RuntimeError:  # the thread has ended: an exception came before this began
+            self._is_over = True
 
     def _begin(self, timeout_s: float) -> None:
         if self._task is None:
