@@ -159,6 +159,7 @@ class History(Closing):
     """
 
     enabled = True
+    _file = -1  # also of one whose `__init__` has raised, at a fork
 
     def __init__(
         self,

@@ -50,6 +50,8 @@ class ProcessBound:
             "create one in the process that uses it"
         )
 
+    # At a fork; also of an object whose `__init__` has raised, or is being run by another thread.
+
     def _before_fork(self) -> None:
         """Come to rest: a fork follows, on this thread; by default nothing."""
 
@@ -101,9 +103,16 @@ def _before() -> None:
         # which nobody gives back in the child.
         import ctypes  # noqa: F401
     _fork_turn.acquire()
+    broken = None
     for thing in list(_bound):
-        thing._before_fork()
-        _resting.append(thing)
+        try:
+            thing._before_fork()
+        except Exception as error:  # noqa: BLE001 - raised below
+            broken = error  # the threads of the others must rest all the same
+        else:
+            _resting.append(thing)
+    if broken is not None:
+        raise broken
 
 
 def _after_in_parent() -> None:
@@ -119,11 +128,17 @@ def _after_in_child() -> None:
     _fork_turn = threading.Lock()
     _resting.clear()
     _silence_descriptors()
+    broken = None
     for thing in list(_bound):
-        thing._leave_to_parent()
+        try:
+            thing._leave_to_parent()
+        except Exception as error:  # noqa: BLE001 - raised below
+            broken = error  # the child must not use the others either
         _keep_for_ever(thing)
         _refuse_calls(thing, parent)
     _bound.clear()  # a child of the child finds their methods replaced already
+    if broken is not None:
+        raise broken
 
 
 def _silence_descriptors() -> None:

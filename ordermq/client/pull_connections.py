@@ -149,10 +149,11 @@ def settle_end(
 class PullConnections(ProcessBound):
     """Connections of the pull engine by address; on the I/O thread, except where it says so."""
 
+    _engine: core.contract.PullEngine | None = None  # also of one that is being made, at a fork
+
     def __init__(self, config: RemotingConfig, connections: Connections) -> None:
         self._config = config
         self._connections = connections
-        self._engine: core.contract.PullEngine | None = None
         self._sockets: list[socket.socket] = []  # the engine's two ends, and both of its events
         self._open: dict[str, PullConnection] = {}
         self._opening: dict[str, asyncio.Task[PullConnection]] = {}

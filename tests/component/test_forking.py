@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,11 @@ from ordermq import (
 )
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.store.store import Store
+from ordermq.client.pull_connections import PullConnections
 from ordermq.config import BrokerConfig
-from ordermq.errors import StoreError, UsedAfterFork
+from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.errors import OrderMQError, StoreError, UsedAfterFork
 from ordermq.events import EventType, History
 from tests.component.certificates import Authority
 from tests.component.conftest import Seen, eventually, numbered
@@ -493,6 +496,54 @@ with Producer("shop", name_servers=broker.name_servers) as producer:
 broker.close()
 print("done")
 """
+
+
+@pytest.mark.parametrize("kind", [Store, OffsetFile, History, PullConnections])
+def test_an_object_that_another_thread_is_making_does_not_disturb_a_fork(
+    broker: EmbeddedBroker, producer: Producer, kind: type[Any]
+) -> None:
+    being_made = kind.__new__(kind)
+    in_child(lambda: refuses(producer.flush))  # an exception in a fork fails the test
+    producer.send(Message("orders", b"the parent's"))
+    del being_made
+
+
+def test_objects_that_could_not_be_made_do_not_disturb_a_fork(
+    tmp_path: Path, producer: Producer
+) -> None:
+    offsets = OffsetFile(tmp_path / "offsets.json")
+    kept = []  # errors whose tracebacks have the objects, as a program may keep them
+    for make in (
+        lambda: History(tmp_path / "nowhere" / "history.jsonl", "p"),
+        lambda: OffsetFile(tmp_path / "offsets.json"),
+        lambda: Store(tmp_path / "another.db", BrokerConfig()),
+    ):
+        with (
+            EmbeddedBroker(tmp_path / "another.db"),
+            pytest.raises(OrderMQError) as caught,
+        ):
+            make()
+        kept.append(caught.value)
+    # A number that was closed belongs to whoever opens a file next: not the child's to close.
+    files = [(tmp_path / str(number)).open("wb") for number in range(20)]
+
+    def child() -> None:
+        for file in files:
+            file.write(b"x")
+            file.flush()
+        refuses(producer.flush)
+
+    in_child(child)
+    producer.send(Message("orders", b"the parent's"))
+    for file in files:
+        file.close()
+    offsets.close()
+    assert kept
+
+
+def refuses(method: Callable[[], object]) -> None:
+    with pytest.raises(UsedAfterFork):
+        method()
 
 
 def test_a_client_cannot_be_pickled_and_says_what_to_do() -> None:

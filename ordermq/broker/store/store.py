@@ -84,14 +84,18 @@ class Store(ProcessBound):
         ordermq, or it cannot be written.
     """
 
+    # What a fork looks at, also of one whose `__init__` has raised, or runs on another thread.
+    _lock_file = -1
+    _group_commit: GroupCommit | None = None
+    _loop: asyncio.AbstractEventLoop | None = None  # from `start` to `stop_writing`
+    _loop_thread = 0
+    _is_fork_over: NativeEvent | None = None
+    _resting: GroupCommit | None = None  # during a fork
+
     def __init__(self, path: str | os.PathLike[str] | None, config: BrokerConfig) -> None:
         self.path = None if path is None else database_path(path)
-        self._lock_file = -1 if self.path is None else lock_database(self.path)
-        self._group_commit: GroupCommit | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # from `start` to `stop_writing`
-        self._loop_thread = 0
-        self._is_fork_over: NativeEvent | None = None
-        self._resting: GroupCommit | None = None  # during a fork
+        if self.path is not None:
+            self._lock_file = lock_database(self.path)
         self._group_max = config.group_commit_max
         self._listeners: list[Callable[[Append], None]] = []
         self._logs: dict[tuple[str, int], QueueLog] = {}

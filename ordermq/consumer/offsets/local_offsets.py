@@ -75,6 +75,8 @@ class OffsetFile(ProcessBound):
         StoreError: it cannot be opened, or neither it nor its backup can be understood.
     """
 
+    _lock = -1  # also of one whose `__init__` has raised, at a fork
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._backup = path.with_name(path.name + ".bak")
@@ -87,7 +89,7 @@ class OffsetFile(ProcessBound):
             self._claim()
             self.offsets = self._read()
         except BaseException:
-            os.close(self._lock)
+            self.close()
             raise
 
     def write(self, offsets: Mapping[MessageQueue, int]) -> None:
