@@ -17,6 +17,7 @@ import inspect
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NoReturn, Self
 
@@ -103,16 +104,12 @@ def _before() -> None:
         # which nobody gives back in the child.
         import ctypes  # noqa: F401
     _fork_turn.acquire()
-    broken = None
-    for thing in list(_bound):
-        try:
-            thing._before_fork()
-        except Exception as error:  # noqa: BLE001 - raised below
-            broken = error  # the threads of the others must rest all the same
-        else:
-            _resting.append(thing)
-    if broken is not None:
-        raise broken
+
+    def rest(thing: ProcessBound) -> None:
+        thing._before_fork()
+        _resting.append(thing)
+
+    _with_each(list(_bound), rest)
 
 
 def _after_in_parent() -> None:
@@ -128,15 +125,27 @@ def _after_in_child() -> None:
     _fork_turn = threading.Lock()
     _resting.clear()
     _silence_descriptors()
-    broken = None
-    for thing in list(_bound):
+
+    def leave(thing: ProcessBound) -> None:
         try:
             thing._leave_to_parent()
-        except Exception as error:  # noqa: BLE001 - raised below
-            broken = error  # the child must not use the others either
-        _keep_for_ever(thing)
-        _refuse_calls(thing, parent)
+        finally:
+            _keep_for_ever(thing)
+            _refuse_calls(thing, parent)
+
+    things = list(_bound)
     _bound.clear()  # a child of the child finds their methods replaced already
+    _with_each(things, leave)
+
+
+def _with_each(things: list[ProcessBound], step: Callable[[ProcessBound], None]) -> None:
+    """Do a step with each, also behind one whose step raises; raise that last."""
+    broken = None
+    for thing in things:
+        try:
+            step(thing)
+        except Exception as error:  # noqa: BLE001 - raised below
+            broken = error
     if broken is not None:
         raise broken
 

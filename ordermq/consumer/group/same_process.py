@@ -10,9 +10,9 @@ from typing import Final
 # got an `instance_name` each are meant. A tuple, as a class takes longer to define at each import.
 MemberPlace = tuple[frozenset[str], str, str]
 
-# Their topics by client id. Without a lock, which a forked child could find taken for ever: each
-# step is one operation of a dict.
-_members: Final[dict[MemberPlace, dict[str, frozenset[str]]]] = {}
+# Their topics. Without a lock, which a forked child could find taken for ever: each step is one
+# operation of a dict.
+_members: Final[dict[tuple[MemberPlace, str], frozenset[str]]] = {}
 os.register_at_fork(after_in_child=_members.clear)  # they are the parent's
 
 
@@ -23,15 +23,14 @@ def place_of(name_servers: Collection[str], group: str, client_id: str) -> Membe
 
 def note_member(place: MemberPlace, client_id: str, topics: Collection[str]) -> list[str]:
     """Note a member and its topics; return the client ids of others with one of these."""
-    here = _members.setdefault(place, {})
-    here[client_id] = frozenset(topics)
+    _members[place, client_id] = frozenset(topics)
     return [
         other
-        for other, theirs in list(here.items())
-        if other != client_id and theirs.intersection(topics)
+        for (there, other), theirs in list(_members.items())
+        if there == place and other != client_id and theirs.intersection(topics)
     ]
 
 
 def forget_member(place: MemberPlace, client_id: str) -> None:
     """Note that a member has left; one that was not noted is none."""
-    _members.get(place, {}).pop(client_id, None)
+    _members.pop((place, client_id), None)
