@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from ordermq.client.connections import is_busy
@@ -103,22 +104,21 @@ class BrokerOffsets:
     async def _write_at(
         self, address: str, queue: MessageQueue, offset: int, epoch: int, reset: bool
     ) -> None:
-        api = self._client.api
-        try:
-            await api.update_offset(address, self._group, queue, offset, epoch, reset)
-            return
-        except BrokerError as error:
-            if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                raise
-        await self._create_group(address)
-        try:
-            await api.update_offset(address, self._group, queue, offset, epoch, reset)
-            return
-        except BrokerError as error:
-            if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                raise
-        await self._create_group_behind_proxy(address, queue)
-        await api.update_offset(address, self._group, queue, offset, epoch, reset)
+        write = partial(
+            self._client.api.update_offset, address, self._group, queue, offset, epoch, reset
+        )
+        for create_group in (
+            partial(self._create_group, address),
+            partial(self._create_group_behind_proxy, address, queue),
+        ):
+            try:
+                await write()
+                return
+            except BrokerError as error:
+                if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+            await create_group()
+        await write()
 
     async def _require_master(self, queue: MessageQueue, address: str, asked_ms: int) -> None:
         """Refuse the answer of a broker that was replaced as the master while it was asked.
