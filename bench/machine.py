@@ -154,6 +154,11 @@ def command_line(module: str) -> str:
     return shlex.join(["python", "-m", module, *sys.argv[1:]])
 
 
+def both_commands(earlier: str, command: str) -> str:
+    """Return the commands of a result that a further one has measured in part."""
+    return earlier if command in earlier else f"{earlier}; {command}"
+
+
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
     """Write a result with this machine, also over that of a result which parts were added to."""
     path = folder / f"{name}.json"

@@ -25,7 +25,7 @@ from bench import workloads
 from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.end_to_end.ordermq_options import NAMESPACE, OPTIONS
 from bench.end_to_end.ordermq_send_options import IN_FLIGHT, ONE, SEND_OPTIONS, STREAM
-from bench.machine import RESULTS, command_line, run_json, save
+from bench.machine import RESULTS, both_commands, command_line, run_json, save
 from bench.peers import java_classes, java_client
 from ordermq import Message, Producer
 
@@ -217,8 +217,7 @@ def main() -> None:
         for part in ("rows", "sends"):
             result[part] = updated(before[part], result[part], only)
         result["java"] = result["java"] or before["java"]
-        if command not in before["command"]:
-            command = f"{before['command']}; {command}"
+        command = both_commands(before["command"], command)
     result["command"] = command
     result["workload"] = {
         "rocketmq": asked.version,

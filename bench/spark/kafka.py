@@ -30,7 +30,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.end_to_end.bench_rocketmq import rocketmq_processes
-from bench.machine import RESULTS, broker_process, command_line, cpu_seconds, save
+from bench.machine import (
+    RESULTS,
+    both_commands,
+    broker_process,
+    command_line,
+    cpu_seconds,
+    save,
+)
 from bench.peers.kafka import CONNECTOR_VERSION, VERSION, Kafka, connector_jars, kafka
 from bench.spark.processes import Tree
 from bench.spark.rows import BODY_BYTES, CountingSink, Rows
@@ -333,8 +340,7 @@ def main() -> None:
             name: value for name, value in workload.items() if name.endswith("_written")
         }
         found = earlier["works"] | found
-        if command not in earlier["command"]:
-            command = f"{earlier['command']}; {command}"
+        command = both_commands(earlier["command"], command)
     result = {"command": command, "workload": workload, "versions": VERSIONS, "works": found}
     print(save(_RESULT, result))
 

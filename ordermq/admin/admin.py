@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from ordermq.admin.check import CheckStep, ConnectionCheck
 from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
@@ -197,8 +197,7 @@ class Admin(Closing):
         Raises: ConfigError: an argument out of its range, a queue that does not exist.
         """
         start = self._place("start", start)
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_PEEKED:
-            raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}", topic=topic)
+        _check_peeked(count, topic=topic)
         return self._client.call(self._topics.peek(check_topic(topic), start, count, queues))
 
     # Groups.
@@ -346,8 +345,7 @@ class Admin(Closing):
         Returns: the oldest first; [] if none waits.
         """
         start = self._place("start", start)
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_PEEKED:
-            raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}", group=group)
+        _check_peeked(count, group=group)
         group = check_group(group_named(group))
         return self._client.call(self._dead_letters.waiting(group, start, count))
 
@@ -441,3 +439,8 @@ class Admin(Closing):
         """
         keys = (keys,) if isinstance(keys, str) else keys
         return self._client.call(self._parked.redrive(check_topic(topic), check_group(group), keys))
+
+
+def _check_peeked(count: object, **where: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_PEEKED:
+        raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}", **where)
