@@ -3,8 +3,9 @@
 The same messages are stored in Kafka, in RocketMQ, in another RocketMQ whose settings let it answer
 a pull with more messages, and in the embedded broker: bodies of 100 bytes, a tag, which is a header
 in Kafka, keys drawn from a Zipf distribution, eight partitions or queues. One Spark session reads
-them by turns, and writes keys and bodies; a sink in Python that only counts such rows shows what
-Spark takes to hand them over. CPU time is that of the program, the JVM and all Python workers; the
+them by turns, and writes keys and bodies. A sink in Python that only counts such rows shows what
+Spark takes to hand them over, and the same requests, made beforehand and sent without Spark, what
+RocketMQ's broker takes. CPU time is that of the program, the JVM and all Python workers; the
 broker's own is counted apart. Needs Java 17 and Maven. Writes bench/results/spark_kafka.json;
 `--only sink` leaves the reads there as they are, and other runs with --only are printed only.
 """
@@ -45,6 +46,9 @@ from bench.spark.session import session
 from bench.spark.sources import ROCKETMQ
 from bench.spark.turns import cached
 from ordermq import Admin, Message, Producer
+from ordermq.spark.options import SinkOptions
+from ordermq.spark.sink.block_sender import block_sender
+from ordermq.spark.sink.row_encoder import RowEncoder
 
 ROWS = 300_000
 ROUNDS = 3
@@ -66,6 +70,7 @@ LARGE_ANSWERS = tuple(
 LARGE = f"{REAL}, {MOST_MESSAGES:,} messages an answer"
 EMBEDDED = "ordermq, embedded broker"
 COUNTED = "a sink in Python that counts rows"
+MADE_BEFORE = f"requests made beforehand, without Spark, to RocketMQ {ROCKETMQ}"
 READS = ("key and value", "all columns", "count by key")
 SINK = "sink"
 _RESULT = "spark_kafka"
@@ -74,6 +79,7 @@ LEAST_ROUNDS_WRITTEN = 5  # a second or two each
 # Kafka's topic is filled by the same connector, so that its broker has met such writes before;
 # RocketMQ's is filled message by message, and its JVM compiles the path of batches for some rounds.
 WARM_ROUNDS = {SINK: 4}  # others have 1
+ARROW_ROWS = 10_000  # of a batch, as Spark's own
 REST_S = 0.25  # a machine rests if its brokers take less than half a core for this long
 MOST_RESTS = 40
 FILL_ROWS = 500_000  # of a DataFrame that Spark takes from this program
@@ -116,6 +122,7 @@ def brokers(folder: Path) -> Iterator[Brokers]:
 class Side:
     """A broker with the messages, and how Spark reads and writes it."""
 
+    address: str
     broker_pid: int
     read: Callable[[str], DataFrame]  # a work of READS
     write: Callable[[DataFrame], None]  # into another topic
@@ -175,7 +182,7 @@ def kafka_side(spark: SparkSession, broker: Kafka) -> Side:
         renamed = rows.withColumnsRenamed({"sharding_key": "key", "body": "value"})
         renamed.write.format("kafka").options(**at, topic=WRITTEN).mode("append").save()
 
-    return Side(broker.pid, read, write)
+    return Side(broker.address, broker.pid, read, write)
 
 
 def ordermq_side(spark: SparkSession, name_servers: str, broker_pid: int) -> Side:
@@ -195,7 +202,7 @@ def ordermq_side(spark: SparkSession, name_servers: str, broker_pid: int) -> Sid
         options = {"name_servers": name_servers, "topic": WRITTEN}
         rows.write.format("ordermq").options(**options).mode("append").save()
 
-    return Side(broker_pid, read, write)
+    return Side(name_servers, broker_pid, read, write)
 
 
 @contextlib.contextmanager
@@ -235,6 +242,22 @@ def count(rows: DataFrame) -> None:
     rows.write.format("bench_count").mode("append").save()
 
 
+def made_before(name_servers: str, rows: DataFrame) -> Callable[[], None]:
+    """Encode rows as the sink does; return what sends the requests: all that their broker takes."""
+    given = {"name_servers": name_servers, "topic": WRITTEN}
+    options = SinkOptions.of(given, dict.fromkeys(rows.columns))
+    sender = block_sender(name_servers, options.config, options.group, options.selector)
+    encoder = RowEncoder(options, rows.columns, sender.queues, ("bench", 0), 0)
+    blocks = [encoder.encode(batch) for batch in rows.toArrow().to_batches(ARROW_ROWS)]
+
+    def send() -> None:
+        with sender.stream() as stream:
+            for block in blocks:
+                stream.send(block)
+
+    return send
+
+
 def measure(
     spark: SparkSession, all_sides: dict[str, Side], rows: int, rounds: int, chosen: str
 ) -> dict[str, Any]:
@@ -245,7 +268,10 @@ def measure(
     written = cached(spark, most, KEYS).select("sharding_key", "body")
     todo = {name: works(side, written, rows) for name, side in all_sides.items()}
     todo[COUNTED] = {SINK: lambda: count(written)}
-    every_pid = [side.broker_pid for side in all_sides.values()]
+    todo[MADE_BEFORE] = {SINK: made_before(all_sides[REAL].address, written)}
+    broker_pids = {name: side.broker_pid for name, side in all_sides.items()}
+    every_pid = list(broker_pids.values())
+    broker_pids[MADE_BEFORE] = broker_pids[REAL]
     found: dict[str, Any] = {}
     for work in (chosen,) if chosen else (*READS, SINK):
         turns = {name: each[work] for name, each in todo.items() if work in each}
@@ -253,7 +279,7 @@ def measure(
         warm = WARM_ROUNDS.get(work, 1)
         for number in range(warm + _rounds(work, rounds)):
             for name, run in turns.items():
-                pids = [all_sides[name].broker_pid] if name in all_sides else []
+                pids = [broker_pids[name]] if name in broker_pids else []
                 rest(every_pid)
                 broker = sum(map(cpu_seconds, pids))
                 before, began = tree.cpu_seconds(), time.perf_counter()
