@@ -260,7 +260,7 @@ cdef class AssignedQueue:
             if made.result != omq.OMQ_CLAIMED:
                 self._note(made.follow)
                 return None
-            if count > 1 and self.attempts:
+            if count > 1 and (self.attempts or self.outages):
                 count = self._told_apart(offsets, tokens, count)
                 if kind == omq.OMQ_CLAIM_SHARED:
                     made.follow |= omq.omq_assigned_queue_begin_run(self._state, True)
@@ -275,19 +275,23 @@ cdef class AssignedQueue:
         """Keep what one call may have; return how many.
 
         Attempts are counted per message, so one that failed before gets a call of its own: in a
-        mixed call its next failure could not be attributed to one of them.
+        mixed call its next failure could not be attributed to one of them, and the keys of the
+        others would wait for it. An outage may be of one key alone, too.
         """
         cdef size_t i
         cdef size_t kept = 0
-        cdef bint is_alone = offsets[0] in self.attempts
+        cdef bint is_alone = self._has_failed(offsets[0])
         for i in range(count):
-            if i == 0 or not (is_alone or offsets[i] in self.attempts):
+            if i == 0 or not (is_alone or self._has_failed(offsets[i])):
                 offsets[kept] = offsets[i]
                 tokens[kept] = tokens[i]
                 kept += 1
             else:
                 omq.omq_lane_map_failed(self.lanes._map, offsets[i])
         return kept
+
+    cdef inline bint _has_failed(self, int64_t offset) except -1:
+        return offset in self.attempts or offset in self.outages
 
     cdef MessageRun _lane_run(self, const uint64_t *tokens, size_t count):
         """Return the messages of tokens as a run; neighbours are one segment."""

@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 
-from ordermq import ConsumeResult, DeadLetter, Message, ParkKey, Producer, PushConsumer, Stop
+from ordermq import (
+    ConsumeResult,
+    DeadLetter,
+    Message,
+    ParkKey,
+    Producer,
+    PushConsumer,
+    Retry,
+    Stop,
+)
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.consumer.dispatch.failure_policy import FailureHandler
+from ordermq.consumer.dispatch.failure_policy import FailureHandler, FailurePolicy
 from ordermq.errors import ConfigError
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
@@ -207,6 +216,87 @@ def test_failing_messages_without_a_key_keep_their_order_too(
         for place, (_, offset, key, _) in enumerate(seen.deliveries):
             if key is None:
                 assert max(order[:place], default=-1) < offset < min(order[place + 1 :], default=99)
+
+
+NEVER_MS = 30_000_000  # a pause that no test waits for
+
+
+@pytest.mark.parametrize(
+    "on_failure",
+    [
+        Retry(backoff_ms=NEVER_MS, max_ms=NEVER_MS),
+        Retry(backoff_ms=NEVER_MS, max_ms=NEVER_MS, dead_letter_on=KeyError),
+        DeadLetter(9, retry=Retry(backoff_ms=NEVER_MS, max_ms=NEVER_MS)),
+        DeadLetter(retry=Retry(backoff_ms=NEVER_MS, max_ms=NEVER_MS), retry_on=ValueError),
+        ParkKey(max_attempts=2),
+    ],
+    ids=["retry", "hopeless", "limit", "outage", "park"],
+)
+@pytest.mark.parametrize("result", ["raises", "suspends", "returns"])
+def test_only_the_failing_key_of_a_call_of_several_waits(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    on_failure: FailurePolicy,
+    result: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send_all(producer, numbered(80, keys=8))
+    sizes: list[int] = []
+
+    def listen(messages: Any, context: Any) -> ConsumeResult | int | None:
+        sizes.append(len(messages))
+        keys = [message.sharding_key for message in messages]
+        if "k1" not in keys:
+            seen.take(messages, context)
+            return None
+        if result == "raises":
+            raise ValueError("a test's own failure")
+        if result == "suspends":
+            return ConsumeResult.SUSPEND
+        place = keys.index("k1")
+        seen.take(messages[:place], context)
+        return place
+
+    with make_consumer(
+        listen,
+        order_by_key=True,
+        consume_message_batch_max_size=4,
+        suspend_current_queue_time_ms=30_000,
+        on_failure=on_failure,
+    ):
+        seen.wait_for_count(70)
+    assert max(sizes) > 1
+    assert seen.bodies_of("k1") == []
+    for key in range(8):
+        if key != 1:
+            assert seen.bodies_of(f"k{key}") == [b"%d" % n for n in range(key, 80, 8)]
+    if result == "raises":
+        assert "offsets 0-3 will be retried at once, each message alone (attempt 1" in caplog.text
+
+
+def test_a_pause_that_the_listener_asks_for_is_of_all_keys_of_its_call(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(4, keys=4))
+    attempts: list[tuple[int, int]] = []
+
+    def listen(messages: Any, context: Any) -> ConsumeResult | None:
+        attempts.append((len(messages), context.attempt))
+        if not context.attempt:
+            context.suspend_ms = 10
+            return ConsumeResult.SUSPEND
+        seen.take(messages, context)
+        return None
+
+    with make_consumer(
+        listen,
+        order_by_key=True,
+        consume_message_batch_max_size=4,
+        suspend_current_queue_time_ms=30_000,
+    ):
+        seen.wait_for_count(4)
+    assert attempts == [(4, 0), (1, 1), (1, 1), (1, 1), (1, 1)]
 
 
 def test_a_poisoned_message_goes_to_the_dead_letter_topic_alone(

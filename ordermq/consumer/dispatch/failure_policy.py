@@ -254,6 +254,7 @@ class NextStep(Enum):
     """The treatment of a failed message."""
 
     RETRY = auto()
+    SPLIT = auto()  # by key: at once, each message alone
     DEAD_LETTER = auto()
     STOP = auto()
     PARK = auto()
@@ -273,6 +274,7 @@ _OUTAGES = (StoreError, Fenced, ListenerCancelled)
 _SUSPENDED = "listener suspended the queue"
 _LOG_TEXT = {
     NextStep.RETRY: "offsets %d-%d will be retried in %d ms",
+    NextStep.SPLIT: "offsets %d-%d will be retried at once, each message alone",
     NextStep.DEAD_LETTER: "offset %d will be moved to the dead-letter topic",
     NextStep.STOP: "the queue stops at offset %d",
     NextStep.PARK: "offset %d will be parked with its key",
@@ -378,7 +380,11 @@ class FailureHandler:
         now_ms = self._client.clock.now_ms()
         assigned.count_failures(context.messages, places, now_ms, is_outage=is_outage)
         attempts = (assigned.outages if is_outage else assigned.attempts)[failed[0]]
-        if is_outage:
+        if len(places) > 1 and assigned.lanes is not None and context.suspend_ms == -1:
+            # Messages of as many keys, and one of them may have failed: the other keys must not
+            # wait for it. From their first failure on, messages of lanes are claimed alone.
+            step = NextStep.SPLIT
+        elif is_outage:
             step = NextStep.RETRY
         elif (self._limit or is_hopeless) and len(failed) > 1:
             # One by one from here on: the policy must apply only to the message that fails.
@@ -390,7 +396,8 @@ class FailureHandler:
             step = decide(self._policy, attempts, self._limit)
         # A queue that hangs on a message says so at attempts 1, 2, 4, 8 .. A part of a batch that
         # is done is progress, and not worth a line.
-        if step is not NextStep.RETRY or (not done and attempts & (attempts - 1) == 0):
+        is_retried = step in (NextStep.RETRY, NextStep.SPLIT)
+        if not is_retried or (not done and attempts & (attempts - 1) == 0):
             self._log_failure(assigned, context, verdict, step, failed, attempts, rule)
         return step
 
@@ -426,13 +433,17 @@ class FailureHandler:
         rule: str,
     ) -> None:
         error = verdict.error
-        values = (failed[0], failed[-1], self.delay_ms(assigned, context, verdict.done))
+        values: tuple[int, ...] = failed[0], failed[-1]
+        if step is NextStep.RETRY:
+            values = (*values, self.delay_ms(assigned, context, verdict.done))
+        elif step is not NextStep.SPLIT:
+            values = values[:1]
         _log.log(
-            logging.WARNING if step is NextStep.RETRY else logging.ERROR,
+            logging.WARNING if len(values) > 1 else logging.ERROR,
             f"%s: %s; {_LOG_TEXT[step]} (attempt %d, %s)",
             assigned.queue,
             cause_of(error),
-            *(values if step is NextStep.RETRY else values[:1]),
+            *values,
             attempts,
             rule,
             exc_info=None if type(error) is ConfigError or isinstance(error, _OUTAGES) else error,

@@ -108,7 +108,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             claim = context.claim
         if claim is not None and assigned.has_claim(claim):
             assigned.end_batch(claim, 0, self._clock.now_ms())
-            if assigned.release(claim, 0):
+            if assigned.release(claim, 0, len(claim.messages)):
                 self.submit(assigned)
 
     def _settle(
@@ -141,7 +141,10 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
     def _hold_back(
         self, assigned: KeyOrderedQueue, context: ConsumeContext, done: int, step: NextStep
     ) -> None:
-        """Keep the lanes of failed messages closed: for a pause, or until somebody asks."""
+        """Keep the lanes of failed messages closed: for a pause, or until somebody asks.
+
+        The other lanes of the call open at once.
+        """
         claim = context.claim
         offset = claim.messages[done].queue_offset
         if step is NextStep.STOP:
@@ -157,19 +160,25 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                 assigned.attempts.get(offset, 0),
                 extra=self._fields(assigned.queue, offset=offset),
             )
-        else:
-            self._release_later(assigned, context, done)
-            return
-        # The suspension of the other keys of the call ends at once; a parked key stays parked.
-        if assigned.release(claim, done):
+        elif step is not NextStep.SPLIT:
+            # What follows the first unfinished message was not tried, and does not wait for it,
+            # unless the listener asked for a pause of the whole call.
+            end = done + 1 if context.suspend_ms == -1 else len(claim.messages)
+            self._release_later(assigned, context, done, end)
+            done = end
+        # A parked key stays parked.
+        if assigned.release(claim, done, len(claim.messages)):
             self.submit(assigned)
 
-    def _release_later(self, assigned: KeyOrderedQueue, context: ConsumeContext, done: int) -> None:
-        delay_ms = self._failure_handler.delay_ms(assigned, context, done)
+    def _release_later(
+        self, assigned: KeyOrderedQueue, context: ConsumeContext, first: int, end: int
+    ) -> None:
+        """Open the lanes of positions `first` to `end` of a call after their pause."""
+        delay_ms = self._failure_handler.delay_ms(assigned, context, first)
 
         async def release() -> None:
             await self._clock.sleep_ms(delay_ms)
-            if assigned.release(context.claim, done):
+            if assigned.release(context.claim, first, end):
                 self.submit(assigned)
 
         runtime = self._client.runtime

@@ -116,7 +116,7 @@ class ParkedKeys:
         finally:
             # What is stored counts as done in the source queue, so its commit continues.
             counts = assigned.end_batch(claim, done, self._now_ms())
-            if assigned.release(claim, done):  # a lane behind these may run now
+            if assigned.release(claim, done, len(claim.messages)):  # a lane behind may run now
                 self._submit(assigned)
         self._statistics.add("diverted", done, queue=assigned.queue)
         if not counts:

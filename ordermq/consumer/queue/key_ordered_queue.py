@@ -115,13 +115,13 @@ class KeyOrderedQueue(AssignedQueue):
         self.follow(flags)
         return bool(flags & status.COUNTS)
 
-    def release(self, claim: BatchClaim, first: int) -> bool:
-        """Make the messages of a settled claim pending again, from position `first` on.
+    def release(self, claim: BatchClaim, first: int, end: int) -> bool:
+        """Make the messages at positions `first` to `end` of a settled claim pending again.
 
         Returns: True if the caller must submit the queue.
         """
         with self._holds_lock:
-            for place, offset in enumerate(claim.messages.offsets()[first:], first):
+            for place, offset in enumerate(claim.messages.offsets()[first:end], first):
                 key = _key_of(claim.messages, place)
                 if key is not None:
                     self._suspended.discard(key)

@@ -262,14 +262,16 @@ class AssignedQueue:
         offsets, tokens = (list(column) for column in self._lanes.take_columns(limit))
         if not offsets:
             return CLAIM_EMPTY, 0
-        if len(offsets) > 1 and self._attempts:
+        failed = self._attempts.keys() | self._outages.keys()
+        if len(offsets) > 1 and failed:
             # Attempts are counted per message, so one that failed before gets a call of its own:
-            # in a mixed call its next failure could not be attributed to one of them.
-            is_alone = offsets[0] in self._attempts
+            # in a mixed call its next failure could not be attributed to one of them, and the keys
+            # of the others would wait for it. An outage may be of one key alone, too.
+            is_alone = offsets[0] in failed
             kept = [
                 place
                 for place, offset in enumerate(offsets)
-                if place == 0 or not (is_alone or offset in self._attempts)
+                if place == 0 or not (is_alone or offset in failed)
             ]
             for place in set(range(len(offsets))).difference(kept):
                 self._lanes.failed(offsets[place])

@@ -90,12 +90,13 @@ def test_one_call_gets_one_message_of_each_of_several_keys() -> None:
     assert claim(assigned, size=4).messages.offsets() == [0, 1, 3]
 
 
-def test_a_message_that_failed_before_is_claimed_alone() -> None:
+@pytest.mark.parametrize("is_outage", [False, True])
+def test_a_message_that_failed_before_is_claimed_alone(is_outage: bool) -> None:
     assigned = filled(["a", "b", "c"])
     whole = claim(assigned, size=4)
-    assigned.attempts[1] = 1
+    assigned.count_failures(whole.messages, range(1, 2), 0, is_outage=is_outage)
     assert assigned.end_batch(whole, 0, 0)
-    assigned.release(whole, 0)
+    assigned.release(whole, 0, 3)
     assert claim(assigned, size=4).messages.offsets() == [0, 2]
     assert claim(assigned, size=4).messages.offsets() == [1]
 
@@ -107,7 +108,7 @@ def test_a_partial_result_finishes_its_part_and_holds_only_the_keys_of_the_rest(
     assert assigned.done_offset == 2
     assert claim(assigned, size=4).messages.offsets() == [3]
     assert begin_batch(assigned, 1, 0) is NotClaimed.EMPTY
-    assert assigned.release(whole, 2), "a request must be submitted"
+    assert assigned.release(whole, 2, 3), "a request must be submitted"
     assert claim(assigned).messages.offsets() == [2]
 
 
@@ -134,7 +135,7 @@ def test_a_failed_message_without_a_key_is_forgotten_with_the_lease() -> None:
     assigned.accept(assigned.generation, batch([0, 1], [None, None]), 2)
     again = claim(assigned)
     assert again.messages.offsets() == [0]
-    assigned.release(first, 0)  # the old pause ends: it is not about the new flight
+    assigned.release(first, 0, 1)  # the old pause ends: it is not about the new flight
     assert begin_batch(assigned, 1, 0) is NotClaimed.EMPTY
     assert assigned.end_batch(again, 1, 0)
     assert assigned.done_offset == 1
@@ -145,7 +146,7 @@ def test_the_end_of_a_pause_does_not_release_a_parked_key() -> None:
     first = claim(assigned)
     assert assigned.park(first, 0) == b"a"
     assert assigned.end_batch(first, 0, 0)
-    assert assigned.release(first, 0), "a request must be submitted"
+    assert assigned.release(first, 0, 1), "a request must be submitted"
     assigned.process_queue.end_dispatch()
     assert claim(assigned).messages.offsets() == [1]
     assert begin_batch(assigned, 1, 0) is NotClaimed.EMPTY
@@ -253,7 +254,7 @@ class KeyOrderedQueueMachine(RuleBasedStateMachine):
     @rule()
     def pause_ends(self) -> None:
         ended, done = self.landed.pop(0)
-        self.assigned.release(ended, done)
+        self.assigned.release(ended, done, len(ended.messages))
         if ended.generation == self.assigned.generation:
             self.waiting -= {self.keys[o] for o in ended.messages.offsets()[done:]}
 

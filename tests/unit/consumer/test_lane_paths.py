@@ -92,7 +92,7 @@ class Lanes:
         self.seen: list[Any] = []
         history: Recorder = Remembered(self.seen) if is_recorded else NoHistory()
         self.submitted: list[KeyOrderedQueue] = []
-        self.held_back: list[tuple[BatchClaim, int]] = []
+        self.held_back: list[tuple[BatchClaim, int, int]] = []
         self.others_wait = False
         self.commits = 0
         self.depth = 0
@@ -119,8 +119,8 @@ class Lanes:
         service._pool = SimpleNamespace(
             submit=self.submitted.append, goes_on=lambda calls: not self.others_wait, awaited=None
         )
-        service._release_later = lambda assigned, context, done: self.held_back.append((
-            context.claim, done,
+        service._release_later = lambda assigned, context, first, end: self.held_back.append((
+            context.claim, first, end,
         ))  # fmt: skip
         if self.assigned.accept(0, batch(range(COUNT), KEYS), COUNT):
             self.submitted.append(self.assigned)
@@ -238,8 +238,8 @@ class Lanes:
     def submit_again(self) -> None:
         """End the pause of the first call that failed."""
         if self.held_back:
-            claim, done = self.held_back.pop(0)
-            self._submit_if(self.assigned.release(claim, done))
+            claim, first, end = self.held_back.pop(0)
+            self._submit_if(self.assigned.release(claim, first, end))
 
     def _submit_if(self, is_asked: bool) -> None:
         self.seen.append(is_asked)
