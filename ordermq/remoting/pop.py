@@ -20,6 +20,7 @@ ORDERED = 999  # RocketMQ's POP_ORDER_REVIVE_QUEUE: the batch was popped in orde
 UNORDERED = 0  # any other queue in which a broker waits for the ends of leases
 ANY_QUEUE = -1
 MAX_POPPED = 32  # messages of one request, as RocketMQ's brokers allow
+BROKERS_TIME = 0  # as the time of a pop: the one at which the broker reads it
 FROM_FIRST, FROM_LAST = 0, 1  # start of a group without an offset, in a pop's initMode
 NORMAL = "0"  # kinds of topics in handles: the topic itself
 RETRIES = "1"  # what a group did not acknowledge in time, or gave back
@@ -47,7 +48,7 @@ class PopHeader(Header):
     max_messages: int = ext_field("maxMsgNums")
     invisible_ms: int = ext_field("invisibleTime")
     poll_ms: int = ext_field("pollTime")  # how long the broker may hold the request
-    # On the wall clock. RocketMQ's brokers refuse a request that is late by more than 500 ms.
+    # On the wall clock of the broker, which refuses a request that is late by more than 500 ms.
     born_ms: int = ext_field("bornTime")
     init_mode: int = ext_field("initMode")  # FROM_FIRST or FROM_LAST
     expression_type: str | None = ext_field("expType", default=None)

@@ -32,6 +32,7 @@ from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker, server
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext
+from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.consumer.pop.transport import RemotingPop
 from ordermq.errors import ConfigError, ConnectionLost, StateError
@@ -64,6 +65,26 @@ def test_members_share_a_group_and_each_key_keeps_its_order(
     assert_in_order(seen, 2_000)
     eventually(lambda: committed(broker) == 2_000, "all is acknowledged")
     assert seen.duplicates() == 0
+
+
+class OtherClock(SystemClock):
+    """The clock of a host whose time differs from the broker's."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        self._ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_ms
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+@pytest.mark.parametrize("ahead_ms", [-10_000, 10_000])
+def test_a_member_consumes_whatever_its_clock_says(
+    producer: Producer, make: MakeConsumer, seen: Seen, ahead_ms: int, concurrent: bool
+) -> None:
+    make(seen.take, clock=OtherClock(ahead_ms), concurrent=concurrent).start()
+    send_all(producer, numbered(100))
+    seen.wait_for_count(100)
 
 
 def test_a_coroutine_may_listen(producer: Producer, make: MakeConsumer, seen: Seen) -> None:

@@ -28,6 +28,7 @@ from ordermq.model.stored_message import StoredMessage, queue_offsets, split_rec
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
+    BROKERS_TIME,
     FROM_FIRST,
     MAX_POPPED,
     NORMAL,
@@ -94,11 +95,14 @@ def _check(context: BrokerContext, header: PopHeader) -> tuple[int, ...]:
     _check_range(header.queue_id, -1, topic.read_queues - 1, f"queue of topic {topic.name!r}")
     _check_range(header.max_messages, 1, MAX_POPPED, "messages of a pop")
     _check_range(header.invisible_ms, 1, MAX_INVISIBLE_MS, "invisible time in ms")
-    if context.clock.wall_ms() - header.born_ms - max(header.poll_ms, 0) > _LATE_MS:
+    # Clients that pop by their own clock follow changes of the system's; those that know this
+    # broker's have its steady one from its answers.
+    age_ms = min(context.clock.wall_ms(), context.steady.ms()) - header.born_ms
+    if header.born_ms != BROKERS_TIME and age_ms - max(header.poll_ms, 0) > _LATE_MS:
         raise RequestRefused(
             ResponseCode.POLLING_TIMEOUT,
-            f"the pop is {context.clock.wall_ms() - header.born_ms} ms old, and wanted to wait "
-            f"{header.poll_ms} ms: set the clocks of client and broker",
+            f"the pop is {age_ms} ms old, and wanted to wait {header.poll_ms} ms: set the clocks "
+            "of client and broker",
         )
     return wanted_tags(header.expression or "*")
 

@@ -15,7 +15,7 @@ from ordermq.config import PopConfig
 from ordermq.consumer.fetch.life_watch import QUIET_MS
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
-from ordermq.errors import BrokerError, Fenced, ProtocolError
+from ordermq.errors import BrokerError, Fenced, ProtocolError, RequestTimeout
 from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import TOOLS_GROUP, wrapped
@@ -24,6 +24,7 @@ from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
+    BROKERS_TIME,
     FROM_FIRST,
     FROM_LAST,
     NORMAL,
@@ -194,6 +195,8 @@ class RemotingPop:
         # Members store where a queue starts before they pop it; this is for a queue of a broker
         # that has lost that.
         self._init_mode = FROM_FIRST if from_first else FROM_LAST
+        # What brokers' clocks say, ms since 1970, less the monotonic time here.
+        self._ahead_ms: dict[str, int] = {}
 
     async def turn(self, queue: MessageQueue) -> None:
         """Nothing: each queue is asked for by itself."""
@@ -227,7 +230,7 @@ class RemotingPop:
             config.pop_batch_size,
             config.pop_invisible_ms,
             poll_ms,
-            clock.wall_ms(),
+            self._born_ms(queue.broker_name),
             self._init_mode,
             subscription.expression_type,
             subscription.expression,
@@ -239,14 +242,24 @@ class RemotingPop:
         asked_ms = clock.now_ms()
         timeout_ms = poll_ms + self._client.config.request_timeout_ms
         command = Command.request(RequestCode.POP_MESSAGE, header.to_ext())
-        answer = await self._request(queue, command, timeout_ms)
+        try:
+            answer = await self._request(queue, command, timeout_ms)
+        except RequestTimeout:
+            # A broker whose clock was set back holds a pop for as much longer.
+            self._ahead_ms.pop(queue.broker_name, None)
+            raise
         if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
+            is_told = self._note_time(queue.broker_name, answer)
+            is_early = clock.now_ms() - asked_ms < poll_ms // 2
+            if is_early and (is_told or header.born_ms == BROKERS_TIME):
+                await clock.sleep_ms(poll_ms)  # it cannot hold pops now, as while it ends
             return ()
         if answer.code == ResponseCode.POLLING_FULL:
             await clock.sleep_ms(poll_ms)
             return ()
         self._check(answer, "broker refused the pop", queue)
         reply = PopReplyHeader.from_ext(answer.ext)
+        self._note_time(queue.broker_name, answer)
         parts = offsets_of_reply(reply)
         own = [part for part in parts if part.kind == NORMAL]
         if any(part.queue_id != queue.queue_id for part in own) or (
@@ -264,6 +277,22 @@ class RemotingPop:
             self._batch(queue, reply, part, body, asked_ms)
             for part, body in zip(parts, bodies, strict=True)
         ]
+
+    def _born_ms(self, broker_name: str) -> int:
+        """Return the present time on the clock of a broker, which it compares with its own."""
+        # This host's wall clock may be another one. The broker's keeps away what was under way for
+        # long: it would lease messages to nobody.
+        ahead_ms = self._ahead_ms.get(broker_name)
+        return BROKERS_TIME if ahead_ms is None else self._client.clock.now_ms() + ahead_ms
+
+    def _note_time(self, broker_name: str, answer: Command) -> bool:
+        """Note what the clock of a broker says; False: nothing, as it took the pop for too old."""
+        if answer.ext.get("popTime", "0") == "0":
+            self._ahead_ms.pop(broker_name, None)  # the next pop goes by the broker's own clock
+            return False
+        pop_ms = PopReplyHeader.from_ext(answer.ext).pop_ms
+        self._ahead_ms[broker_name] = pop_ms - self._client.clock.now_ms()
+        return True
 
     def _batch(
         self,

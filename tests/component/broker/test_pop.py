@@ -16,6 +16,7 @@ from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.pop import (
     ANY_QUEUE,
+    BROKERS_TIME,
     AckHeader,
     BatchAck,
     ChangeInvisibleHeader,
@@ -344,6 +345,24 @@ def test_a_batch_has_a_later_time_than_the_one_before_it_whatever_the_clock_says
     with EmbeddedBroker(path, clock=behind) as broker, WireClient(broker.port) as client:
         one = Member(client, behind)
         assert handle(one.client.wait(one.start(0)), 0).pop_ms > handle(answer, 0).pop_ms
+
+
+def test_a_pop_is_too_old_only_by_every_clock(one: Member, clock: ManualClock) -> None:
+    send(one, 2)
+
+    def pop(born_ms: int) -> dict[int, tuple[int, ...]]:
+        # Under the same attempt, so that no lease is in the way.
+        return one.pop(0, born_ms=born_ms, attempt_id="one")
+
+    found, steady_ms = {0: (0, 1)}, clock.wall_ms()
+    assert pop(steady_ms - 500) == found
+    assert pop(steady_ms - 501) == {}
+    assert pop(BROKERS_TIME) == found
+    for jump_ms in (10 * MINUTE_MS, -20 * MINUTE_MS):
+        clock.jump_wall(jump_ms)
+        assert pop(steady_ms) == found  # of who knows this broker's time from its answers
+        assert pop(clock.wall_ms()) == found  # of who has the time of its host
+        assert pop(min(steady_ms, clock.wall_ms()) - 501) == {}
 
 
 def test_a_reset_ends_the_lease_and_nothing_of_it_counts(one: Member, two: Member) -> None:
