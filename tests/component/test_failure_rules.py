@@ -214,6 +214,24 @@ def test_a_broken_listener_stops_after_some_dead_letters_and_goes_on_when_it_is_
     assert {body.decode() for *_, body in seen.deliveries} == {str(n) for n in range(60)} - moved
 
 
+def test_each_start_with_the_same_fault_moves_as_many_letters_and_stops_again(
+    producer: Producer, make_consumer: MakeConsumer, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(20, keys=1))
+
+    def listen(messages: Any, context: Any) -> None:
+        raise NameError("a test's own typo")
+
+    for start in (1, 2):
+        with make_consumer(
+            listen, on_failure=DeadLetter(1), pause_after_dead_letters=3
+        ) as consumer:
+            eventually(lambda: consumer.statistics["dead_letter_stops"] == 1, "it stops")
+            health = consumer.health()
+            assert (health.is_alive, health.is_ready) == (True, False)
+        assert dead_letters(broker) == [str(n) for n in range(3 * start)]
+
+
 def test_messages_that_fail_now_and_then_stop_nobody(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
