@@ -144,7 +144,10 @@ class RouteEvents(Protocol):
     """Callbacks of changes in routes, on the I/O thread."""
 
     def on_route_change(self, topic: str) -> None:
-        """Handle queues of a topic that differ from the last known ones."""
+        """Handle queues of a topic that differ from the last known ones, or are back."""
+
+    def on_missing(self, topic: str) -> None:
+        """Handle a topic that no name server lists any more; see `Routes.is_missing`."""
 
     def on_new_master(self, address: str) -> None:
         """Handle a broker that was in no route before, or has another master now."""
@@ -232,6 +235,11 @@ class Routes:
         """Return True if no name server lists the topic any more; its last route may be in use."""
         return topic in self._missing_since_ms
 
+    @property
+    def missing_topics(self) -> int:
+        """Number of topics that no name server lists any more."""
+        return len(self._missing_since_ms)
+
     def is_known(self, topic: str) -> bool:
         """Return True if `get` would answer from memory."""
         return topic in self._routes
@@ -247,15 +255,19 @@ class Routes:
         if route is None:
             # The name server forgets a topic when its last broker is gone. The last known route
             # stays in use for a time, or a restart of that broker would revoke every queue.
-            if before is not None:
-                self._missing_since_ms.setdefault(topic, self._clock.now_ms())
+            if before is not None and topic not in self._missing_since_ms:
+                self._missing_since_ms[topic] = self._clock.now_ms()
                 self._count(topic, ())
+                self._events.on_missing(topic)
             return before
-        self._missing_since_ms.pop(topic, None)
+        was_missing = self._missing_since_ms.pop(topic, None) is not None
         route = self._usable(topic, route)
         self._warn_of_order_conf(topic, route.order_conf or "")
         if before == route:
-            self._count(topic, route.brokers)  # it may have been missing meanwhile
+            if was_missing:
+                self._count(topic, route.brokers)
+                _log.info("topic %s: in a route again", topic)
+                self._events.on_route_change(topic)  # it may have been made anew
             return before  # the same object: callers cache by identity what they computed from it
         self._routes[topic] = route
         for broker in route.brokers:

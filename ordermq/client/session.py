@@ -47,6 +47,7 @@ _DEFAULT_INSTANCE = "DEFAULT"  # Java's name of a client without one
 _LOOPBACK = "127.0.0.1"
 _LOOK_UP_S = 3.0
 _RETURN_CHECKS, _RETURN_CHECK_MS = 10, 1_000  # of the routes, after a broker answers again
+_MISSING_CHECK_MS, _MISSING_CHECK_MS_EACH = 500, 10  # of the route of a topic that was deleted
 
 
 def _ignore_request(address: str, command: Command) -> Command | None:
@@ -396,6 +397,13 @@ class ClientSession(ProcessBound):
         address = self.routes.replicas_of(broker_name).get(MASTER_ID, broker_name)
         self.outages.failed(address, action, error)
 
+    def is_connected(self, broker_name: str) -> bool:
+        """Return True if there is a connection to the broker's master now."""
+        try:
+            return self.connections.is_open(self.routes.master_of(broker_name))
+        except RouteError:
+            return False
+
     def doubt_route(self, topic: str) -> None:
         """Ask for a topic's route in the background, after a failure: its broker may have moved."""
         self._spawn(self.routes.refresh_soon(topic), f"route {topic}")
@@ -423,6 +431,9 @@ class ClientSession(ProcessBound):
 
     def on_route_change(self, topic: str) -> None:
         self._events.on_route_change(topic)
+
+    def on_missing(self, topic: str) -> None:
+        self._spawn(self._look_for_topic(topic), f"missing {topic}")
 
     def on_new_master(self, address: str) -> None:
         # Now, not with the next periodic beat: until then the broker lists a group without this
@@ -463,6 +474,20 @@ class ClientSession(ProcessBound):
                 return
             await self.clock.sleep_ms(_RETURN_CHECK_MS)
             await self._look_for_brokers()
+
+    async def _look_for_topic(self, topic: str) -> None:
+        """Look for a topic that was deleted until it is made anew, or forgotten.
+
+        With the periodic refresh, members of its groups would not see the queues that it did not
+        have before for half a minute.
+        """
+        while self.routes.is_missing(topic) and (route := self.routes.known(topic)):
+            # A name server that was restarted lists none of a thousand topics.
+            pause_ms = self.routes.missing_topics * _MISSING_CHECK_MS_EACH
+            await self.clock.sleep_ms(max(pause_ms, _MISSING_CHECK_MS))
+            # While its brokers are away, the return of one asks for all routes.
+            if any(self.is_connected(data.broker_name) for data in route.queues):
+                await self.routes.refresh_soon(topic)
 
     def _connection_lost(self, address: str) -> None:
         # The owner first: a member marks leases of that broker as doubtful before anything is

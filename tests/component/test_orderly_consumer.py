@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ordermq import (
+    Admin,
     ConsumeResult,
     DeadLetter,
     LitePullConsumer,
@@ -140,6 +141,34 @@ def test_a_consumer_started_before_its_topic_exists_gets_the_first_message(
     with make_consumer(seen.take):
         send_all(producer, numbered(5))
         seen.wait_for_count(5)
+
+
+@pytest.mark.parametrize("is_seen_away", [True, False])
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_the_new_queues_of_a_topic_that_is_made_anew_are_found_before_the_next_look_at_routes(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    is_seen_away: bool,
+    concurrent: bool,
+) -> None:
+    with Admin(broker.name_servers) as admin:
+        admin.create_topic("orders", 1)
+        producer.send(Message("orders", b"old"))
+        often = {"route_interval_ms": 600_000, "rebalance_interval_ms": 50}
+        with make_consumer(seen.take, concurrent=concurrent, **often) as consumer:
+            seen.wait_for_count(1)
+            admin.delete_topic("orders")
+            if is_seen_away:
+                eventually(lambda: "was deleted" in str(consumer.health().reasons), "deletion told")
+            admin.create_topic("orders", 4)
+            with Producer("others", name_servers=broker.name_servers) as other:
+                for queue in other.queues("orders"):
+                    other.send(Message("orders", b"new"), queue=queue)
+            seen.wait_for_count(5)
+            assert {queue for queue, *_ in seen.deliveries[1:]} == {0, 1, 2, 3}
+            eventually(lambda: not consumer.health().reasons, "nothing is told any more")
 
 
 def test_async_listeners_get_the_same_order(

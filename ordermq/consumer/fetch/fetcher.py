@@ -583,6 +583,7 @@ class QueueFetcher:
         )
         # At once, whatever batch runs: a later owner must not start from the old life's offset.
         await self._offsets.commit(assigned)
+        self._client.doubt_route(assigned.queue.topic)  # the new one may have other queues, too
         self._move_to(assigned, life.first)
 
     async def _wait_for_generation(self, generation: int) -> None:

@@ -19,7 +19,7 @@ from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import MemberContext
-from ordermq.errors import ConfigError, OrderMQError, RouteError
+from ordermq.errors import ConfigError, OrderMQError
 from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
@@ -250,7 +250,7 @@ class Rebalancer:
         self._has_left = False  # the group, until `rejoin`
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce()
-        self._topic_problems = TopicProblems(self._is_connected)
+        self._topic_problems = TopicProblems(client.is_connected)
         self.membership = Membership(member, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
@@ -511,7 +511,7 @@ class Rebalancer:
 
     def _tell_of_long_wait(self, topic: str, refused: Collection[MessageQueue]) -> None:
         # Of a broker that is away, its outage is told already.
-        answered = [queue for queue in refused if self._is_connected(queue.broker_name)]
+        answered = [queue for queue in refused if self._client.is_connected(queue.broker_name)]
         waiting = self._lock_retries[topic].long_refused(answered, self._client.clock.now_ms())
         # Whoever waits for the retry topic's queue waits for the others, too.
         if waiting and not topic.startswith(RETRY_PREFIX):
@@ -526,12 +526,6 @@ class Rebalancer:
                 self._group,
                 extra=self._fields(waiting[0]),
             )
-
-    def _is_connected(self, broker: str) -> bool:
-        try:
-            return self._client.connections.is_open(self._client.routes.master_of(broker))
-        except RouteError:
-            return False
 
     async def _take(self, queue: MessageQueue, lease: Lease) -> None:
         try:

@@ -147,7 +147,8 @@ class NewTopics:
             client_id=OWN,
             clock=self.clock,
             routes=routes,
-            connections=SimpleNamespace(own=lambda address: (), is_open=lambda address: True),
+            connections=SimpleNamespace(own=lambda address: ()),
+            is_connected=lambda broker: True,
             api=SimpleNamespace(addresses_of=self.addresses_of),
             group_members=self.group_members,
         )
