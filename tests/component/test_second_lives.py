@@ -130,7 +130,7 @@ def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
 
     def wait(body: str) -> None:
         if body == "old 0":
-            assert goes_on.wait(30)
+            assert goes_on.wait(60)
 
     member = Member(
         kind,
