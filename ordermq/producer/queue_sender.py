@@ -30,7 +30,7 @@ from ordermq.producer.queue_selector import ShardingKey
 from ordermq.producer.retry_policy import (
     AfterFailure,
     is_outcome_unknown,
-    may_have_moved,
+    is_route_in_doubt,
     may_use_fallback_broker,
     retry_delay_ms,
 )
@@ -618,11 +618,11 @@ class InFlightBatch(ResponseFuture):
         # Decided before this failure counts as one with an unknown outcome: `decide` looks at it
         # itself, and at those before.
         step, reason = self._protocol.after_failure(error, self._attempts, self._is_outcome_unknown)
+        if is_route_in_doubt(error):
+            self._client.doubt_route(self._protocol.queue.topic)
         self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
         if step is AfterFailure.SEND_AGAIN:
             self._client.report_failure(broker_name, "send", error)
-            if may_have_moved(error):
-                self._client.doubt_route(self._protocol.queue.topic)
             self._spawn(retry_delay_ms(self._attempts, self._config))
         else:
             is_unknown = step is AfterFailure.UNKNOWN

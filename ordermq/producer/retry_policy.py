@@ -29,6 +29,16 @@ _THIS_BROKER = frozenset(
         ResponseCode.VERSION_NOT_SUPPORTED,
     }
 )
+# Refusals after which the route tells more: a topic that was made anew may have fewer queues.
+_OF_ANOTHER_ROUTE = frozenset(
+    {
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.INVALID_PARAMETER,
+    }
+)
 
 
 class AfterFailure(Enum):
@@ -65,11 +75,12 @@ def decide(
     return AfterFailure.UNKNOWN if unknown else AfterFailure.REFUSED
 
 
-def may_have_moved(error: OrderMQError) -> bool:
-    """Return True if another broker may be the master by now: nothing came, or a slave answered."""
+def is_route_in_doubt(error: OrderMQError) -> bool:
+    """Return True if the topic's route may be another by now: nothing came, a slave answered, or
+    the broker has no such topic or queue, or takes no messages for it."""
     # A replica that was the master refuses sends as any broker does whose disk is full.
     if isinstance(error, BrokerError):
-        return error.response_code == ResponseCode.SERVICE_NOT_AVAILABLE
+        return error.response_code in _OF_ANOTHER_ROUTE
     return True
 
 

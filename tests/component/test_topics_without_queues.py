@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ordermq import Message, Producer, PushConsumer
@@ -59,6 +61,48 @@ def test_nothing_is_sent_to_a_topic_that_lost_its_write_permission(
             return True
 
         eventually(is_sent, "it is sent once the topic is open again")
+
+
+def send_one(producer: Producer, body: bytes) -> None:
+    producer.send(Message("orders", body), sharding_key="k")
+
+
+def send_several(producer: Producer, body: bytes) -> None:
+    producer.send_many([(Message("orders", body), "k")])
+
+
+def send_without_key(producer: Producer, body: bytes) -> None:
+    producer.send(Message("orders", body))
+
+
+@pytest.mark.parametrize("send", [send_one, send_several, send_without_key])
+def test_a_refused_send_asks_for_the_route_of_a_topic_that_has_fewer_queues_now(
+    broker: EmbeddedBroker, send: Callable[[Producer, bytes], None]
+) -> None:
+    """Not with the next periodic look, up to half a minute later."""
+    with (
+        Admin(broker.name_servers) as admin,
+        Producer(
+            "shop",
+            name_servers=broker.name_servers,
+            route_interval_ms=600_000,
+            allow_queue_change=True,
+        ) as producer,
+    ):
+        admin.create_topic("orders", 8)
+        for number in range(8):
+            send(producer, b"old %d" % number)
+        admin.delete_topic("orders")
+        admin.create_topic("orders", 1)
+
+        def is_sent() -> bool:
+            try:
+                send(producer, b"new")
+            except BrokerError:  # there is no such queue
+                return False
+            return len(producer.queues("orders")) == 1
+
+        eventually(is_sent, "the new topic's queue is known")
 
 
 def test_a_consumer_tells_apart_why_a_topic_has_no_queues(
