@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ordermq import Message, Producer, PushConsumer, forking
+from ordermq.consumer.pop import grpc_pop
 from ordermq.errors import UsedAfterFork
 from tests.component.conftest import eventually
 from tests.component.forked import in_child
@@ -62,6 +63,31 @@ def test_a_member_says_itself_whether_its_group_is_ordered(is_orderly: bool) -> 
         proxy.put(b"first")
         with consumer:  # refused where it said nothing, or the opposite
             eventually(lambda: got == [b"first"], "the message")
+
+
+def test_a_proxy_that_answers_no_receive_is_asked_again(
+    proxy: WholeProxy,
+    endpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grpc_pop, "_SHORTEST_POLL_MS", 100)
+    proxy.is_ordered, proxy.is_silent = False, True
+    got: list[bytes] = []
+    consumer = PushConsumer(
+        "g", name_servers=endpoint, pop_poll_ms=100, request_timeout_ms=100, **QUICK
+    )
+    consumer.subscribe("orders")
+    consumer.concurrently(
+        lambda messages, context: got.extend(bytes(each.body) for each in messages)
+    )
+    with consumer:
+        proxy.put(b"late")
+        eventually(lambda: consumer.statistics.as_dict().get("pull_errors"), "a receive failed")
+        proxy.is_silent = False
+        eventually(lambda: got == [b"late"], "the message")
+        assert consumer.health().internal_errors == 0
+    assert not [each for each in caplog.messages if "internal error" in each]
 
 
 def test_a_member_outlives_another_one_of_its_id(

@@ -40,6 +40,7 @@ class WholeProxy:
         settings: how often some were told.
         heartbeats, receives: how many came.
         poll_s: how long a receive waits while there is nothing.
+        is_silent: receives get no answer.
         is_ordered: what it says of every group; None: what the member said, as a proxy does that
             cannot ask a broker.
     """
@@ -51,6 +52,7 @@ class WholeProxy:
         self.receives = 0
         self.poll_s = 0.05
         self.is_ordered = is_ordered
+        self.is_silent = False
         self._messages: list[bytes] = []
         self._next: dict[str, int] = {}  # offsets by group
         self._returned: dict[str, list[int]] = {}
@@ -62,7 +64,7 @@ class WholeProxy:
         method = asked.headers[":path"].rpartition("/")[2]
         client = asked.headers["x-mq-client-id"]
         answer = getattr(self, f"_{method}")(client, asked.message)
-        return answer if isinstance(answer, Said) else Said((answer.to_bytes(),))
+        return answer if isinstance(answer, Said | None) else Said((answer.to_bytes(),))
 
     def _Telemetry(self, client: str, data: bytes) -> Said:
         command = TelemetryCommand.from_bytes(data)
@@ -91,8 +93,10 @@ class WholeProxy:
     def _SendMessage(self, client: str, data: bytes) -> SendMessageResponse:
         return SendMessageResponse(status=OK, entries=[SendResultEntry(status=OK, message_id="id")])
 
-    def _ReceiveMessage(self, client: str, data: bytes) -> Said:
+    def _ReceiveMessage(self, client: str, data: bytes) -> Said | None:
         self.receives += 1
+        if self.is_silent:
+            return None
         request = ReceiveMessageRequest.from_bytes(data)
         assert request.group is not None
         if client not in self.clients:

@@ -25,7 +25,7 @@ from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
 from ordermq.consumer.pop.transport import with_origin
 from ordermq.core.contract import ProxyMessage
-from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RemotingError
+from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RequestTimeout
 from ordermq.grpc.messages import (
     AckMessageRequest,
     AckMessageResponse,
@@ -254,6 +254,10 @@ class GrpcPop:
                     status = ReceiveMessageResponse.from_bytes(data).status
                     if status is not None and status.code not in _NO_MESSAGE:
                         check(status, "the proxy refused the pop", topic=topic)
+        except TimeoutError as error:
+            if isinstance(error, OrderMQError):
+                raise
+            raise RequestTimeout(f"ReceiveMessage: no answer in {timeout_ms} ms") from None
         finally:
             call.cancel()
         return self._batches_of(topic, broker_name, messages, asked_ms)
@@ -427,13 +431,12 @@ class _Feed:
             batches = await self._pop.receive_any(
                 self._topic, self._broker_name, self._subscription, attempt_id
             )
-        except (OrderMQError, TimeoutError) as error:
+        except OrderMQError as error:
             # The proxy gives the messages of an attempt again to whoever names it.
             self._unanswered.append(attempt_id)
-            failure = error if isinstance(error, OrderMQError) else RemotingError(str(error))
             for waiting in self._waiting.values():
                 if not waiting.done():
-                    waiting.set_exception(failure)
+                    waiting.set_exception(error)
             return
         late: dict[MessageQueue, GrpcBatch] = {}
         for batch in batches:
