@@ -109,8 +109,8 @@ _CODES = {
 # its first route, which it gives at once when it is asked again.
 _COLD_PROXY_MS, _COLD_PROXY_PAUSE_MS = 30_000, 500
 _WRONG_ORDER = {
-    True: "the group is not an ordered one, so its messages would come in no order: create it as "
-    "one (mqadmin updateSubGroup -g {group} -o true) before its first member starts",
+    True: "the group is not an ordered one, so its messages would come in no order: make it one, "
+    "mqadmin updateSubGroup -g {group} -o true (each update without -o takes that back)",
     False: "the group is an ordered one, in which a message that failed holds its queue: take "
     "@consumer.orderly, or a group that is none (mqadmin updateSubGroup -g {group} -o false)",
 }
@@ -367,14 +367,8 @@ class ProxyApi(BrokerApi):
         timeout_ms = self._config.request_timeout_ms
         told = await self._settled(address, self._settings_of(heartbeat))
         for member in heartbeat.consumers:
-            is_ordered = told.subscription is not None and told.subscription.fifo
-            if is_ordered != self.needs_order:
-                raise BrokerError(
-                    _WRONG_ORDER[self.needs_order].format(group=member.group),
-                    response_code=ResponseCode.NO_PERMISSION,
-                    group=member.group,
-                    address=address,
-                )
+            if not self._is_as_needed(told):
+                raise self.order_problem(member.group, address)
         groups = [
             HeartbeatRequest(
                 group=self.resource(member.group), client_type=ClientType.PUSH_CONSUMER
@@ -389,6 +383,32 @@ class ProxyApi(BrokerApi):
             if problem is not None:
                 return problem
         return None
+
+    async def require_order(self, address: str) -> None:
+        """Ask a proxy again whether the group of this client's member is ordered.
+
+        Raises: BrokerError: not as the member needs it. ConnectionLost, RequestTimeout: no answer.
+        """
+        stream = self._streams.get(address)
+        if stream is None or stream.is_over:
+            why = "Telemetry: the stream has ended; the next heartbeat begins another one"
+            raise ConnectionLost(why, address=address)
+        told = await stream.settle_again(self._config.request_timeout_ms)
+        if not self._is_as_needed(told):
+            group = None if told.subscription is None else told.subscription.group
+            raise self.order_problem("" if group is None else group.name, address)
+
+    def _is_as_needed(self, told: Settings) -> bool:
+        return (told.subscription is not None and bool(told.subscription.fifo)) == self.needs_order
+
+    def order_problem(self, group: str, address: str) -> BrokerError:
+        """Return the error of a member whose group is not ordered as it needs it."""
+        return BrokerError(
+            _WRONG_ORDER[self.needs_order].format(group=group),
+            response_code=ResponseCode.NO_PERMISSION,
+            group=group,
+            address=address,
+        )
 
     async def unregister(
         self, address: str, *, consumer_group: str | None = None, producer_group: str | None = None
@@ -619,6 +639,7 @@ class _Telemetry:
     def __init__(self, call: Call, on_command: Callable[[TelemetryCommand], None]) -> None:
         self._call = call
         self._on_command = on_command
+        self._settings = Settings()
         self._sent: bytes = b""
         self._told: Settings | None = None
         self._waiting: list[asyncio.Future[Settings]] = []
@@ -633,6 +654,7 @@ class _Telemetry:
 
         Raises: BrokerError: it refused them. RequestTimeout, ConnectionLost: no answer.
         """
+        self._settings = settings
         data = TelemetryCommand(settings=settings).to_bytes()
         if data == self._sent and self._told is not None:
             return self._told
@@ -648,6 +670,11 @@ class _Telemetry:
             raise RequestTimeout("Telemetry: no answer to the settings") from None
         self._sent = data
         return self._told
+
+    async def settle_again(self, timeout_ms: int) -> Settings:
+        """Send the last settings again; return and raise as `settle`."""
+        self.forget()
+        return await self.settle(self._settings, timeout_ms)
 
     def forget(self) -> None:
         """Have the next `settle` send the settings again."""

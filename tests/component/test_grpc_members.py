@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ordermq import Message, Producer, PushConsumer, forking
-from ordermq.consumer.pop import grpc_pop
+from ordermq.consumer.pop import fetcher, grpc_pop
 from ordermq.errors import UsedAfterFork
 from tests.component.conftest import eventually
 from tests.component.forked import in_child
@@ -63,6 +63,40 @@ def test_a_member_says_itself_whether_its_group_is_ordered(is_orderly: bool) -> 
         proxy.put(b"first")
         with consumer:  # refused where it said nothing, or the opposite
             eventually(lambda: got == [b"first"], "the message")
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_nothing_is_consumed_of_a_group_that_is_ordered_in_another_way_now(
+    proxy: WholeProxy,
+    endpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_orderly: bool,
+) -> None:
+    monkeypatch.setattr(fetcher, "_REFUSED_PAUSE_MS", 100)
+    got: list[bytes] = []
+    proxy.is_ordered = is_orderly
+    consumer = PushConsumer("g", name_servers=endpoint, pop_poll_ms=100, **QUICK)
+    consumer.subscribe("orders")
+    choose = consumer.orderly if is_orderly else consumer.concurrently
+    choose(lambda messages, context: got.extend(bytes(each.body) for each in messages))
+    with consumer:
+        proxy.put(b"early")
+        eventually(lambda: got == [b"early"], "the first message")
+        proxy.is_ordered = not is_orderly  # an admin, or a broker that made the group by itself
+        proxy.put(b"refused")
+        eventually(lambda: not consumer.health().is_ready, "it is not ready")
+        assert any("mqadmin updateSubGroup -g g" in each for each in consumer.health().reasons)
+        # Nothing more is leased in the wrong way: it would have left its place in the queue.
+        proxy.put(b"late")
+        told = proxy.settings
+        eventually(lambda: proxy.settings >= told + 2, "the proxy is asked again")
+        assert got == [b"early"]
+        proxy.is_ordered = is_orderly
+        eventually(lambda: got == [b"early", b"late"], "what comes once it is as it was")
+        eventually(lambda: consumer.health().is_ready, "it is ready")
+    (line,) = [each for each in caplog.messages if "not consumed" in each]
+    assert "orders@broker-a/0: not consumed from offset 1 to 1" in line
 
 
 def test_a_proxy_that_answers_no_receive_is_asked_again(

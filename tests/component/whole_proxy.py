@@ -26,6 +26,7 @@ from ordermq.grpc.messages import (
     TelemetryCommand,
     Timestamp,
 )
+from ordermq.remoting.pop import ORDERED, UNORDERED
 from tests.component.grpc_server import Asked, Said
 
 OK = Status(code=Code.OK)
@@ -53,6 +54,7 @@ class WholeProxy:
         self.poll_s = 0.05
         self.is_ordered = is_ordered
         self.is_silent = False
+        self._said: dict[str, bool] = {}  # what members said of their groups, by client
         self._messages: list[bytes] = []
         self._next: dict[str, int] = {}  # offsets by group
         self._returned: dict[str, list[int]] = {}
@@ -72,8 +74,9 @@ class WholeProxy:
         self.clients.add(client)
         self.settings += 1
         told: Settings = command.settings
-        if told.subscription is not None and self.is_ordered is not None:
-            told.subscription.fifo = self.is_ordered
+        if told.subscription is not None:
+            self._said[client] = bool(told.subscription.fifo)
+            told.subscription.fifo = self._is_ordered(client)
         return Said((TelemetryCommand(status=OK, settings=told).to_bytes(),), goes_on=True)
 
     def _Heartbeat(self, client: str, data: bytes) -> StatusResponse:
@@ -110,12 +113,17 @@ class WholeProxy:
         if not offsets:
             status = ReceiveMessageResponse(status=Status(code=Code.MESSAGE_NOT_FOUND))
             return Said((status.to_bytes(),), delay_s=self.poll_s)
-        parts = [ReceiveMessageResponse(message=self._message(at)) for at in offsets]
+        is_ordered = self._is_ordered(client)
+        parts = [ReceiveMessageResponse(message=self._message(at, is_ordered)) for at in offsets]
         parts.append(ReceiveMessageResponse(status=OK))
         return Said(tuple(part.to_bytes() for part in parts))
 
-    def _message(self, offset: int) -> Message:
-        handle = f"0 1795813332842 600000 999 0 broker-a 0 {offset} {offset * 100}"
+    def _is_ordered(self, client: str) -> bool:
+        return self._said[client] if self.is_ordered is None else self.is_ordered
+
+    def _message(self, offset: int, is_ordered: bool) -> Message:
+        revive_queue = ORDERED if is_ordered else UNORDERED
+        handle = f"0 1795813332842 600000 {revive_queue} 0 broker-a 0 {offset} {offset * 100}"
         return Message(
             system_properties=SystemProperties(
                 message_id=f"id-{offset}", queue_offset=offset, receipt_handle=handle,

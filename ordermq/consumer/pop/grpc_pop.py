@@ -25,7 +25,13 @@ from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
 from ordermq.consumer.pop.transport import with_origin
 from ordermq.core.contract import ProxyMessage
-from ordermq.errors import BrokerError, Fenced, OrderMQError, ProtocolError, RequestTimeout
+from ordermq.errors import (
+    BrokerError,
+    Fenced,
+    OrderMQError,
+    ProtocolError,
+    RequestTimeout,
+)
 from ordermq.grpc.messages import (
     AckMessageRequest,
     AckMessageResponse,
@@ -44,6 +50,7 @@ from ordermq.grpc.messages import (
     acknowledged_entry,
 )
 from ordermq.grpc.protobuf import ProtoMessage
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
@@ -56,15 +63,25 @@ _SHORTEST_POLL_MS = 5_000  # a proxy refuses shorter ones
 # acknowledgement. More would take more batches into the hands of a member that was killed.
 _MOST_POLLS = 2
 _CLAIM_MS = 1_000  # how long a batch waits for its queue; then others may have it
+_LEFT_BEHIND = (
+    ". Members in order get them no more by themselves: once the group is an ordered one again, "
+    "`ordermq reset` it to the first of these offsets"
+)
 _NO_MESSAGE = (Code.MESSAGE_NOT_FOUND, 40400)
 
 
 class GrpcBatch(PoppedBatch):
-    """A batch with the message id and the receipt handle of each message, by offset."""
+    """A batch with the message id and the receipt handle of each message, by offset.
 
-    def __init__(self, *given: Any, receipts: dict[int, tuple[str, str]]) -> None:
+    Args: is_ordered: whether it was leased in order; None: its handles do not tell.
+    """
+
+    def __init__(
+        self, *given: Any, receipts: dict[int, tuple[str, str]], is_ordered: bool | None
+    ) -> None:
         super().__init__(*given)
         self.receipts = receipts
+        self.is_ordered = is_ordered
 
 
 class GrpcPop:
@@ -89,6 +106,7 @@ class GrpcPop:
         self._is_ordered = is_ordered
         self._polls: dict[tuple[str, str], asyncio.Semaphore] = {}  # without order
         self._batches: WeakSet[GrpcBatch] = WeakSet()  # for as long as somebody has them
+        self._changed: set[str] = set()  # proxies that lease in the other way than this member's
         proxy.forward = self.forward
         proxy.needs_order = is_ordered
 
@@ -222,7 +240,11 @@ class GrpcPop:
     async def receive_any(
         self, topic: str, broker_name: str, subscription: Subscription, attempt_id: str
     ) -> list[GrpcBatch]:
-        """Receive messages of any queues of a broker; [] if there are none for a while."""
+        """Receive messages of any queues of a broker; [] if there are none for a while.
+
+        Raises: RemotingError, RouteError. BrokerError: also where the group is not ordered as this
+            member needs it, any more.
+        """
         config, clock = self._config, self._client.clock
         poll_ms = max(config.pop_poll_ms, _SHORTEST_POLL_MS)
         timeout_ms = poll_ms + self._client.config.request_timeout_ms
@@ -239,8 +261,12 @@ class GrpcPop:
             long_polling_timeout=Duration.of_ms(poll_ms),
             attempt_id=attempt_id,
         )
-        asked_ms = clock.now_ms()
         address = self._client.routes.master_of(broker_name)
+        if address in self._changed:
+            # Before it leases more: what is leased without order has left its place in the queue.
+            await self._proxy.require_order(address)
+            self._changed.discard(address)
+        asked_ms = clock.now_ms()
         call = await self._proxy.proxies.begin(address, "ReceiveMessage", timeout_ms)
         messages: list[ProxyMessage] = []
         try:
@@ -260,7 +286,27 @@ class GrpcPop:
             raise RequestTimeout(f"ReceiveMessage: no answer in {timeout_ms} ms") from None
         finally:
             call.cancel()
-        return self._batches_of(topic, broker_name, messages, asked_ms)
+        batches = self._batches_of(topic, broker_name, messages, asked_ms)
+        self._refuse_other_order(batches, address)
+        return batches
+
+    def _refuse_other_order(self, batches: Sequence[GrpcBatch], address: str) -> None:
+        """Raise BrokerError if a batch is ordered and its member is not, or the reverse."""
+        refused = [each for each in batches if each.is_ordered not in (None, self._is_ordered)]
+        if not refused:
+            return
+        self._changed.add(address)
+        for batch in refused:
+            _log.error(
+                "%s: not consumed from offset %d to %d: the proxy leased them %s order%s",
+                batch.queue,
+                batch.start,
+                batch.end - 1,
+                "without" if self._is_ordered else "in",
+                _LEFT_BEHIND if self._is_ordered else "",
+                extra=log_fields(batch.queue, group=self._group, offset=batch.start),
+            )
+        raise self._proxy.order_problem(self._group, address)
 
     def _batches_of(
         self, topic: str, broker_name: str, messages: Sequence[ProxyMessage], asked_ms: int
@@ -270,30 +316,32 @@ class GrpcPop:
             queue_id, offset, _, handle, _ = message
             if not handle:
                 raise ProtocolError("the proxy sent a message without a receipt", topic=topic)
-            kind = NORMAL if self._is_ordered else _kind_of(handle)
+            named = None if self._is_ordered else _read_handle(handle)
+            kind = NORMAL if named is None else named.topic_kind
             place = real_topic(topic, self._group, kind), queue_id
             by_queue.setdefault(place, {})[offset] = message
         batches = []
         for (source, queue_id), by_offset in by_queue.items():
             offsets = sorted(by_offset)
-            receipts, records, epoch = {}, [], 0
+            receipts, records = {}, []
+            named = _read_handle(by_offset[offsets[0]][3])
             for offset in offsets:
                 _, _, message_id, handle, record = by_offset[offset]
                 receipts[offset] = message_id, handle
                 records.append(
                     record if source == topic else with_origin(StoredMessage.read(record))
                 )
-                epoch = epoch or _popped_ms(handle)
             batch = GrpcBatch(
                 MessageQueue(source, broker_name, queue_id),
                 topic,
-                epoch or self._client.clock.wall_ms(),
+                self._client.clock.wall_ms() if named is None else named.pop_ms,
                 offsets[0],
                 tuple(offsets),
                 b"".join(records),
                 False,
                 asked_ms,
                 receipts=receipts,
+                is_ordered=None if named is None else named.is_ordered,
             )
             self._batches.add(batch)
             batches.append(batch)
@@ -469,17 +517,9 @@ class _Feed:
         task.add_done_callback(self._returning.discard)
 
 
-def _kind_of(handle: str) -> str:
-    """Return the kind of topic in a handle; that of the topic itself if it is of another form."""
+def _read_handle(text: str) -> PopHandle | None:
+    """Return what a handle says; None if it is of another form than RocketMQ's."""
     try:
-        return PopHandle.of_text(handle).topic_kind
+        return PopHandle.of_text(text)
     except ProtocolError:
-        return NORMAL
-
-
-def _popped_ms(handle: str) -> int:
-    """Return the broker's time of the pop in a handle; 0 if it is of another form."""
-    try:
-        return PopHandle.of_text(handle).pop_ms
-    except ProtocolError:
-        return 0
+        return None
