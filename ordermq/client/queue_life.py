@@ -25,6 +25,8 @@ from ordermq.remoting.codes import ResponseCode
 # read twice rather than a message left out.
 _SKEW_MINUTES: Final = 1
 _MS: Final = 60_000  # of a minute
+_GONE: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER})
+_UNKNOWN_QUEUE: Final = "queueId["  # "queueId[3] is illegal, topic:[orders] ..."
 
 
 class QueueMark(NamedTuple):
@@ -146,10 +148,17 @@ async def _message(
     return None
 
 
-def is_deleted(error: OrderMQError) -> bool:
-    """Return True if a broker does not have the topic."""
-    # Between the deletion and the creation of a topic: the routes tell what becomes of it.
-    return isinstance(error, BrokerError) and error.response_code == ResponseCode.TOPIC_NOT_EXIST
+def is_gone(error: OrderMQError) -> bool:
+    """Return True if a broker does not have the topic, or not this queue of it."""
+    # Between the deletion and the creation of a topic, or behind its creation with fewer queues;
+    # the routes tell what becomes of it.
+    if not isinstance(error, BrokerError):
+        return False
+    # RocketMQ's answer to a pull of a queue that it does not have is an error of the system.
+    is_unknown_queue = error.response_code == ResponseCode.SYSTEM_ERROR and _UNKNOWN_QUEUE in str(
+        error
+    )
+    return is_unknown_queue or error.response_code in _GONE
 
 
 def _moment(ms: int) -> str:

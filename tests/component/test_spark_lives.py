@@ -38,8 +38,8 @@ def run(
     made: list[StreamDriver] = []
 
     def make(**more: str) -> StreamDriver:
-        given = {"name_servers": broker.name_servers, "topic": "orders"} | more
-        made.append(StreamDriver(SourceOptions.of(given | {"route_interval_ms": "100"})))
+        given = {"name_servers": broker.name_servers, "topic": "orders", "route_interval_ms": "100"}
+        made.append(StreamDriver(SourceOptions.of(given | more)))
         return made[-1]
 
     yield make
@@ -129,6 +129,40 @@ def test_without_fail_on_data_loss_a_topic_made_anew_is_read_from_its_first_mess
     assert more.queues == dict(zip(QUEUES, (count + 1 for count in again), strict=True))
     assert not more.anew
     assert "are not those" not in caplog.text
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_the_queues_of_a_topic_made_anew_are_found_before_the_next_look_at_routes(
+    broker, producer, admin, run, count, is_idle
+):
+    fill(producer, 5, 5, 5, 5)
+    driver = run(fail_on_data_loss="false", route_interval_ms="600000")
+    end = batch(driver, driver.initial())
+    if is_idle:
+        assert driver.next_end(end, None) is None
+        for _ in range(10):  # until the brokers hold pulls
+            driver.wait_for_messages()
+    renew(admin, count)
+    with Producer("others", name_servers=broker.name_servers) as others:
+        for queue in others.queues("orders"):
+            others.send_batch([Message("orders", b"new")] * 7, queue=queue)
+    read: dict[int, list[int]] = {}
+    while sum(map(len, read.values())) < 7 * count:
+        start, end = end, batch(driver, end)
+        for queue, offsets in taken(driver, start, end).items():
+            read.setdefault(queue, []).extend(offsets)
+    assert read == {queue: [*range(7)] for queue in range(count)}
+
+
+def test_a_topic_made_anew_with_fewer_queues_fails_the_query_and_says_so(producer, admin, run):
+    fill(producer, 5, 5, 5, 5)
+    driver = run(route_interval_ms="600000")
+    end = batch(driver, driver.initial())
+    renew(admin, 1)
+    fill(producer, 9)
+    with pytest.raises(DataLoss, match=r"fewer queues of the topic|deleted and created again"):
+        batch(driver, end)
 
 
 def test_an_idle_query_finds_a_topic_that_was_filled_again_to_the_same_offsets(

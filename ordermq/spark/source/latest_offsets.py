@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from itertools import groupby
 from typing import Final
 
+from ordermq.client.queue_life import is_gone
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
@@ -182,6 +183,7 @@ class LatestOffsets:
             # Until the broker holds pulls again the ends are asked for, as of a busy stream.
             self._hold_again_ms = session.clock.now_ms() + _RETRY_HOLD_MS
             session.report_failure(queue.broker_name, "held pull", error)
+            self._doubt(queue.topic, error)
             code = ResponseCode.SUCCESS
         finally:
             del self._held[queue]
@@ -216,11 +218,12 @@ class LatestOffsets:
             *(self._ends_at(*part) for part in parts), return_exceptions=True
         )
         silent: set[str] = set()
-        for (_, broker, _), answer in zip(parts, answers, strict=True):
+        for (topic, broker, _), answer in zip(parts, answers, strict=True):
             if isinstance(answer, OrderMQError):
                 # One broker may be away for a while. Its queues keep their last known end, and
                 # those of the other brokers go on.
                 self._session.report_failure(broker, "query of the ends", answer)
+                self._doubt(topic, answer)
                 silent.add(broker)
                 if not self._known:
                     raise answer
@@ -230,6 +233,11 @@ class LatestOffsets:
                 self._learn(answer)
         self.silent = frozenset(silent)
         self._asked_ms = asked_ms
+
+    def _doubt(self, topic: str, error: OrderMQError) -> None:
+        # Of a topic that no name server has the session asks anyway, less often.
+        if is_gone(error) and not self._session.routes.is_missing(topic):
+            self._session.doubt_route(topic)
 
     def _note_routed(self, queues: list[MessageQueue], now_ms: int) -> None:
         self.routed = frozenset(queues)

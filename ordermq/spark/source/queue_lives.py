@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ordermq.client.queue_life import NewLife, QueueMark, is_deleted, mark_before, new_life
+from ordermq.client.queue_life import NewLife, QueueMark, is_gone, mark_before, new_life
 from ordermq.client.session import ClientSession
 from ordermq.errors import DataLoss, OrderMQError
 from ordermq.model.message_queue import MessageQueue
@@ -72,6 +72,8 @@ class QueueLives:
         self, queue: MessageQueue, at: int, mark: QueueMark | None
     ) -> NewLife | None:
         life = await self._ask_for_life(queue, at, mark)
+        if life is not None:
+            self._session.doubt_route(queue.topic)  # it may have other queues, too
         if life is not None or mark is None or at == mark.offset + 1:
             return life
         # It still has the marked message. A mark may be older than the offset, and what lies
@@ -97,9 +99,10 @@ class QueueLives:
                 try:
                     answer = await work(queue, *more)
                 except OrderMQError as error:
-                    if not error.retriable and not is_deleted(error):
+                    if not error.retriable and not is_gone(error):
                         raise
                     self._session.report_failure(queue.broker_name, "look at a queue", error)
+                    self._session.doubt_route(queue.topic)
                     silent.add(queue)
                 else:
                     if answer is not None:
