@@ -60,6 +60,12 @@ class Database(Protocol):
         """Return whether an outage leaves the rest of the transaction as it was, so that a
         listener may handle it: others held what the statement waited for."""
 
+    def is_table_missing(self, error: DBAPIError) -> bool:
+        """Return whether a statement named a table that is not there."""
+
+    def wait_advice(self, error: DBAPIError) -> str:
+        """Return what to do about a wait for others that ended in vain; empty for other errors."""
+
 
 class _Sqlite:
     def __init__(self, engine: Engine, idle_timeout_ms: int) -> None:
@@ -115,6 +121,17 @@ class _Sqlite:
     def may_be_handled(self, error: DBAPIError) -> bool:
         return _sqlite_code(error) in _SQLITE_WAITS
 
+    def is_table_missing(self, error: DBAPIError) -> bool:
+        return str(error.orig).startswith("no such table")  # its code is that of any wrong SQL
+
+    def wait_advice(self, error: DBAPIError) -> str:
+        if _sqlite_code(error) not in _SQLITE_LOCKED:
+            return ""
+        return (
+            "other transactions held the file for as long as the engine waits: shorten them, or "
+            'wait longer, as with connect_args={"timeout": 30}'
+        )
+
 
 def _sqlite_code(error: DBAPIError) -> int:
     # Of another driver than Python's there is none: an error in the statement.
@@ -124,7 +141,8 @@ def _sqlite_code(error: DBAPIError) -> int:
 _BEGIN_IMMEDIATE = text("BEGIN IMMEDIATE")
 # PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, CORRUPT, FULL, CANTOPEN, PROTOCOL, NOTADB
 _SQLITE_OUTAGES = frozenset({3, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 26})
-_SQLITE_WAITS = frozenset({5, 6, 9})
+_SQLITE_LOCKED = frozenset({5, 6})
+_SQLITE_WAITS = _SQLITE_LOCKED | {9}
 
 
 def _psycopg_is_in_transaction(driver: Any) -> bool:
@@ -181,7 +199,14 @@ class _PostgreSql:
     def may_be_handled(self, error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlstate", None) in _PG_WAITS
 
+    def is_table_missing(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) == _PG_UNDEFINED_TABLE
 
+    def wait_advice(self, error: DBAPIError) -> str:
+        return ""  # the server's own text says it
+
+
+_PG_UNDEFINED_TABLE = "42P01"
 _PG_IDLE = 0
 _PG_DRIVERS: dict[str, Callable[[Any], bool]] = {
     "psycopg": _psycopg_is_in_transaction,

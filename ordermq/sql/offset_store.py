@@ -281,7 +281,24 @@ class SqlOffsets:
         try:
             yield
         except (SQLAlchemyError, OSError) as error:  # OSError: asyncpg could not connect
-            raise StoreError(f"offsets in {self.table.fullname}: {error}") from error
+            # The first line only: a statement with its parameters follows it.
+            said = str(error).partition("\n")[0]
+            raise StoreError(
+                f"offsets in {self.table.fullname}: {said}{self._advice(error)}"
+            ) from error
+
+    def _advice(self, error: Exception) -> str:
+        """Return what to do about an error of the table's statements, after a colon."""
+        if not isinstance(error, DBAPIError):
+            return ""
+        if self._database.is_table_missing(error):
+            how = "restart the members, which make it anew" if self._creates else "make it anew"
+            return (
+                f": restore the table, or {how}: then queues continue from the brokers' offsets, "
+                "and what was done since those were stored is done again"
+            )
+        advice = self._database.wait_advice(error)
+        return advice and f": {advice}"
 
 
 class SqlOffsetStore(SqlOffsets):

@@ -205,8 +205,13 @@ def _raise_outage(
     error: BaseException, store: TransactionalStore | AsyncTransactionalStore
 ) -> None:
     """Raise StoreError for an error of a call that is its database's."""
+    if isinstance(error, StoreError):
+        return  # it says so itself
     if isinstance(error, Exception) and store.is_outage(error):
-        raise StoreError(f"the database of the offsets failed: {error}") from error
+        # The first line only: SQLAlchemy's errors go on with the statement and its parameters,
+        # which may be a message's content, and no log has that.
+        said = str(error).partition("\n")[0]
+        raise StoreError(f"the database of the offsets failed: {said}") from error
 
 
 def _told(result: object, error: Exception | None) -> object:

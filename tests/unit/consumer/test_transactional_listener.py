@@ -118,6 +118,19 @@ def test_everything_else_rolls_back(
     assert store.told == [BEGUN, "roll back"]
 
 
+def test_an_outage_is_told_without_the_statement_and_its_parameters(
+    call: Call, store: FakeStore
+) -> None:
+    store.commit_error = Outage("disk is full\n[SQL: INSERT]\n[parameters: (b'a body',)]")
+    with pytest.raises(StoreError) as failed:
+        call(lambda messages, context: context.transaction() and None)
+    assert str(failed.value) == "the database of the offsets failed: disk is full"
+    store.begin_error = StoreError("offsets in a_table: gone")
+    with pytest.raises(StoreError) as failed:
+        call(lambda messages, context: context.transaction() and None)
+    assert failed.value is store.begin_error
+
+
 def test_none_rolls_back_with_strict_results(call: Call, store: FakeStore) -> None:
     call(lambda messages, context: context.transaction() and None, is_strict=True)
     assert store.told == [BEGUN, "roll back"]

@@ -258,6 +258,56 @@ def test_a_locked_sqlite_database_is_an_outage(tmp_path: Any) -> None:
     engine.dispose()
 
 
+def test_who_waits_in_vain_for_a_locked_file_is_told_why_and_what_helps(tmp_path: Any) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/app.db", connect_args={"timeout": 0.01})
+    store = SqlOffsetStore(engine)
+    store.open()
+    store.take_over("g", QUEUE, 1)
+    with engine.connect() as other:
+        other.exec_driver_sql("BEGIN IMMEDIATE")
+        for call in (
+            lambda: store.take_over("g", QUEUE, 1),
+            lambda: store.write("g", QUEUE, 1, 1),
+            lambda: store.begin("g", QUEUE, 1, 0),
+        ):
+            with pytest.raises(StoreError) as refused:
+                call()
+            assert str(refused.value) == (
+                "offsets in ordermq_offsets: (sqlite3.OperationalError) database is locked: other "
+                "transactions held the file for as long as the engine waits: shorten them, or wait "
+                'longer, as with connect_args={"timeout": 30}'
+            )
+    store.begin("g", QUEUE, 1, 0).roll_back()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_a_table_that_was_dropped_is_told_and_what_to_do(engine: Engine, creates: bool) -> None:
+    store = SqlOffsetStore(engine, create_table=creates)
+    store.table.create(engine)
+    store.open()
+    store.take_over("g", QUEUE, 1)
+    store.write("g", QUEUE, 7, 1)
+    store.table.drop(engine)
+    for call in (
+        lambda: store.take_over("g", QUEUE, 1),
+        lambda: store.read("g", QUEUE),
+        lambda: store.write("g", QUEUE, 8, 1),
+        lambda: store.begin("g", QUEUE, 1, 7),
+    ):
+        with pytest.raises(StoreError) as refused:
+            call()
+        said = str(refused.value)
+        how = "restart the members, which make it anew" if creates else "make it anew"
+        assert f"restore the table, or {how}: then queues continue from the brokers'" in said
+        assert "SQL:" not in said
+        assert "\n" not in said
+    store.table.create(engine)
+    with pytest.raises(StaleOwner, match="has no row of this queue any more"):
+        store.begin("g", QUEUE, 1, 7)
+    assert store.take_over("g", QUEUE, 2) is None
+
+
 def test_a_database_that_is_not_there_is_a_store_error() -> None:
     engine = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
     store = SqlOffsetStore(engine)
