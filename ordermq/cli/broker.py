@@ -274,8 +274,12 @@ def _serve(
         recorder = (
             NoHistory() if history is None else History(history, f"broker-{os.getpid()}-{_now()}")
         )
-        server = EmbeddedBroker(data, host=host, port=port, config=config, history=recorder)
-        server.start()
+        try:
+            server = EmbeddedBroker(data, host=host, port=port, config=config, history=recorder)
+            server.start()
+        except BaseException:
+            recorder.close()  # nothing was served: an audit must not take it for a crash
+            raise
     except ConnectFailed as error:
         fail(str(error), ExitCode.UNREACHABLE)
     except ConfigError as error:

@@ -17,6 +17,7 @@ from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
 from ordermq.config import BrokerConfig
+from ordermq.events import is_being_written
 
 ORDERS = "id,what\no-17,made\no-18,made\no-17,paid\no-17,sent\n"
 
@@ -188,6 +189,30 @@ def test_a_port_that_is_taken_ends_with_3(name_servers: str) -> None:
     result = ordermq("broker", "--port", name_servers.rpartition(":")[2])
     assert result.exit_code == 3
     assert "the broker cannot listen" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code"),
+    [
+        (["--port", "{taken}"], 3),
+        (["--port", "99999"], 2),
+        (["--port", "0", "--data", "{held}"], 1),
+    ],
+    ids=["taken port", "wrong port", "data of another"],
+)
+def test_a_broker_that_could_not_start_is_no_crash_to_an_audit(
+    name_servers: str, options: list[str], exit_code: int, tmp_path: Path
+) -> None:
+    held, path = tmp_path / "held", tmp_path / "broker.jsonl"
+    held.mkdir()
+    taken = name_servers.rpartition(":")[2]
+    given = [option.format(taken=taken, held=held) for option in options]
+    with EmbeddedBroker(held / "broker.db"):
+        result = ordermq("broker", *given, "--history", str(path))
+    assert result.exit_code == exit_code, result.output
+    assert not is_being_written(path)
+    report = audit([path])
+    assert (report.ok, report.crashes) == (True, 0)
 
 
 @pytest.mark.parametrize(
