@@ -126,11 +126,12 @@ class Histories:
         process, sequence = event.get("p", ""), event.get("seq")
         if not isinstance(sequence, int):
             return
-        before = last.get(process)
-        if event.get("type") != EventType.OPEN and before is not None and sequence > before + 1:
+        # Without its OPEN, which a full disk may have refused, a kill of it could not be told.
+        before = last.get(process, -1)
+        if event.get("type") != EventType.OPEN and sequence > before + 1:
             raise HistoryError(
                 f"{where}: {sequence - before - 1} events of {process} before this one were not "
-                "recorded (was the disk full?): a history with gaps proves nothing"
+                "recorded (was the disk full, or the file cut?): a history with gaps proves nothing"
             )
         last[process] = sequence
 

@@ -591,6 +591,17 @@ def test_a_history_without_close_is_a_crash(tmp_path: Path) -> None:
     assert report.hand_offs[0].kind is HandOffKind.CRASH
 
 
+def test_a_history_that_lost_its_first_line_is_no_proof(tmp_path: Path) -> None:
+    # As on a disk that was full at the start. A kill of this process would go unnoticed, and the
+    # next owner of its queues be taken for a second one.
+    path = tmp_path / "member.jsonl"
+    with History(path, "a") as history:
+        history.record(EventType.LOCK_OK, group="g", topic="t", broker="b", queue=0, epoch=1)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(HistoryError, match=r"jsonl:1: 1 events of a before this one were not rec"):
+        audit([path])
+
+
 def test_a_member_stopped_past_its_lease_may_end_its_batch_but_not_commit_it() -> None:
     run = two_members()
     run.consume("a", 0)
