@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.interop.chaos import late_starts, set_back_by_ours
+from tests.interop.chaos import is_set_back_by_java, late_starts, set_back_by_ours
 
 OURS, JAVAS = "127.0.0.1@17#a", "127.0.0.1@java-18"
 MS = 1_000_000
@@ -44,3 +44,11 @@ def test_a_commit_of_ours_behind_one_of_ours_is_found_unless_javas_came_between(
     assert list(set_back_by_ours([second, first])) == []
     for excuse in (event("RESET", 2, off=0), event("COMMIT_SENT", 2, JAVAS, off=4)):
         assert list(set_back_by_ours([first, excuse, second])) == []
+
+
+def test_a_repeat_behind_a_commit_of_a_woken_java_member_is_javas() -> None:
+    repeat = [event("START", 9, offs=[4, 5]), event("END", 2, offs=[4, 5])]
+    javas = event("COMMIT_SENT", 5, JAVAS, off=4)
+    assert is_set_back_by_java(repeat, [javas])
+    for no_reason in ({"t": MS}, {"t": 10 * MS}, {"off": 5}, {"queue": 7}, {"p": repeat[0]["p"]}):
+        assert not is_set_back_by_java(repeat, [javas | no_reason])
