@@ -474,6 +474,10 @@ async def shielded(
         raise
 
 
+async def _awaited(work: Awaitable[_T]) -> _T:
+    return await work
+
+
 class Shutdown:
     """The orderly end of a client: one task of the I/O thread, begun once.
 
@@ -550,7 +554,8 @@ class Shutdown:
 
     async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
         """Do a part of the end; False if it took too long, or nobody waits any more."""
-        task = asyncio.ensure_future(work)
+        # A task also of a future: of a `gather` that is cancelled, nobody would take the error.
+        task = asyncio.ensure_future(_awaited(work))
         hurried = asyncio.ensure_future(self._hurried.wait())
         try:
             await asyncio.wait(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ordermq.client.outcome_future import OutcomeFuture
-from ordermq.client.runtime import Runtime
+from ordermq.client.runtime import Runtime, Shutdown
 from ordermq.errors import StateError
 from tests.component.interruption import HandledCall, InterruptedCall, quick_collections
 from tests.waiting import eventually
@@ -356,6 +356,31 @@ def test_an_abandoned_request_that_failed_is_no_internal_error(
 
     runtime.post(report)
     runtime.call(asyncio.sleep(0))
+    assert runtime.errors == 0
+    assert caplog.records == []
+
+
+def test_what_a_hurried_end_waits_for_is_no_internal_error(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = threading.Event()
+    ends: list[Shutdown] = []
+
+    async def work(timeout_s: float) -> bool:
+        late = asyncio.ensure_future(asyncio.Event().wait())
+        both = asyncio.gather(late, return_exceptions=True)
+        waits.set()
+        return await ends[0].unless_hurried(both)
+
+    ends.append(Shutdown(runtime, work, is_hurried_by_second=True))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ends[0].wait, WAIT_S)
+        assert waits.wait(WAIT_S)
+        assert ends[0].wait(WAIT_S) is False
+        assert first.result(WAIT_S) is False
+    for _ in range(3):  # what was cancelled ends
+        runtime.call(asyncio.sleep(0))
+    runtime.call(asyncio.to_thread(gc.collect))
     assert runtime.errors == 0
     assert caplog.records == []
 
