@@ -26,7 +26,7 @@ from ordermq.errors import (
     RemotingError,
     RequestTimeout,
 )
-from ordermq.grpc.http2 import Headers, Http2, header_block, request_head
+from ordermq.grpc.http2 import WRONG_PORT, Headers, Http2, header_block, request_head
 from ordermq.grpc.messages import SERVICE
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.connecting import connect, own_address
@@ -578,7 +578,9 @@ class GrpcConnection(asyncio.Protocol):
         if self._heard_bytes or self._is_closing:
             return error
         what = f"{error}" if error else "the server closed it"
-        return ConnectionError(f"{what} without sending anything: {hint_for_silence(self._config)}")
+        # Name servers and brokers close what does not speak their protocol.
+        hint = f"{WRONG_PORT}, and {hint_for_silence(self._config)}"
+        return ConnectionError(f"{what} without sending anything: {hint}")
 
     def respond(self, request: Command, answer: Command) -> None:
         """Nothing: a proxy sends no requests of the remoting protocol."""

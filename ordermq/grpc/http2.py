@@ -20,6 +20,7 @@ with needed_from("grpc"):
 
 Headers = dict[str, str]
 
+WRONG_PORT = "is that the address of a proxy's port for gRPC (8081)"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PRIORITY, _RST_STREAM, _SETTINGS = 0, 1, 2, 3, 4
 _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 5, 6, 7, 8, 9
@@ -195,8 +196,7 @@ class Http2:
     def _check_greeting(self, kind: int, flags: int = 0) -> None:
         if kind != _SETTINGS or flags & _ACK:
             raise ProtocolError(
-                "the server does not speak HTTP/2: is that the address of a proxy's port for gRPC "
-                "(8081), and does it want TLS?"
+                f"the server does not speak HTTP/2: {WRONG_PORT}, and does it want TLS?"
             )
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
