@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from ordermq.threads import NativeEvent, start_aside
+from ordermq.threads import NativeEvent, RLock, start_aside
 
 _T = TypeVar("_T")
 _START_S = 0.1  # a thread that does not run after this time is started again
@@ -118,7 +118,7 @@ class BackgroundWriter(Generic[_T]):
 
     def _reset(self) -> None:
         # Reentrant, because a finalizer that runs inside may log.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._wake = None
         self._items: deque[tuple[_T, int]] = deque()
         self._flushing: list[tuple[tuple[_T, int], NativeEvent]] = []

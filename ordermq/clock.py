@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import threading
 import time
 from typing import Protocol
+
+from ordermq.threads import Lock
 
 # CLOCK_BOOTTIME also counts while the host sleeps, so a lease ages during a suspend
 # (docs/internals/semantics.md#process-queue); where it is missing, the monotonic clock is the
@@ -59,7 +60,7 @@ class ManualClock:
     """
 
     def __init__(self, now_ms: int = 1_000_000, wall_ms: int = 1_700_000_000_000) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._order = itertools.count()

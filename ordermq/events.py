@@ -36,7 +36,6 @@ import json
 import logging
 import os
 import stat
-import threading
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
@@ -47,6 +46,7 @@ from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
 from ordermq.errors import ConfigError
 from ordermq.private_files import open_private
+from ordermq.threads import Lock
 
 _log = logging.getLogger("ordermq.events")
 _MOST_WAITING_BYTES = 100_000_000  # of lines that wait for a disk: a minute of a busy member
@@ -172,7 +172,7 @@ class History(Closing):
 
         self.path = Path(path)
         self.process = process
-        self._lock = threading.Lock()  # of lines that are written at once: they keep their order
+        self._lock = Lock()  # of lines that are written at once: they keep their order
         self._is_end_told = False
         self._is_torn = False  # the last line is incomplete: the disk was full
         self.on_error: Callable[[BaseException], object] = _unheard

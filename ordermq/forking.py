@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from types import FunctionType
@@ -23,6 +22,7 @@ from typing import Any, NoReturn, Self
 
 from ordermq.errors import UsedAfterFork
 from ordermq.real_threads import require_real_threads
+from ordermq.threads import Lock
 
 
 class ProcessBound:
@@ -68,7 +68,7 @@ _bound: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
 # the peer would not notice the parent's end.
 _descriptors: set[int] = set()
 _pid = os.getpid()
-_fork_turn = threading.Lock()  # two forks at once would wait for each other's resting threads
+_fork_turn = Lock()  # two forks at once would wait for each other's resting threads
 _resting: list[ProcessBound] = []
 
 
@@ -122,7 +122,7 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _pid, _fork_turn
     parent, _pid = _pid, os.getpid()
-    _fork_turn = threading.Lock()
+    _fork_turn = Lock()
     _resting.clear()
     _silence_descriptors()
 

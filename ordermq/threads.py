@@ -1,14 +1,52 @@
-"""Threads, and events that wake them, where an exception may come at any place.
+"""Threads, events that wake them, and locks, where an exception may come at any place.
 
-Python's own are Python code under locks. Whoever sets a `threading.Event` waits for the thread that
-waits, and an exception that a signal handler raises in such a wait may come out as a RuntimeError.
+Python's own events are Python code under locks. Whoever sets a `threading.Event` waits for the
+thread that waits, and an exception that a signal handler raises in such a wait may come out as a
+RuntimeError.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import sys
 import threading
+
+if sys.version_info[:2] == (3, 14):
+    # This Python looks for signals between the acquisition by `with` and the block. What a handler
+    # raises there leaves the lock held for ever (issue 148874 of CPython; not so in 3.15).
+    class Lock:
+        """A `threading.Lock` that no exception leaves held: it comes before, or in the block."""
+
+        __slots__ = ("__exit__", "_takes", "acquire", "locked", "release")
+
+        def __init__(self) -> None:
+            self._wrap(threading.Lock())
+
+        def _wrap(self, lock: threading.Lock | threading.RLock) -> None:
+            # Python looks for signals behind calls, but not behind `in`, for which the iterator
+            # calls `acquire`.
+            self._takes = iter(lock.acquire, None)
+            # Native, as Python looks for signals at the beginning of a function of its own, too.
+            self.__exit__ = lock.__exit__
+            self.acquire = lock.acquire
+            self.locked = lock.locked
+            self.release = lock.release
+
+        def __enter__(self) -> bool:
+            return True in self._takes
+
+    class RLock(Lock):
+        """A `threading.RLock`; likewise."""
+
+        __slots__ = ()
+
+        def __init__(self) -> None:
+            self._wrap(threading.RLock())
+
+else:
+    Lock = threading.Lock
+    RLock = threading.RLock
 
 
 class NativeEvent:

@@ -8,7 +8,6 @@ in a table of its own.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ordermq.lazy_imports import needed_from
+from ordermq.threads import Lock
 
 with needed_from("cdc"):
     from sqlalchemy import Connection, Engine, Table
@@ -109,7 +109,7 @@ class ApplyChanges:
         self._transaction = self._own_transaction if by_key else self._transaction_of_call
         self._by_key = by_key
         self._sharding_keys: dict[str, str] = {}  # by table, where the topic is ordered by table
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.statistics: dict[str, TableStatistics] = {}
         self.repeats = 0
 

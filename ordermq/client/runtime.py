@@ -21,7 +21,7 @@ from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.remoting.writing import LOCK_S
-from ordermq.threads import NativeEvent, start_thread
+from ordermq.threads import NativeEvent, RLock, start_thread
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
@@ -46,7 +46,7 @@ class Runtime(ProcessBound):
 
     _shared: ClassVar[Runtime | None] = None
     # Reentrant: a signal handler may close or start a client, too.
-    _shared_lock: ClassVar[threading.RLock] = threading.RLock()
+    _shared_lock: ClassVar[RLock] = RLock()
     _made: ClassVar[weakref.WeakSet[Runtime]] = weakref.WeakSet()
 
     def __init__(self, owner: object = None, *, name: str = "ordermq-io") -> None:
@@ -139,7 +139,7 @@ class Runtime(ProcessBound):
     @classmethod
     def _forget(cls) -> None:
         cls._shared = None
-        cls._shared_lock = threading.RLock()  # another thread may have held it during the fork
+        cls._shared_lock = RLock()  # another thread may have held it during the fork
         cls._made = weakref.WeakSet()
 
     @classmethod

@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import logging
 import socket
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +32,7 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.dialer import addresses_within
 from ordermq.remoting.reading import shared_reading, transport_reading
 from ordermq.supervisor import Supervisor, every
+from ordermq.threads import RLock
 from ordermq.value import Value
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ClientSession(ProcessBound):
         )
         self._loops: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[object]] = set()
-        self._closing = threading.RLock()  # one `close` at a time; a signal handler's, too
+        self._closing = RLock()  # one `close` at a time; a signal handler's, too
         self._is_released = False
 
     def _speak_to_proxies(

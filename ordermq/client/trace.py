@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import threading
 from collections.abc import Sequence
 from functools import partial
 
@@ -24,6 +23,7 @@ from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.remoting.headers import SendHeader
+from ordermq.threads import Lock
 
 _log = logging.getLogger("ordermq.client")
 _SEND_TIMEOUT_MS = 5_000
@@ -59,7 +59,7 @@ class TraceDispatcher(ProcessBound):
         self.records = core.TraceRecords(
             config.trace_buffer_max, _ENOUGH, self._hurry, self._drop_for_lack_of_room
         )
-        self._counting = threading.Lock()  # of `_dropped` only: several threads count
+        self._counting = Lock()  # of `_dropped` only: several threads count
         self._dropped = 0
         self._turns = itertools.count()
         self._client: ClientSession | None = None

@@ -41,7 +41,7 @@ from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError,
 from ordermq.model.message import Message, MessageView
 from ordermq.model.status import ConsumeResult
 from ordermq.producer.producer import Producer
-from ordermq.threads import start_thread
+from ordermq.threads import Lock, start_thread
 
 _log = logging.getLogger("ordermq.kombu")
 _KEY: Final = "sharding_key"  # header: messages with one value are handled one after the other
@@ -538,7 +538,7 @@ class Transport(virtual.Transport):
             **self.options["client"],
         }
         self._arrived = threading.Event()
-        self._lock = threading.Lock()  # of the three below: channels are used by several threads
+        self._lock = Lock()  # of the three below: channels are used by several threads
         self._producer: Producer | None = None
         self._admin: Admin | None = None
         self._topics: set[str] = set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import threading
 import urllib.parse
 from collections import deque
 from functools import partial
@@ -33,6 +32,7 @@ from ordermq.remoting.connecting import connect, own_address
 from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.response_futures import ResponseFutures
 from ordermq.remoting.tls import describe_tls_error, hint_for_silence
+from ordermq.threads import Lock
 from ordermq.version import VERSION
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class GrpcConnection(asyncio.Protocol):
         self._calls: dict[int, Exchange] = {}
         # No thread but the loop's adds to them, so nobody else takes the lock.
         self._unary_calls: ResponseFutures[UnaryCall] = ResponseFutures(
-            clock, threading.Lock(), self._end_late
+            clock, Lock(), self._end_late
         )
         self._is_corked = False
         self._heard_bytes = 0

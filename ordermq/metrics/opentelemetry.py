@@ -26,7 +26,7 @@ from ordermq.metrics.instruments import (
 from ordermq.metrics.readings import Durations, Readings, Values, WatchedClients, operations_of
 from ordermq.metrics.repeated_records import record_repeatedly, takes_many
 from ordermq.producer.producer import Producer
-from ordermq.threads import start_thread
+from ordermq.threads import Lock, start_thread
 
 with needed_from("otel"):
     from opentelemetry import metrics
@@ -65,7 +65,7 @@ class OpenTelemetryMetrics(WatchedClients):
         meter = metrics.get_meter("ordermq", ordermq.__version__, meter_provider)
         self._clock_s = clock_s
         # An SDK asks for each instrument by itself, one after the other: they share a reading.
-        self._reading = threading.Lock()
+        self._reading = Lock()
         self._readings: Readings = {}
         self._read_s = -_KEPT_S
         # What was recorded of each consumer's pulls and commits, and of all sends.
@@ -73,7 +73,7 @@ class OpenTelemetryMetrics(WatchedClients):
         self._calls: WeakKeyDictionary[object, _CallRecorder] = WeakKeyDictionary()
         self._calls_left: deque[_CallRecorder] = deque()  # of consumers that are gone
         self._recorded_sends: dict[Values, Durations] = {}
-        self._recording_sends = threading.Lock()
+        self._recording_sends = Lock()
         self._send_recorder: threading.Thread | None = None
         self._histograms: dict[Instrument, Histogram] = {
             instrument: meter.create_histogram(

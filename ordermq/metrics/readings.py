@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -18,6 +17,7 @@ from ordermq.metrics.instruments import Instrument
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.producer import Producer
 from ordermq.producer.send_times import SendTimes
+from ordermq.threads import Lock
 
 Values = tuple[str, ...]  # of an instrument's labels, in their order
 Readings = dict[Instrument, dict[Values, float]]
@@ -38,7 +38,7 @@ class WatchedClients:
     """The producers and consumers of a process that are read; base of what exports them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of the sets: a scrape may come at any moment
+        self._lock = Lock()  # of the sets: a scrape may come at any moment
         # Weakly: a program that makes clients again and again keeps none of the closed ones.
         self._consumers: WeakSet[_Consumer] = WeakSet()
         self._producers: WeakSet[Producer] = WeakSet()

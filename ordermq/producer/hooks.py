@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +19,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import ShardingKey
+from ordermq.threads import Lock
 
 _log = logging.getLogger("ordermq.producer")
 
@@ -75,7 +75,7 @@ class SendHooks:
         self.hooks: list[SendHook] = []
         self.errors = 0  # exceptions that hooks raised
         self._failed: list[Callable[..., object]] = []  # steps that have raised
-        self._counting = threading.Lock()  # callers and the I/O thread count
+        self._counting = Lock()  # callers and the I/O thread count
 
     def begin(
         self,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -38,6 +37,7 @@ from ordermq.producer.send_protocol import SendProtocol, compressed, needs_compr
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.response_futures import ResponseFuture
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq.producer.accumulator import SendRequest
@@ -173,7 +173,7 @@ class QueueSender:
         self._failed_keys = failed_keys  # of the producer
         self._fallback = fallback  # hands a message to another broker's sender; False if none
         self._senders_in_flight = set() if in_flight is None else in_flight  # of the producer
-        self._turn = threading.Lock()  # of the thread that begins a request
+        self._turn = Lock()  # of the thread that begins a request
         self._loop_turn = _NONE
         self._waiting: deque[PendingMessage] = deque()
         self._taken: list[PendingMessage] = []  # from `_waiting`, for the request that begins

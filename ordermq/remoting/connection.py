@@ -38,6 +38,7 @@ from ordermq.remoting.reading import WRONG_PORT, Reading, ReadingOf, transport_r
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.tls import TlsSession, describe_tls_error, hint_for_silence
 from ordermq.remoting.writing import SharedSocket
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq import core
@@ -112,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
-        self._lock = threading.Lock()  # of threads that write themselves, see the module
+        self._lock = Lock()  # of threads that write themselves, see the module
         self._pending: ResponseFutures[ResponseFuture] = ResponseFutures(
             clock, self._lock, self._tick
         )

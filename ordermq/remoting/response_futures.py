@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ordermq.clock import Clock
 from ordermq.remoting.command import Command
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq.remoting.reading import CallersAnswer
@@ -79,7 +79,7 @@ class ResponseFutures(Generic[_W]):
             that `due` returns.
     """
 
-    def __init__(self, clock: Clock, lock: threading.Lock, on_tick: Callable[[int], None]) -> None:
+    def __init__(self, clock: Clock, lock: Lock, on_tick: Callable[[int], None]) -> None:
         self._clock = clock
         self._lock = lock
         self._on_tick = on_tick

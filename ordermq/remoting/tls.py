@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ordermq.config import RemotingConfig, TlsVerify
 from ordermq.errors import ConfigError
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq.config import BrokerConfig
@@ -87,7 +87,7 @@ class TlsSession:
         self.read: Callable[..., Any] = native.read
         self.write: Callable[..., int] = native.write
         # OpenSSL's calls give up the interpreter lock, and one session must not be in two of them.
-        self.lock = threading.Lock()
+        self.lock = Lock()
 
     async def shake_hands(self, opened: socket.socket) -> None:
         """Agree on keys through a non-blocking socket; read no byte behind the handshake.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from ordermq import forking
 from ordermq.remoting.tls import TlsSession
+from ordermq.threads import Lock
 
 # MSG_NOSIGNAL: a closed connection must be an error, also in a program that dies of SIGPIPE.
 _FLAGS = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
@@ -137,7 +137,7 @@ class SharedSocket:
     def __init__(
         self,
         transport: asyncio.Transport,
-        lock: threading.Lock,
+        lock: Lock,
         outbox_of: Callable[[socket.socket], Outbox],
         on_broken: Callable[[Exception], None],
         tls: TlsSession | None = None,

@@ -12,7 +12,7 @@ from ordermq.callables import require_plain_result
 from ordermq.model.receipts import SendReceipt
 from ordermq.rocketmq.exceptions import ProducerSendAsyncFailed, async_failure
 from ordermq.rocketmq.status import SendResult, result_of
-from ordermq.threads import start_thread
+from ordermq.threads import Lock, start_thread
 
 OnSuccess = Callable[[SendResult], object] | None
 OnException = Callable[[ProducerSendAsyncFailed], object] | None
@@ -27,7 +27,7 @@ class SendCallbacks:
     def __init__(self) -> None:
         # A simple queue: the I/O thread puts into it, and must never wait.
         self._ended: SimpleQueue[_Outcome | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._awaited = 0
         self._thread: threading.Thread | None = None
 

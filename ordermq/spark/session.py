@@ -23,6 +23,7 @@ from ordermq.errors import RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import PERM_READ
 from ordermq.spark.options import Selection
+from ordermq.threads import Lock
 
 _T = TypeVar("_T")
 
@@ -36,7 +37,7 @@ class ProcessCache(Generic[_T]):
 
     def __init__(self, make: Callable[..., _T]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._kept: dict[Any, _T] = {}
         os.register_at_fork(after_in_child=self._unlock)
 
@@ -51,7 +52,7 @@ class ProcessCache(Generic[_T]):
             return self._kept[key]
 
     def _unlock(self) -> None:
-        self._lock = threading.Lock()  # another thread may have held it during the fork
+        self._lock = Lock()  # another thread may have held it during the fork
 
 
 _SESSIONS = ProcessCache(ClientSession)

@@ -51,6 +51,16 @@ def test_a_file_is_named_for_what_it_owns() -> None:
     assert [name for name, path in files().items() if vague.search(path.name)] == []
 
 
+def test_locks_are_made_of_those_that_an_exception_never_leaves_held() -> None:
+    made = re.compile(r"\bthreading\.(R?Lock|Condition)\b|allocate_lock|threading import .*Lock")
+    found = [
+        name
+        for name, path in python_files().items()
+        if name.startswith(("ordermq/", "pyspark_ordermq/")) and made.search(path.read_text())
+    ]
+    assert found == ["ordermq/threads.py"], "take Lock and RLock of ordermq.threads"
+
+
 def test_no_handler_swallows_every_error() -> None:
     swallowing = [
         f"{name}:{node.lineno}"

@@ -104,7 +104,7 @@ def is_allowed(room: str, module: str) -> bool:
     if other not in RANK:  # the front door: ordermq.Producer, ordermq.__version__
         return RANK[room] > 5
     if room == "core":
-        return other == "errors"
+        return other in ("errors", "threads")
     if room == "broker":
         return RANK[other] <= 3
     if room in ("cli", "pytest_plugin", "__main__"):

@@ -1,12 +1,15 @@
-"""Starts of threads, and what an exception in them leaves."""
+"""Starts of threads and locks, and what an exception in them leaves."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from ordermq.threads import start_thread
+from ordermq.threads import Lock, RLock, start_thread
 from tests.component.interruption import InterruptedCall
 
 
@@ -41,3 +44,66 @@ def test_the_want_of_a_thread_is_an_error_of_its_own(monkeypatch: pytest.MonkeyP
     )
     with pytest.raises(RuntimeError, match="new thread"):
         start_thread(threading.Thread(target=lambda: None))
+
+
+class HandlerError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("make", [Lock, RLock])
+def test_no_exception_of_a_signal_handler_leaves_a_lock_held(make: Callable[[], Lock]) -> None:
+    """By real signals, at 50 moments: a profiler is called where Python looks for none, too."""
+
+    def handle(*_: object) -> None:
+        raise HandlerError
+
+    before = signal.signal(signal.SIGVTALRM, handle)
+    lock = make()
+    try:
+        for turn in range(50):
+            with pytest.raises(HandlerError):
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+                while True:
+                    with lock:
+                        pass
+            taken = list[bool]()
+            other = threading.Thread(target=lambda: taken.append(lock.acquire(blocking=False)))  # noqa: B023
+            other.start()
+            other.join()
+            assert taken == [True], f"held after signal {turn}"
+            lock = make()  # the other thread has taken this one
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize("make", [Lock, RLock])
+def test_a_lock_keeps_others_out_of_its_block(make: Callable[[], Lock]) -> None:
+    lock, inside, most = make(), 0, 0
+
+    def count() -> None:
+        nonlocal inside, most
+        for _ in range(200):
+            with lock:
+                inside += 1
+                most = max(most, inside)
+                os.sched_yield()
+                inside -= 1
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    with pytest.raises(RuntimeError):
+        lock.release()
+
+
+def test_an_owner_takes_its_lock_again_and_a_plain_lock_refuses() -> None:
+    reentrant, plain = RLock(), Lock()
+    with reentrant, reentrant, plain:
+        assert reentrant.acquire(timeout=0.0)
+        reentrant.release()
+        assert plain.locked()
+        assert not plain.acquire(blocking=False)
+    assert not plain.locked()

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.core.contract import RecordBlock
 from ordermq.errors import StoreError
+from ordermq.threads import Lock
 
 log = logging.getLogger("ordermq.broker")
 
@@ -193,7 +194,7 @@ class GroupCommit:
         # SimpleQueue: its put and get are single C calls, and the writer blocks without polling.
         self._waiting: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ordermq-store", daemon=True)
-        self._committing = threading.Lock()  # taken once per group; a fork takes it, too
+        self._committing = Lock()  # taken once per group; a fork takes it, too
 
     def start(self) -> None:
         """Start the writer thread."""

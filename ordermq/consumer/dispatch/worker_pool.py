@@ -30,7 +30,7 @@ from ordermq.consumer.queue.receiver import Queue, ReadyQueues
 from ordermq.errors import UsedAfterFork
 from ordermq.forking import ProcessBound
 from ordermq.model.log_fields import log_fields
-from ordermq.threads import NativeEvent, start_aside, start_thread
+from ordermq.threads import Lock, NativeEvent, start_aside, start_thread
 from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
@@ -179,7 +179,7 @@ class _Worker(Generic[Queue]):
         self.since_ns = 0  # when it last took a queue or reported
         # A lock as a binary semaphore for its one waiter: an Event would allocate a lock per wait
         # and take another one around it.
-        self.wake = threading.Lock()
+        self.wake = Lock()
         self.wake.acquire()
 
 
@@ -217,7 +217,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         self._name = name
         self._later = later
         self._clock_ns = clock_ns
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._work: collections.deque[Queue] = collections.deque()
         self._threads: dict[threading.Thread, _Worker[Queue]] = {}
         self._workers: dict[int, _Worker[Queue]] = {}  # by ident

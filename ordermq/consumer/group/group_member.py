@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import fields
@@ -67,6 +66,7 @@ from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.supervisor import every
+from ordermq.threads import RLock
 from ordermq.value import Record, Value
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class GroupMember(ProcessBound):
         self._fields = member.fields
         self._runtime = client.runtime
         self._shutdown = Shutdown(client.runtime, self._hand_over, is_hurried_by_second=True)
-        self._ending = threading.RLock()  # of the parts below; a signal handler may close, too
+        self._ending = RLock()  # of the parts below; a signal handler may close, too
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
         # Consumed beside the caller's topics only; None where there is none.
         self._retry = self.subscriptions.of(retry_topic(group))

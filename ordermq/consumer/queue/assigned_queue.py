@@ -23,7 +23,6 @@ them, or set it again (docs/internals/semantics.md#process-queue, no lost wake-u
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from enum import Enum, IntFlag
@@ -35,6 +34,7 @@ from ordermq.errors import ConfigError
 from ordermq.leases.lease import Lease
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
+from ordermq.threads import Lock
 from ordermq.value import Value
 
 
@@ -168,7 +168,7 @@ class AssignedQueue(core.AssignedQueue):
         # age of the oldest. Kept when the lease is lost, though nothing of it counts any more:
         # its age goes on. Its own lock: those who pull, and those who ask.
         self._pulled: deque[tuple[int, MessageBatch]] = deque()
-        self._pulled_lock = threading.Lock()
+        self._pulled_lock = Lock()
 
     def __repr__(self) -> str:
         lease = self.lease

@@ -9,8 +9,6 @@ change with the state of the queue, under its mutex; which lanes a failure holds
 
 from __future__ import annotations
 
-import threading
-
 from ordermq import core
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.queue.assigned_queue import (
@@ -25,6 +23,7 @@ from ordermq.leases.lease import Lease
 from ordermq.model import properties as props
 from ordermq.model.message import MessageRun
 from ordermq.model.message_queue import MessageQueue
+from ordermq.threads import Lock
 
 
 class KeyOrderedQueue(AssignedQueue):
@@ -55,7 +54,7 @@ class KeyOrderedQueue(AssignedQueue):
         super().__init__(queue, group, lease, start_offset, callbacks, lanes=lanes)
         # Guards the sets below, and with them what the lanes are told; taken before the mutex of
         # the queue and of the lanes.
-        self._holds_lock = threading.Lock()
+        self._holds_lock = Lock()
         # Two reasons to hold a lane; it opens when neither is left.
         self._suspended: set[bytes] = set()  # keys that failed and wait for their next attempt
         self._parked: set[bytes] = set()  # keys given up until `unpark`

@@ -33,7 +33,7 @@ from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import every
-from ordermq.threads import NativeEvent
+from ordermq.threads import Lock, NativeEvent
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -317,7 +317,7 @@ class PollBuffer:
         self._group = group
         self._threshold = threshold
         self.is_ordered = is_ordered
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._queues: set[PolledQueue] = set()
         self._ready: deque[PolledQueue] = deque()  # queues with messages, in turn
         self._out: dict[Hashable, PolledBatch] = {}

@@ -8,7 +8,6 @@ and admin tools (docs/internals/semantics.md#admin-requests); recorded events ar
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from ordermq.events import EventType, GuardedRecorder, Member, Recorder, members
 from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
+from ordermq.threads import Lock
 from ordermq.value import Record, Value
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class ConsumerStatistics:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock if clock is not None else SystemClock()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._counts: Counter[str] = Counter()
         self._topics: dict[str, TopicCounts] = {}
         self._queues: dict[MessageQueue, QueueCounts] = {}

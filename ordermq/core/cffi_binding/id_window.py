@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
 from typing import final
 
 from ordermq.core import contract, status
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.arguments import INT32_MAX, INT64_MAX, clamped, raise_unless_ok
 from ordermq.core.cffi_binding.message_codec import MessageIndex
+from ordermq.threads import Lock
 
 _random_seed = random.SystemRandom().getrandbits
 
@@ -23,7 +23,7 @@ class IdWindow:
             raise status.failure(status.OUT_OF_RANGE, f"id window of {size} offsets")
         self._size = size
         # The C window has no mutex of its own, and cffi releases the GIL in every call.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         window = lib.omq_id_window_new(size, _random_seed(64))
         if not window:
             raise MemoryError("no memory for an id window")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -19,6 +18,7 @@ from ordermq.core.cffi_binding.arguments import (
     raise_unless_ok,
 )
 from ordermq.core.contract import LaneKey
+from ordermq.threads import RLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -68,7 +68,7 @@ class LaneMap:
         self.max_in_flight = max_in_flight
         self.max_ahead = max_ahead
         # Reentrant: dropping a message may run a finalizer that calls this map again.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._messages: dict[int, Any] = {}  # offset -> message, in a map of objects
         lanes = lib.omq_lane_map_new(
             max_in_flight, max_ahead, keyless == "barrier", _random_seed(64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, final
@@ -18,6 +17,7 @@ from ordermq.core.cffi_binding.arguments import (
     raise_unless_ok,
 )
 from ordermq.core.contract import LockEntry, Queue
+from ordermq.threads import RLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -38,7 +38,7 @@ class LockTable(Generic[Queue]):
                 status.OUT_OF_RANGE, f"lock table: lease_ms={lease_ms}, first_epoch={first_epoch}"
             )
         self._lease_ms = lease_ms
-        self._lock = threading.RLock()
+        self._lock = RLock()
         # Names and the ids that C gives out, one space for groups, queues and owners. The lock
         # keeps both in step with C: an id must not be forgotten between its look-up and its use.
         self._ids: dict[Hashable, int] = {}

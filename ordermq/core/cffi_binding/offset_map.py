@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, final
@@ -16,6 +15,7 @@ from ordermq.core.cffi_binding.arguments import (
     clamped,
     raise_unless_ok,
 )
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -33,7 +33,7 @@ class OffsetMap:
 
     def __init__(self) -> None:
         # The C map has no mutex of its own, and cffi releases the GIL in every call.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # ffi.gc frees it with the last reference, also of a thread that is inside a call.
         map_ = lib.omq_offset_map_new()
         if not map_:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
@@ -19,6 +18,7 @@ from ordermq.core.cffi_binding.arguments import (
 )
 from ordermq.core.cffi_binding.message_codec import MessageIndex
 from ordermq.core.contract import Batch, Segment
+from ordermq.threads import RLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -34,7 +34,7 @@ class ProcessQueue:
         self.name = name
         # Ties each native call to the change of _batches that goes with it. Reentrant, for
         # dropping a batch may run a finalizer that calls this queue again.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._batches: dict[int, Any] = {}  # by slot, until C hands the slot back
         queue = lib.omq_process_queue_new()
         if not queue:

@@ -29,6 +29,7 @@ from ordermq.core.status import (
     STAGE_GONE,
     WHILE_CLAIMED,
 )
+from ordermq.threads import RLock
 
 _ROW_BITS = 32  # a token of the lanes: number of a batch << 32 | row
 _SHARDING_KEY = "__SHARDINGKEY"
@@ -62,7 +63,7 @@ class AssignedQueue:
         if start_offset < 0:
             raise out_of_range(f"{name}: start at {start_offset}")
         # Reentrant, because methods call others that take it, too.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._buffer: Any = ProcessQueue(name)
         self._lanes = lanes
         self._claim_kind = claim

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ordermq.core.reference.consume_loop import CallContext
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq.core import contract
@@ -21,7 +21,7 @@ class DurationCounts:
     """See contract.DurationCounts."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._buckets = [0] * (len(_BOUNDARIES_NS) + 1)
         self._spent_ns = 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ordermq.core import status
 from ordermq.core.reference.arguments import out_of_range
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq.core.contract import ConsumeRules
@@ -67,7 +68,7 @@ class ConsumeRun:
         self._assigned = assigned
         self._goes_on = goes_on
         self._submit = submit
-        self._lock = threading.Lock()  # guards the call in progress, and the counts
+        self._lock = Lock()  # guards the call in progress, and the counts
         self._counts = (0, 0, 0)
         self._commits = False
         self._now_ms = self._claimed_ms = self._thread = 0

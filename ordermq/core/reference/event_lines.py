@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from ordermq.errors import ProtocolError
+from ordermq.threads import Lock
 
 
 def _json(value: object) -> str:
@@ -25,7 +25,7 @@ class EventLines:
         self._clock_id = clock_id
         self._most_bytes = most_bytes
         self._wake = wake
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._lines: list[bytes] = []
         self._number = 0
         self._is_woken = False

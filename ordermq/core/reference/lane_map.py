@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ordermq.core import status
 from ordermq.core.contract import LaneKey
 from ordermq.core.reference.arguments import column_of, out_of_range
 from ordermq.core.status import NO_KEY
+from ordermq.threads import RLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -56,7 +56,7 @@ class LaneMap:
         self.max_ahead = max_ahead
         self._has_barriers = keyless == "barrier"
         # Reentrant, because methods call others that take it, too.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._messages: dict[int, _Message] = {}  # by offset, ascending: delivered, not done
         self._old: dict[int, bytes | None] = {}  # offset -> key of flights from before a reset
         self._parked: set[bytes] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from ordermq.core import status
 from ordermq.core.contract import LockEntry, Queue
 from ordermq.core.reference.arguments import MAX_EPOCH, column_of, out_of_range
+from ordermq.threads import RLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -24,7 +24,7 @@ class LockTable(Generic[Queue]):
         self.lease_ms = lease_ms
         self._next_epoch = first_epoch
         # Reentrant: a batch is locked as a whole, and each of its queues by `try_lock`.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._entries: dict[tuple[str, Queue], tuple[str, int, int]] = {}
         self._names: dict[int, Hashable] = {}
         self._numbers: dict[Hashable, int] = {}

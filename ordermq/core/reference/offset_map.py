@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ordermq.core import status
 from ordermq.core.reference.arguments import MAX_TOKEN, column_of, out_of_range
+from ordermq.threads import RLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -20,7 +20,7 @@ class OffsetMap:
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}
         # Also here, so that threads test the contract: a single operation is atomic.
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def put(self, offset: int, token: int) -> bool:
         if not 0 <= offset <= status.MAX_OFFSET or not 0 <= token <= MAX_TOKEN:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -11,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ordermq.core import status
+from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq.core import contract
@@ -25,7 +25,7 @@ class UniqueIds:
         self._prefix_of = prefix_of
         self._number = number
         self._newest = -1, ""  # a time and its prefix
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def one(self, now_ms: int) -> str:
         return self.several(1, now_ms)[0]
@@ -44,7 +44,7 @@ class UniqueIds:
 
     def forget(self) -> None:
         self._newest = -1, ""
-        self._lock = threading.Lock()  # another thread may have held it during the fork
+        self._lock = Lock()  # another thread may have held it during the fork
 
 
 class PendingFields(Generic[ReceiptT]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ordermq.core import status
 from ordermq.core.contract import Batch, Segment
 from ordermq.core.reference.arguments import MAX_SIZE, column_of, out_of_range
+from ordermq.threads import RLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -28,7 +28,7 @@ class ProcessQueue:
     def __init__(self, name: str = "") -> None:
         self.name = name
         # Reentrant, because methods call others that take it, too.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._pending: dict[int, _Entry] = {}
         self._consuming: dict[int, _Entry] = {}
         self._shape: Literal["batches", "columns"] | None = None  # what the first put chose

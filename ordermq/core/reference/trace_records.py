@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from ordermq.core.contract.trace_records import TRACE_MOST_BYTES, TRACE_MOST_KEY_BYTES
 from ordermq.core.reference.message_codec import MessageRun
 from ordermq.errors import ProtocolError
+from ordermq.threads import RLock
 
 _Record = tuple[str, str]  # text, and the words that it is found by
 
@@ -59,7 +59,7 @@ class TraceRecords:
         self._enough = enough
         self._on_enough = on_enough
         self._on_dropped = on_dropped
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._full: deque[list[_Record]] = deque()
         self._records: list[_Record] = []  # of the trace message under way
         self._number = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from ordermq.consumer.queue.statistics import Lag
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import client_of
 from ordermq.spark.source.stream_lag import BatchOffsets, LagReport, StreamLag
+from ordermq.threads import Lock
 
 _log = logging.getLogger("ordermq.spark")
 
@@ -49,7 +49,7 @@ class LagListener(StreamingQueryListener):
         name_servers, remoting = client_of(options)
         self._session = ClientSession(name_servers, remoting, clock=clock)
         self._log_interval_ms = log_interval_ms
-        self._lock = threading.Lock()  # Spark's thread, the user's and a scrape's come here
+        self._lock = Lock()  # Spark's thread, the user's and a scrape's come here
         self._queries: dict[str, StreamLag] = {}
         self._logged_ms: int | None = None
         self._is_closed = False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import groupby
@@ -26,6 +25,7 @@ from ordermq.remoting.headers import PullHeader
 from ordermq.spark.options import Selection
 from ordermq.spark.session import closed_brokers, queues_of, selected_topics
 from ordermq.spark.source.offsets import Offsets
+from ordermq.threads import Lock
 
 _log = logging.getLogger("ordermq.spark")
 REFRESH_MS: Final = 25  # an answer older than this starts a refresh in the background
@@ -63,7 +63,7 @@ class LatestOffsets:
         self._routed_ms: int | None = None
         # Spark's thread reads, the I/O thread writes. Only one refresh may be under way, or two
         # answers that overtake each other would make a queue's end go back.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._known: Offsets = {}
         self.version = 0
         self.routed: frozenset[MessageQueue] | None = None

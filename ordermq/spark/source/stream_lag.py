@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import READ_GROUP, Selection
 from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import Offsets, StreamOffset
+from ordermq.threads import Lock
 
 _MOST_TOGETHER: Final = 16  # pulls at once: a thousand queues behind do not flood a broker
 
@@ -137,7 +137,7 @@ class StreamLag:
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
-        self._lock = threading.Lock()  # Spark's thread notes, the I/O thread reads
+        self._lock = Lock()  # Spark's thread notes, the I/O thread reads
         self._noted: BatchOffsets | None = None
         # On the I/O thread.
         self._ends: dict[str, LatestOffsets] = {}
