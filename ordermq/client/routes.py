@@ -117,6 +117,11 @@ def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     )
 
 
+def has_closed_queues(route: TopicRoute) -> bool:
+    """Return True if a queue may not be read, or not be written to."""
+    return not all(data.perm & PERM_READ and data.perm & PERM_WRITE for data in route.queues)
+
+
 def without_malformed_addresses(route: TopicRoute) -> tuple[TopicRoute, list[str]]:
     """Return the route with the addresses that a client can connect to, and the others."""
     malformed: list[str] = []
@@ -146,8 +151,8 @@ class RouteEvents(Protocol):
     def on_route_change(self, topic: str) -> None:
         """Handle queues of a topic that differ from the last known ones, or are back."""
 
-    def on_missing(self, topic: str) -> None:
-        """Handle a topic that no name server lists any more; see `Routes.is_missing`."""
+    def on_loss(self, topic: str) -> None:
+        """Handle a topic that no name server lists any more, or of which queues were closed."""
 
     def on_new_master(self, address: str) -> None:
         """Handle a broker that was in no route before, or has another master now."""
@@ -235,10 +240,10 @@ class Routes:
         """Return True if no name server lists the topic any more; its last route may be in use."""
         return topic in self._missing_since_ms
 
-    @property
-    def missing_topics(self) -> int:
-        """Number of topics that no name server lists any more."""
-        return len(self._missing_since_ms)
+    def has_lost(self, topic: str) -> bool:
+        """Return True if a topic with a known route is missing, or has closed queues."""
+        route = self._routes.get(topic)
+        return route is not None and (self.is_missing(topic) or has_closed_queues(route))
 
     def is_known(self, topic: str) -> bool:
         """Return True if `get` would answer from memory."""
@@ -258,7 +263,7 @@ class Routes:
             if before is not None and topic not in self._missing_since_ms:
                 self._missing_since_ms[topic] = self._clock.now_ms()
                 self._count(topic, ())
-                self._events.on_missing(topic)
+                self._events.on_loss(topic)
             return before
         was_missing = self._missing_since_ms.pop(topic, None) is not None
         route = self._usable(topic, route)
@@ -276,6 +281,8 @@ class Routes:
         if before is not None:
             _log.info("topic %s: route changed", topic)
             self._events.on_route_change(topic)
+            if has_closed_queues(route):
+                self._events.on_loss(topic)
         return route
 
     def _warn_of_order_conf(self, topic: str, text: str) -> None:

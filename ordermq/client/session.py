@@ -47,7 +47,8 @@ _DEFAULT_INSTANCE = "DEFAULT"  # Java's name of a client without one
 _LOOPBACK = "127.0.0.1"
 _LOOK_UP_S = 3.0
 _RETURN_CHECKS, _RETURN_CHECK_MS = 10, 1_000  # of the routes, after a broker answers again
-_MISSING_CHECK_MS, _MISSING_CHECK_MS_EACH = 500, 10  # of the route of a topic that was deleted
+_LOSS_CHECK_MS, _LOSS_CHECK_MS_EACH = 500, 10  # of the route of a topic that was deleted or closed
+_LOSS_CHECKS_MS = 60_000  # for so long
 
 
 def _ignore_request(address: str, command: Command) -> Command | None:
@@ -159,6 +160,7 @@ class ClientSession(ProcessBound):
         )
         self._loops: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[object]] = set()
+        self._lost: set[str] = set()  # topics that are looked for; on the I/O thread
         self._closing = RLock()  # one `close` at a time; a signal handler's, too
         self._is_released = False
 
@@ -432,8 +434,10 @@ class ClientSession(ProcessBound):
     def on_route_change(self, topic: str) -> None:
         self._events.on_route_change(topic)
 
-    def on_missing(self, topic: str) -> None:
-        self._spawn(self._look_for_topic(topic), f"missing {topic}")
+    def on_loss(self, topic: str) -> None:
+        if topic not in self._lost:
+            self._lost.add(topic)
+            self._spawn(self._look_for_topic(topic), f"lost {topic}")
 
     def on_new_master(self, address: str) -> None:
         # Now, not with the next periodic beat: until then the broker lists a group without this
@@ -476,18 +480,23 @@ class ClientSession(ProcessBound):
             await self._look_for_brokers()
 
     async def _look_for_topic(self, topic: str) -> None:
-        """Look for a topic that was deleted until it is made anew, or forgotten.
+        """Look for a topic that was deleted until it is made anew, or closed until it is open.
 
         With the periodic refresh, members of its groups would not see the queues that it did not
-        have before for half a minute.
+        have before for half a minute, and sends would be refused for as long.
         """
-        while self.routes.is_missing(topic) and (route := self.routes.known(topic)):
-            # A name server that was restarted lists none of a thousand topics.
-            pause_ms = self.routes.missing_topics * _MISSING_CHECK_MS_EACH
-            await self.clock.sleep_ms(max(pause_ms, _MISSING_CHECK_MS))
-            # While its brokers are away, the return of one asks for all routes.
-            if any(self.is_connected(data.broker_name) for data in route.queues):
-                await self.routes.refresh_soon(topic)
+        clock, routes = self.clock, self.routes
+        until_ms = clock.now_ms() + _LOSS_CHECKS_MS
+        try:
+            while routes.has_lost(topic) and clock.now_ms() < until_ms:
+                # A name server that was restarted lists none of a thousand topics.
+                await clock.sleep_ms(max(len(self._lost) * _LOSS_CHECK_MS_EACH, _LOSS_CHECK_MS))
+                route = routes.known(topic)
+                # While its brokers are away, the return of one asks for all routes.
+                if route and any(self.is_connected(data.broker_name) for data in route.queues):
+                    await routes.refresh_soon(topic)
+        finally:
+            self._lost.discard(topic)
 
     def _connection_lost(self, address: str) -> None:
         # The owner first: a member marks leases of that broker as doubtful before anything is

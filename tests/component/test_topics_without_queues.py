@@ -105,6 +105,41 @@ def test_a_refused_send_asks_for_the_route_of_a_topic_that_has_fewer_queues_now(
         eventually(is_sent, "the new topic's queue is known")
 
 
+def test_a_topic_that_is_opened_again_is_used_before_the_next_look_at_routes(
+    broker: EmbeddedBroker, seen: Seen
+) -> None:
+    """Closed for reads, or for writes: who has noticed it looks for its end."""
+    set_perm(broker, 6)
+    seldom = {"name_servers": broker.name_servers, "route_interval_ms": 600_000}
+    consumer = PushConsumer("g", consume_from_where="first_offset", **seldom)
+    consumer.subscribe("orders")
+    consumer.orderly(seen.take)
+    with consumer, Producer("shop", **seldom) as producer:
+        producer.send(Message("orders", b"1"), sharding_key="k")
+        seen.wait_for_count(1)
+        set_perm(broker, 2)
+        eventually(
+            lambda: "no queue of this topic is readable" in str(consumer.health().reasons),
+            "the member knows that it is closed",
+        )
+        set_perm(broker, 6)
+        producer.send(Message("orders", b"2"), sharding_key="k")
+        seen.wait_for_count(2)
+        set_perm(broker, 4)
+
+        def outcome() -> str:
+            try:
+                producer.send(Message("orders", b"3"), sharding_key="k")
+            except (OrderingError, BrokerError) as error:
+                return str(error)
+            return "sent"
+
+        eventually(lambda: "may be written to" in outcome(), "the producer knows that it is closed")
+        set_perm(broker, 6)
+        eventually(lambda: outcome() == "sent", "it is sent")
+        seen.wait_for_count(3)
+
+
 def test_a_consumer_tells_apart_why_a_topic_has_no_queues(
     broker: EmbeddedBroker, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:

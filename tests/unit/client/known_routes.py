@@ -24,8 +24,8 @@ class ToldEvents:
     def on_route_change(self, topic: str) -> None:
         self.told.append(("changed", topic))
 
-    def on_missing(self, topic: str) -> None:
-        self.told.append(("missing", topic))
+    def on_loss(self, topic: str) -> None:
+        self.told.append(("lost", topic))
 
     def on_new_master(self, address: str) -> None:
         self.told.append(("new", address))

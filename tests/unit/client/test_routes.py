@@ -315,7 +315,7 @@ def test_a_topic_that_no_broker_has_any_more_is_forgotten_later_than_a_restart_t
     watched = Watched()
     only = brokers(b="b:1")
     watched.told(T=only)
-    assert watched.told() == [("missing", "T")]
+    assert watched.told() == [("lost", "T")]
     assert watched.told() == [], "told once"
     assert watched.routes.known("T") == only
     assert watched.routes.masters() == []
