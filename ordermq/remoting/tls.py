@@ -219,7 +219,8 @@ def describe_tls_error(error: BaseException, host: str) -> str:
             "bundle that verifies it, or tls_verify='none' in a private network"
         )
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
-    if "BAD_RECORD_MAC" in reason:  # on either side, of an alert
+    # The first one on either side, of an alert; the other one of OpenSSL 3.6.
+    if "BAD_RECORD_MAC" in reason or "RECORD_LAYER_FAILURE" in reason:
         return (
             f"a TLS record arrived damaged ({reason}): something between here and the server "
             "changes bytes; the connection is made anew"

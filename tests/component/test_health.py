@@ -201,7 +201,8 @@ def test_the_probe_of_the_page(
             with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{path}") as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            with error:  # its connection
+                return error.code, json.load(error)
 
     try:
         assert ask("/live")[0] == ask("/ready")[0] == 503

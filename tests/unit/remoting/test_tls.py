@@ -89,6 +89,16 @@ def test_a_session_takes_records_in_pieces_and_tells_their_end(folder: Path) -> 
         assert session.decipher(b"", 0) is None
 
 
+@pytest.mark.parametrize(
+    "reason",
+    ["DECRYPTION_FAILED_OR_BAD_RECORD_MAC", "SSLV3_ALERT_BAD_RECORD_MAC", "RECORD_LAYER_FAILURE"],
+)
+def test_a_damaged_record_is_told_by_each_name_that_openssl_has_for_it(reason: str) -> None:
+    error = ssl.SSLError(1, f"[SSL: {reason}] failed")
+    error.reason = reason
+    assert "a TLS record arrived damaged" in describe_tls_error(error, "127.0.0.1")
+
+
 def test_tls_records_are_distinguished_from_frames() -> None:
     assert is_tls_record(bytes.fromhex("15030300020246"))  # alert: protocol version
     assert is_tls_record(bytes.fromhex("160301"))
