@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ordermq import json_text
@@ -15,10 +16,12 @@ from ordermq.broker.context import (
     required_field,
 )
 from ordermq.broker.topics import Topic
+from ordermq.errors import StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute, queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.pop import RETRIES, real_topic
 
 
 def route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -66,17 +69,26 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
 
 def delete(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     name = required_field(request, "topic")
+    # With it, as in RocketMQ: what groups that pop did not acknowledge would come in its next life.
+    repeats = (real_topic(name, group, RETRIES) for group in context.offsets.groups(name))
+    names = [*filter(context.topics.sendable, repeats), name]
+    answer = context.when_durable(connection, request)
+    ended: list[StoreError | None] = []
 
-    def deleted() -> None:
-        context.offsets.forget_topic(name)
-        context.pop_leases.forget_topic(name)
-        context.open_pops.forget(topic=name)
-        # Whoever waits for a message of the topic learns now that there will be none.
-        context.long_polling.answer_topic(name)
-        context.held_pops.wake_topic(name)
-        connection.reply(request, ResponseCode.SUCCESS)
+    def deleted(topic: str, error: StoreError | None) -> None:
+        if error is None:
+            context.offsets.forget_topic(topic)
+            context.pop_leases.forget_topic(topic)
+            context.open_pops.forget(topic=topic)
+            # Whoever waits for a message of the topic learns now that there will be none.
+            context.long_polling.answer_topic(topic)
+            context.held_pops.wake_topic(topic)
+        ended.append(error)
+        if len(ended) == len(names):
+            answer(next(filter(None, ended), None))
 
-    context.topics.remove(name, context.when_durable(connection, request, deleted))
+    for each in names:
+        context.topics.remove(each, partial(deleted, each))
 
 
 def delete_route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

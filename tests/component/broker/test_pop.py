@@ -525,6 +525,33 @@ def test_leases_without_order_survive_a_restart_and_what_is_left_comes_again(
         assert pops.pop(BROKER, 3, MINUTE_MS) == []
 
 
+@pytest.mark.parametrize("is_given_out_again", [True, False])
+def test_what_was_not_acknowledged_of_a_deleted_topic_does_not_come_in_its_next_life(
+    one: Member, clock: ManualClock, is_given_out_again: bool
+) -> None:
+    pops = UnorderedPops(one.client, "orders", "group", clock.wall_ms)
+    one.client.send("orders", b"old")
+    pops.pop(BROKER, 1, 1_000)
+    again: list[Popped] = []
+    while is_given_out_again and not again:
+        clock.advance(1_000)  # it is in the retry topic then
+        again += pops.pop(BROKER, 1, 1_000)
+    one.client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    one.client.create_topic("orders", 2)
+    clock.advance(MINUTE_MS)
+    one.client.send("orders", b"new")
+    found: list[bytes] = []
+
+    def comes() -> bool:
+        found.extend(each.body for each in pops.pop(BROKER, 3, MINUTE_MS))
+        return bool(found)
+
+    ticking(clock)(comes, "the new one")
+    clock.advance(2 * MINUTE_MS)
+    comes()
+    assert b"old" not in found
+
+
 def test_a_group_and_a_topic_that_are_deleted_take_their_leases_along(
     one: Member, clock: ManualClock
 ) -> None:
