@@ -17,8 +17,6 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.wall_time import moment_ms
 
-# By which the clocks of member and broker may differ: a minute too much rather than a message lost.
-_SKEW_MS = 60_000
 _HALF_AN_HOUR = "30m"
 
 _log = logging.getLogger("ordermq.consumer")
@@ -102,7 +100,7 @@ class StartRule:
         if queue.topic in self._settled:
             # Its broker was away, another member had the queue and stored nothing, or the queue is
             # new: whatever came since this member has subscribed is the group's.
-            since_ms = self._member_since_ms(queue.topic) - _SKEW_MS
+            since_ms = self._member_since_ms(queue.topic)
             return await offset_at_time(self._client, self._group, queue, since_ms)
         end = await api.max_offset(address, queue)
         skipped = end - await self._min_offset(address, queue)
