@@ -190,6 +190,7 @@ class Run:
             if self._send_error is not None:
                 return [f"the producer failed: {self._send_error!r}"]
             self._wait_for_all(len(events))
+            self._look_after_members()  # the last fault may have met one at its start
             codes = [member.end(60.0) for member in self._members]
         finally:
             for member in self._members:
@@ -302,8 +303,8 @@ class Run:
                 member.signal(signal.SIGCONT)
                 member.frozen_until = 0.0
             if not member.frozen_until and (code := member.process.poll()) is not None:
-                # A database that is away at its start ends a member, as it is told to.
-                self._done["start that found the database away"] += 1
+                # A database or a broker that is away at its start ends a member, as it is told to.
+                self._done["start that found a server away"] += 1
                 self._say(f"a member ended with {code}; starting another")
                 self._members.remove(member)
                 self._start_member()
