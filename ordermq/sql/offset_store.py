@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from ordermq.consumer.offsets.offset_store import StoreClaim
+from ordermq.consumer.offsets.offset_store import StoreClaim, first_line
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql.databases import DATABASES, TransactionEnded
@@ -281,11 +281,8 @@ class SqlOffsets:
         try:
             yield
         except (SQLAlchemyError, OSError) as error:  # OSError: asyncpg could not connect
-            # The first line only: a statement with its parameters follows it.
-            said = str(error).partition("\n")[0]
-            raise StoreError(
-                f"offsets in {self.table.fullname}: {said}{self._advice(error)}"
-            ) from error
+            said = f"{first_line(error)}{self._advice(error)}"
+            raise StoreError(f"offsets in {self.table.fullname}: {said}") from error
 
     def _advice(self, error: Exception) -> str:
         """Return what to do about an error of the table's statements, after a colon."""

@@ -28,6 +28,7 @@ from ordermq.consumer.offsets.offset_store import (
     AsyncTransactionalStore,
     Transaction,
     TransactionalStore,
+    first_line,
 )
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.model.message import MessageView
@@ -208,10 +209,7 @@ def _raise_outage(
     if isinstance(error, StoreError):
         return  # it says so itself
     if isinstance(error, Exception) and store.is_outage(error):
-        # The first line only: SQLAlchemy's errors go on with the statement and its parameters,
-        # which may be a message's content, and no log has that.
-        said = str(error).partition("\n")[0]
-        raise StoreError(f"the database of the offsets failed: {said}") from error
+        raise StoreError(f"the database of the offsets failed: {first_line(error)}") from error
 
 
 def _told(result: object, error: Exception | None) -> object:

@@ -167,6 +167,14 @@ class AsyncClaimingStore(AsyncTransactionalStore, Protocol):
 AnyOffsetStore = OffsetStore | AsyncTransactionalStore
 
 
+def first_line(error: BaseException) -> str:
+    """Return what a database's error says, without the statement and its parameters.
+
+    SQLAlchemy's errors go on with those, which may be a message's content: no log has that.
+    """
+    return str(error).partition("\n")[0]
+
+
 def is_async_store(store: object) -> TypeGuard[AsyncTransactionalStore]:
     """Return whether a store is to be awaited, as those of asyncio's applications are."""
     return isinstance(store, TransactionalStore) and all(map(is_async, _functions_of(store)))
