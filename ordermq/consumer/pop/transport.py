@@ -249,9 +249,12 @@ class RemotingPop:
             self._ahead_ms.pop(queue.broker_name, None)
             raise
         if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
-            is_told = self._note_time(queue.broker_name, answer)
+            told_ms = 0
+            if answer.ext.get("popTime", "0") != "0":
+                told_ms = PopReplyHeader.from_ext(answer.ext).pop_ms
+            self._note_time(queue.broker_name, told_ms)
             is_early = clock.now_ms() - asked_ms < poll_ms // 2
-            if is_early and (is_told or header.born_ms == BROKERS_TIME):
+            if is_early and (told_ms or header.born_ms == BROKERS_TIME):
                 await clock.sleep_ms(poll_ms)  # it cannot hold pops now, as while it ends
             return ()
         if answer.code == ResponseCode.POLLING_FULL:
@@ -259,7 +262,7 @@ class RemotingPop:
             return ()
         self._check(answer, "broker refused the pop", queue)
         reply = PopReplyHeader.from_ext(answer.ext)
-        self._note_time(queue.broker_name, answer)
+        self._note_time(queue.broker_name, reply.pop_ms)
         parts = offsets_of_reply(reply)
         own = [part for part in parts if part.kind == NORMAL]
         if any(part.queue_id != queue.queue_id for part in own) or (
@@ -285,14 +288,12 @@ class RemotingPop:
         ahead_ms = self._ahead_ms.get(broker_name)
         return BROKERS_TIME if ahead_ms is None else self._client.clock.now_ms() + ahead_ms
 
-    def _note_time(self, broker_name: str, answer: Command) -> bool:
-        """Note what the clock of a broker says; False: nothing, as it took the pop for too old."""
-        if answer.ext.get("popTime", "0") == "0":
+    def _note_time(self, broker_name: str, pop_ms: int) -> None:
+        """Note what the clock of a broker says; 0: nothing, as it took the pop for too old."""
+        if pop_ms:
+            self._ahead_ms[broker_name] = pop_ms - self._client.clock.now_ms()
+        else:
             self._ahead_ms.pop(broker_name, None)  # the next pop goes by the broker's own clock
-            return False
-        pop_ms = PopReplyHeader.from_ext(answer.ext).pop_ms
-        self._ahead_ms[broker_name] = pop_ms - self._client.clock.now_ms()
-        return True
 
     def _batch(
         self,
