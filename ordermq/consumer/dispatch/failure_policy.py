@@ -272,6 +272,7 @@ _AT_THE_LIMIT = {
 # messages to the dead-letter topic.
 _OUTAGES = (StoreError, Fenced, ListenerCancelled)
 _SUSPENDED = "listener suspended the queue"
+_RETRIES = (NextStep.RETRY, NextStep.SPLIT)
 _LOG_TEXT = {
     NextStep.RETRY: "offsets %d-%d will be retried in %d ms",
     NextStep.SPLIT: "offsets %d-%d will be retried at once, each message alone",
@@ -396,8 +397,7 @@ class FailureHandler:
             step = decide(self._policy, attempts, self._limit)
         # A queue that hangs on a message says so at attempts 1, 2, 4, 8 .. A part of a batch that
         # is done is progress, and not worth a line.
-        is_retried = step in (NextStep.RETRY, NextStep.SPLIT)
-        if not is_retried or (not done and attempts & (attempts - 1) == 0):
+        if step not in _RETRIES or (not done and attempts & (attempts - 1) == 0):
             self._log_failure(assigned, context, verdict, step, failed, attempts, rule)
         return step
 
@@ -439,7 +439,7 @@ class FailureHandler:
         elif step is not NextStep.SPLIT:
             values = values[:1]
         _log.log(
-            logging.WARNING if len(values) > 1 else logging.ERROR,
+            logging.WARNING if step in _RETRIES else logging.ERROR,
             f"%s: %s; {_LOG_TEXT[step]} (attempt %d, %s)",
             assigned.queue,
             cause_of(error),
