@@ -32,7 +32,7 @@ from ordermq.clock import CLOCK_ID
 from ordermq.events import BY_COMMIT
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.line_process import LineProcess
-from tests.interop.run import Run
+from tests.interop.run import Run, is_javas
 
 KEYS = 64
 BLOCK = 200  # messages handed to the producer at once, at most
@@ -296,15 +296,14 @@ class Chaos:
         late = list(late_starts(events))
         outcome.woken_starts = sum(self._is_woken(event) for event in late)
         for violation in report.violations:
-            processes = {str(evidence.event.get("p")) for evidence in violation.events}
-            is_javas = any("@java-" in process for process in processes)
+            is_of_java = is_javas(violation)
             is_judged_below = violation.invariant == "I7" or "moved the" in violation.sentence
-            if is_judged_below and not is_javas:
+            if is_judged_below and not is_of_java:
                 continue  # the first of those that are all judged
             evidence = [each.event for each in violation.events]
             if violation.invariant == "I5" and is_set_back_by_java(evidence, events):
                 continue
-            if not is_javas or violation.invariant not in allowed:
+            if not is_of_java or violation.invariant not in allowed:
                 outcome.problems.append(str(violation))
         outcome.problems += [
             f"started outside of its lease: {event}" for event in late if not self._is_woken(event)

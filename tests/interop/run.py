@@ -16,7 +16,7 @@ import pytest
 
 from bench.boot_time import to_boot_time_ns
 from ordermq import Message, Producer, PushConsumer
-from ordermq.audit import AuditReport, audit
+from ordermq.audit import AuditReport, Violation, audit
 from ordermq.errors import OrderMQError
 from ordermq.events import EventType, History
 from ordermq.model.message_queue import MessageQueue
@@ -382,6 +382,11 @@ class Run:
             self._producer = None
         for broker in self._brokers.values():
             broker.close()
+
+
+def is_javas(violation: Violation) -> bool:
+    """Return True if a process of Java's client has a part in what is told."""
+    return any("@java-" in str(each.event.get("p")) for each in violation.events)
 
 
 def _is_at_rest(history: Path) -> bool:

@@ -19,7 +19,7 @@ from ordermq.audit.report import Cause
 from ordermq.core.compression import COMPRESSED
 from ordermq.events import EventType
 from tests.interop.cluster import DEADLINE_S
-from tests.interop.run import Run
+from tests.interop.run import Run, is_javas
 
 JAVAS_OWN = {"I5", "I9"}
 
@@ -29,9 +29,8 @@ def finished(run: Run, deadline_s: float = DEADLINE_S) -> AuditReport:
     run.wait_for_all(deadline_s)
     report = run.finish()
     for violation in report.violations:
-        processes = {str(evidence.event.get("p")) for evidence in violation.events}
         assert violation.invariant in JAVAS_OWN, str(violation)
-        assert any("@java-" in process for process in processes), str(violation)
+        assert is_javas(violation), str(violation)
     run.assert_keys_in_order()
     return report
 
