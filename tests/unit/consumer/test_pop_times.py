@@ -87,6 +87,21 @@ class Member:
         return self._clock.now_ms() - began_ms
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(clock: ManualClock) -> Broker:
+    return Broker(clock)
+
+
+@pytest.fixture
+def member(clock: ManualClock, broker: Broker) -> Member:
+    return Member(clock, broker)
+
+
 def is_held(took_ms: int) -> bool:
     return POLL_MS <= took_ms < POLL_MS + 200
 
@@ -100,10 +115,9 @@ def test_a_pop_is_held_as_long_as_it_says_whatever_the_clocks_say() -> None:
         assert broker.asked == 3
 
 
-def test_a_client_whose_clock_jumps_pops_by_the_brokers() -> None:
-    clock = ManualClock()
-    broker = Broker(clock)
-    member = Member(clock, broker)
+def test_a_client_whose_clock_jumps_pops_by_the_brokers(
+    clock: ManualClock, broker: Broker, member: Member
+) -> None:
     assert is_held(member.pop())
     for jump_ms in (HOUR_MS, -2 * HOUR_MS):
         clock.jump_wall(jump_ms)
@@ -112,10 +126,9 @@ def test_a_client_whose_clock_jumps_pops_by_the_brokers() -> None:
     assert broker.asked == 3
 
 
-def test_a_brokers_clock_that_is_set_forward_costs_one_request() -> None:
-    clock = ManualClock()
-    broker = Broker(clock)
-    member = Member(clock, broker)
+def test_a_brokers_clock_that_is_set_forward_costs_one_request(
+    broker: Broker, member: Member
+) -> None:
     member.pop()
     broker.ahead_ms = HOUR_MS
     assert member.pop() < 200  # refused for its age; nothing is held back
@@ -123,10 +136,9 @@ def test_a_brokers_clock_that_is_set_forward_costs_one_request() -> None:
     assert broker.asked == 4
 
 
-def test_a_brokers_clock_that_is_set_back_costs_one_time_out() -> None:
-    clock = ManualClock()
-    broker = Broker(clock)
-    member = Member(clock, broker)
+def test_a_brokers_clock_that_is_set_back_costs_one_time_out(
+    broker: Broker, member: Member
+) -> None:
     member.pop()
     broker.ahead_ms = -HOUR_MS
     with pytest.raises(RequestTimeout):
@@ -134,19 +146,17 @@ def test_a_brokers_clock_that_is_set_back_costs_one_time_out() -> None:
     assert [is_held(member.pop()) for _ in range(2)] == [True] * 2
 
 
-def test_a_broker_that_holds_no_pops_is_not_asked_again_at_once() -> None:
-    clock = ManualClock()
-    broker = Broker(clock)
-    member = Member(clock, broker)
+def test_a_broker_that_holds_no_pops_is_not_asked_again_at_once(
+    broker: Broker, member: Member
+) -> None:
     broker.is_ending = True
     assert [is_held(member.pop()) for _ in range(3)] == [True] * 3
 
 
-def test_a_pop_that_was_under_way_for_long_is_told_by_its_age() -> None:
+def test_a_pop_that_was_under_way_for_long_is_told_by_its_age(
+    broker: Broker, member: Member
+) -> None:
     # Else a broker that was frozen would lease messages to a client that has given up.
-    clock = ManualClock()
-    broker = Broker(clock)
-    member = Member(clock, broker)
     member.pop()
     born: list[int] = []
 
