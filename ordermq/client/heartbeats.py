@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
@@ -15,7 +15,7 @@ from ordermq.client.runtime import Runtime, cancelled
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
-from ordermq.remoting.bodies import Heartbeat
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.supervisor import Supervisor
 
 
@@ -58,6 +58,7 @@ class Heartbeats:
         self._registering: dict[str, asyncio.Task[bool]] = {}
         self._reconnecting: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._groups_made: Counter[tuple[str, str]] = Counter()  # by `create_group`
         self._is_stopped = False
         self.acknowledged_ms: int | None = None  # the last one, by any broker
 
@@ -119,6 +120,29 @@ class Heartbeats:
         """
         async with self._turns[address]:
             yield
+
+    async def create_group(self, address: str, group: str) -> None:
+        """Make a broker create a group, which it does at the heartbeat of a member.
+
+        A consumer that was given its queues by hand must not stay one: brokers list whoever sends
+        heartbeats, and the other members would leave a share of the queues to it.
+
+        Raises: RemotingError: the broker does not answer, or refuses.
+        """
+        member = ConsumerData(group, (), consume_type="CONSUME_ACTIVELY")
+        made = self._groups_made[address, group]
+        # All in one turn. A heartbeat beside an unregistration leaves a member behind at
+        # RocketMQ's proxy that nothing takes from its list for two minutes, neither another
+        # unregistration nor the end of the connection.
+        async with self._turns[address]:
+            if self._groups_made[address, group] != made:
+                return  # another queue's offset made it meanwhile
+            described = self._describe()
+            await self._api.heartbeat(address, Heartbeat(described.client_id, (member,)))
+            await self._api.unregister(address, consumer_group=group)
+            if not self._is_stopped:
+                await self._api.heartbeat(address, self._describe())
+            self._groups_made[address, group] += 1
 
     def connection_lost(self, address: str) -> None:
         """Reconnect to a broker that must know us, and register again."""

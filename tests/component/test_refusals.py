@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -121,6 +122,54 @@ def test_a_group_that_may_not_consume_is_not_taken_for_an_account(
         allow(producer, broker, "g", True)
         seen.wait_for_count(1)
         eventually(lambda: consumer.health().is_ready, "it is ready again")
+
+
+def test_a_group_that_its_broker_forgot_is_made_in_one_turn(
+    broker: EmbeddedBroker, producer: Producer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # RocketMQ's proxy lists a member for two minutes more whose heartbeat is worked beside an
+    # unregistration of its. Two topics store their first offsets at once.
+    requests: list[str] = []
+    write = server.HANDLERS[RequestCode.UPDATE_CONSUMER_OFFSET]
+
+    def record(code: RequestCode, text: Callable[[Command], str]) -> None:
+        handle = server.HANDLERS[code]
+
+        def recorded(context: Any, connection: Any, request: Command) -> None:
+            requests.append(text(request))
+            handle(context, connection, request)
+
+        monkeypatch.setitem(server.HANDLERS, code, recorded)
+
+    held: dict[str, Command] = {}  # the first write of each topic, refused with the other one
+
+    def refuse_first_ones(context: Any, connection: Any, request: Command) -> None:
+        topic = request.ext["topic"]
+        if topic not in ("orders", "bills") or topic in held:
+            write(context, connection, request)
+            return
+        held[topic] = request
+        if len(held) == 2:
+            for each in held.values():
+                connection.reply(each, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group")
+
+    monkeypatch.setitem(server.HANDLERS, RequestCode.UPDATE_CONSUMER_OFFSET, refuse_first_ones)
+    record(RequestCode.UNREGISTER_CLIENT, lambda request: "unregister")
+    record(
+        RequestCode.HEART_BEAT,
+        lambda request: "make" if b"CONSUME_ACTIVELY" in request.body else "beat",
+    )
+    for topic in ("orders", "bills"):
+        producer.send(Message(topic, b"1"), sharding_key="k")
+    requests.clear()
+    consumer = consumer_of(broker, seen)
+    consumer.subscribe("bills")
+    with consumer:
+        seen.wait_for_count(2)
+        during = list(requests)
+    assert during.count("make") == during.count("unregister") == 1
+    turn = during.index("make")
+    assert during[turn : turn + 3] == ["make", "unregister", "beat"]
 
 
 @pytest.mark.parametrize("key", ["k", None])

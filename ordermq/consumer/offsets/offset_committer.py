@@ -19,7 +19,6 @@ from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
 
@@ -108,7 +107,7 @@ class BrokerOffsets:
             self._client.api.update_offset, address, self._group, queue, offset, epoch, reset
         )
         for create_group in (
-            partial(self._create_group, address),
+            partial(self._client.heartbeats.create_group, address, self._group),
             partial(self._create_group_behind_proxy, address, queue),
         ):
             try:
@@ -142,15 +141,6 @@ class BrokerOffsets:
 
     def close(self) -> None:
         """Nothing is held here."""
-
-    async def _create_group(self, address: str) -> None:
-        # Only the heartbeat of a member creates a group. A consumer that was given its queues by
-        # hand must not stay one: brokers list whoever sends heartbeats, and the other members
-        # would leave a share of the queues to it. Who is a member says so again at once.
-        member = ConsumerData(self._group, (), consume_type="CONSUME_ACTIVELY")
-        await self._client.api.heartbeat(address, Heartbeat(self._client.client_id, (member,)))
-        await self._client.api.unregister(address, consumer_group=self._group)
-        await self._client.heartbeats.beat()
 
     async def _create_group_behind_proxy(self, address: str, queue: MessageQueue) -> None:
         # RocketMQ's proxy keeps heartbeats to itself: a broker creates the group at its first pull,
