@@ -140,6 +140,9 @@ def test_a_bad_answer_that_persists_stays_visible_and_is_logged_once(
         with consumer:
             eventually(lambda: consumer.statistics["bad_answers"] > 20, "20 attempts")
             assert consumer.statistics["unreadable_queues"] == 1
+            (reason,) = consumer.health().reasons
+            assert reason.startswith("1 queues cannot be read, as orders@"), reason
+            assert "pull body: " in reason
             said = [each for each in caplog.records if "dropped a bad answer" in each.message]
             assert len(said) == 1
             assert "orders@" in said[0].message
@@ -148,6 +151,48 @@ def test_a_bad_answer_that_persists_stays_visible_and_is_logged_once(
             flips.is_on.clear()
             seen.wait_for_count(COUNT)
             assert consumer.statistics["unreadable_queues"] == 0
+            assert consumer.health().is_ready
+
+
+def test_a_popped_batch_of_batches_is_named_and_read_again(
+    filled: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As RocketMQ 5 answers from a topic with queue.type=BatchCQ, where a record is leased as one
+    # message and holds several.
+    is_batch = threading.Event()
+    is_batch.set()
+
+    def mark(command: Command) -> None:
+        if "msgOffsetInfo" in command.ext and command.body and is_batch.is_set():
+            flags = int.from_bytes(command.body[36:40], "big") | 0x40 | 0x80
+            command.body = command.body[:36] + flags.to_bytes(4, "big") + command.body[40:]
+
+    seen = Seen()
+    with DamagingProxy(filled.address, mark) as proxy:
+        consumer = PushConsumer(
+            "g",
+            name_servers=proxy.address,
+            consume_mode="pop",
+            pop_invisible_ms=1_500,
+            pop_poll_ms=200,
+            lease_margin_ms=200,
+            **SETTINGS,
+        )
+        consumer.subscribe("orders")
+        consumer.orderly(seen.take)
+        with consumer:
+
+            def reasons() -> list[str]:
+                found = consumer.health().reasons
+                return [each for each in found if "cannot be read" in each]
+
+            eventually(lambda: bool(reasons()), "its health tells of it")
+            assert "queue.type=BatchCQ" in reasons()[0]
+            assert "consume_mode='pull'" in reasons()[0]
+            assert not seen.deliveries
+            is_batch.clear()
+            seen.wait_for(lambda got: len({body for *_, body in got}) == COUNT, "each message")
+            eventually(lambda: consumer.health().is_ready, "it is ready again")
 
 
 def test_polled_and_pulled_messages_are_checked_as_well(filled: EmbeddedBroker) -> None:

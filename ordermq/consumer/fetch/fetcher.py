@@ -600,7 +600,7 @@ class QueueFetcher:
         self._statistics.add("pull_errors")
         # Once, not once per attempt. `unreadable_queues` tells that it goes on.
         if assigned.bad_answer_at != offset:
-            assigned.bad_answer_at = offset
+            assigned.bad_answer, assigned.bad_answer_at = str(error), offset
             _log.error(
                 "%s: dropped a bad answer to the pull at offset %d, and will pull again every %d "
                 "ms: %s",

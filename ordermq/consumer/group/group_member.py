@@ -696,6 +696,10 @@ class GroupMember(ProcessBound):
         reasons += self._rebalancer.lost_topics()
         if problems := self._rebalancer.problems():
             reasons.append(f"{len(problems)} queues cannot be held: {problems[0]}")
+        if unread := [item for item in held if item.bad_answer_at >= 0]:
+            reasons.append(
+                f"{len(unread)} queues cannot be read, as {unread[0].queue}: {unread[0].bad_answer}"
+            )
         if refusals := self._fetcher.refusals():
             reasons.append(f"pulls of {len(refusals)} queues are refused: {min(refusals)}")
         age_ms, oldest = self._fetcher.oldest_poll(now_ms) or (None, None)

@@ -16,7 +16,7 @@ from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.offsets.offset_committer import STORE_ERRORS, OffsetCommitter
 from ordermq.consumer.pop.leases import RESTING, PopLeases
-from ordermq.consumer.pop.popped_batch import PoppedBatch
+from ordermq.consumer.pop.popped_batch import PoppedBatch, holds_batches
 from ordermq.consumer.pop.transport import PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
@@ -35,6 +35,10 @@ _log = logging.getLogger("ordermq.consumer")
 _LOOK_MS = 200  # at what nothing tells of: the end of a pause
 _ACK_RETRY_MS = 100
 _REFUSED_PAUSE_MS = 10_000
+_BATCH_TOPIC = (
+    "a record of it holds several messages (a batch topic, queue.type=BatchCQ), which brokers "
+    "lease as one: consume it with consume_mode='pull'"
+)
 
 
 class QueuePops:
@@ -151,7 +155,7 @@ class QueuePops:
         try:
             batches = await asyncio.shield(self.poll)
         except ProtocolError as error:
-            self._statistics.add("bad_answers")
+            self._note_bad_answer(assigned.max_offset, error)
             self._statistics.add("pull_errors")
             _log.error(
                 "%s: dropped a bad answer to a pop: %s",
@@ -219,13 +223,19 @@ class QueuePops:
         try:
             messages = self._messages_of(batch)
         except ProtocolError as error:
-            self._statistics.add("bad_answers")
-            assigned.lose_lease(f"its messages are damaged: {error}")
+            self._note_bad_answer(batch.first, error)
+            assigned.lose_lease(f"its messages cannot be read: {error}")
             return
+        assigned.bad_answer_at = -1
         if not len(messages):
             assigned.skip_to(generation, batch.end)  # other tags with the hash of a wanted one
         elif assigned.accept(generation, messages, batch.end):
             self._receiver.submit(assigned)
+
+    def _note_bad_answer(self, offset: int, error: ProtocolError) -> None:
+        """Count it; the member's health tells of it until the queue has a good one."""
+        self._statistics.add("bad_answers")
+        self.assigned.bad_answer, self.assigned.bad_answer_at = str(error), offset
 
     def _messages_of(self, batch: PoppedBatch) -> MessageBatch:
         """Return the messages of a batch that are wanted.
@@ -234,7 +244,12 @@ class QueuePops:
             would be acknowledged with the others.
         """
         read = partial(self._client.api.batch, batch.queue, batch.body)
-        found = read((), batch.start, batch.end)
+        try:
+            found = read((), batch.start, batch.end)
+        except ProtocolError as error:
+            if holds_batches(batch.body):
+                raise ProtocolError(_BATCH_TOPIC) from error
+            raise
         if list(found.offsets) != list(batch.offsets):
             raise ProtocolError(
                 f"a pop leased {len(batch.offsets)} messages, and has {len(found)}, or others"

@@ -154,7 +154,8 @@ class AssignedQueue(core.AssignedQueue):
         self.source = queue
         self.group = group
         self.may_hold_back = True  # a listener may leave messages uncommitted and get more
-        self.bad_answer_at = -1  # the offset that is pulled again after a bad answer; -1: none
+        self.bad_answer_at = -1  # the offset that is asked for again after a bad answer; -1: none
+        self.bad_answer = ""  # what was wrong with it
         self.try_unlock_times = 0  # how often its revocation found a batch still running
         self.resets = 0  # how often an admin moved it; I/O thread only
         # The dispatcher's native runs of it that rest. One is enough, but the next one may begin
