@@ -2,10 +2,11 @@
 
 The same messages are stored in Kafka, in RocketMQ, in another RocketMQ whose settings let it answer
 a pull with more messages, and in the embedded broker: bodies of 100 bytes, a tag, which is a header
-in Kafka, keys drawn from a Zipf distribution, eight partitions or queues. One Spark session reads
-them by turns, and writes keys and bodies. A sink in Python that only counts such rows shows what
-Spark takes to hand them over, and the same requests, made beforehand and sent without Spark, what
-RocketMQ's broker takes. CPU time is that of the program, the JVM and all Python workers; the
+in Kafka, keys drawn from a Zipf distribution, eight partitions or queues. RocketMQ has them once
+more, without the tag, in a topic that stores a request of the sink as one record. One Spark session
+reads them by turns, and writes keys and bodies. A sink in Python that only counts such rows shows
+what Spark takes to hand them over, and the same requests, made beforehand and sent without Spark,
+what RocketMQ's broker takes. CPU time is that of the program, the JVM and all Python workers; the
 broker's own is counted apart. Needs Java 17 and Maven. Writes bench/results/spark_kafka.json;
 `--only sink` leaves the reads there as they are, and other runs with --only are printed only.
 """
@@ -56,6 +57,7 @@ QUEUES = 8
 KEYS = 20_000
 TOPIC = "orders"
 WRITTEN = "scored"
+BATCHES = "-batches"  # behind the names of batch topics
 TAG = "paid"
 SEED = 20_261_126
 KAFKA = f"Kafka {VERSION}"
@@ -68,6 +70,7 @@ LARGE_ANSWERS = tuple(
     for what, most in (("Count", MOST_MESSAGES), ("Bytes", MOST_BYTES))
 )
 LARGE = f"{REAL}, {MOST_MESSAGES:,} messages an answer"
+BATCHED = f"{REAL}, batch topic"
 EMBEDDED = "ordermq, embedded broker"
 COUNTED = "a sink in Python that counts rows"
 MADE_BEFORE = f"requests made beforehand, without Spark, to RocketMQ {ROCKETMQ}"
@@ -124,8 +127,9 @@ class Side:
 
     address: str
     broker_pid: int
-    read: Callable[[str], DataFrame]  # a work of READS
+    read: Callable[[str], DataFrame]  # a work of `reads`
     write: Callable[[DataFrame], None]  # into another topic
+    reads: tuple[str, ...] = READS
 
 
 def messages(rows: int) -> pd.DataFrame:
@@ -165,6 +169,22 @@ def fill(name: str, address: str, sent: pd.DataFrame) -> None:
                 print(f"{name} has {number:,} of {len(sent):,} messages", flush=True)
 
 
+def fill_batches(spark: SparkSession, name_servers: str, sent: pd.DataFrame) -> None:
+    """Store the messages in RocketMQ's batch topic, by the sink: it has keys and bodies alone."""
+    topic = TOPIC + BATCHES
+    with Admin(name_servers) as admin:
+        admin.create_topic(topic, QUEUES, stores_batches=True)
+    to = {"name_servers": name_servers, "topic": topic, "queue_column": "queue", "order": "none"}
+    for first in range(0, len(sent), FILL_ROWS):
+        frame = spark.createDataFrame(sent[first : first + FILL_ROWS]).select(
+            F.col("key").alias("sharding_key"),
+            F.lit(b"x" * BODY_BYTES).alias("body"),
+            F.col("queue").cast("int").alias("queue"),
+        )
+        frame.write.format("ordermq").options(**to).mode("append").save()
+    print(f"{BATCHED} has {len(sent):,} messages", flush=True)
+
+
 def kafka_side(spark: SparkSession, broker: Kafka) -> Side:
     at = {"kafka.bootstrap.servers": broker.address}
     broker.create_topic(WRITTEN, QUEUES)
@@ -185,24 +205,27 @@ def kafka_side(spark: SparkSession, broker: Kafka) -> Side:
     return Side(broker.address, broker.pid, read, write)
 
 
-def ordermq_side(spark: SparkSession, name_servers: str, broker_pid: int) -> Side:
+def ordermq_side(
+    spark: SparkSession, name_servers: str, broker_pid: int, *, batches: bool = False
+) -> Side:
+    topics = [name + (BATCHES if batches else "") for name in (TOPIC, WRITTEN)]
     columns = {"key and value": "sharding_key,body", "count by key": "sharding_key"}
 
     def read(work: str) -> DataFrame:
-        options = {"name_servers": name_servers, "topic": TOPIC}
+        options = {"name_servers": name_servers, "topic": topics[0]}
         if work in columns:
             options["columns"] = columns[work]
         frame = spark.read.format("ordermq").options(**options).load()
         return frame.groupBy("sharding_key").count() if work == "count by key" else frame
 
     with Admin(name_servers) as admin:
-        admin.create_topic(WRITTEN, QUEUES)
+        admin.create_topic(topics[1], QUEUES, stores_batches=batches)
 
     def write(rows: DataFrame) -> None:
-        options = {"name_servers": name_servers, "topic": WRITTEN}
+        options = {"name_servers": name_servers, "topic": topics[1]}
         rows.write.format("ordermq").options(**options).mode("append").save()
 
-    return Side(name_servers, broker_pid, read, write)
+    return Side(name_servers, broker_pid, read, write, tuple(columns) if batches else READS)
 
 
 @contextlib.contextmanager
@@ -214,10 +237,12 @@ def sides(spark: SparkSession, sent: pd.DataFrame, folder: Path) -> Iterator[dic
         fill_kafka(spark, all_brokers.kafka, sent)
         for name, address in ((REAL, real), (LARGE, large), (EMBEDDED, own)):
             fill(name, address, sent)
+        fill_batches(spark, real, sent)
         yield {
             KAFKA: kafka_side(spark, all_brokers.kafka),
             REAL: ordermq_side(spark, real, all_brokers.broker_pid),
             LARGE: ordermq_side(spark, large, parts["broker-a"].pid),
+            BATCHED: ordermq_side(spark, real, all_brokers.broker_pid, batches=True),
             EMBEDDED: ordermq_side(spark, own, all_brokers.embedded_pid),
         }
 
@@ -228,11 +253,10 @@ def noop(frame: DataFrame) -> None:
 
 def works(side: Side, rows: DataFrame, sent: int) -> dict[str, Callable[[], None]]:
     """Return each work as a call."""
-    for work in READS[:2]:
-        assert side.read(work).count() == sent, work
+    assert side.read("key and value").count() == sent
     made: dict[str, Callable[[], None]] = {
         work: (lambda work=work: noop(side.read(work)))  # type: ignore[misc]
-        for work in READS
+        for work in side.reads
     }
     made[SINK] = lambda: side.write(rows)
     return made
@@ -251,7 +275,7 @@ def made_before(name_servers: str, rows: DataFrame) -> Callable[[], None]:
     blocks = [encoder.encode(batch) for batch in rows.toArrow().to_batches(ARROW_ROWS)]
 
     def send() -> None:
-        with sender.stream() as stream:
+        with sender.stream(is_bulk=encoder.is_bulk) as stream:
             for block in blocks:
                 stream.send(block)
 

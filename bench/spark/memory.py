@@ -56,7 +56,7 @@ def load(name_servers: str, rows: int) -> None:
         keys = pa.array(np.char.mod("order-%08d", numbers * 7_919 % KEYS))
         bodies = pa.repeat(body, len(numbers))
         batch = pa.RecordBatch.from_pydict({"sharding_key": keys, "body": bodies})
-        with sender.stream() as stream:
+        with sender.stream(is_bulk=encoder.is_bulk) as stream:
             stream.send(encoder.encode(batch))
         if time.monotonic() - printed > _PRINT_S:
             printed = time.monotonic()

@@ -17,7 +17,7 @@ _LINES = {
     "source": ("driver half of the stream", "#D55E00"),
     "program": ("program", "#333333"),
 }
-_WAY_COLORS = ("#9aa5b1", "#2a6f97", "#61a5c2", "#a9d6e5")
+_WAY_COLORS = ("#9aa5b1", "#2a6f97", "#61a5c2", "#D55E00", "#a9d6e5")
 # Of the pairs of a panel.
 _PAIR_STYLES = (("#2a6f97", "o"), ("#D55E00", "s"))
 
@@ -96,13 +96,14 @@ def draw_kafka(result: dict[str, Any], folder: Path) -> Path:
     """Draw throughput and CPU of ordermq and of Kafka's connector into `folder`."""
     works = result["works"]
     figure, panels = pyplot.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
-    ways = list(next(iter(works.values())))
+    # Only the sink has some, which read nothing.
+    ways = max((list(each) for work, each in works.items() if work != "sink"), key=len)
     height = 0.8 / len(ways)
     units = {"krows_per_second": "thousand rows per second", "cpu_us_per_row": "CPU us per row"}
     for panel, (unit, label) in zip(panels, units.items(), strict=True):
         for number, (way, color) in enumerate(zip(ways, _WAY_COLORS, strict=False)):
             places = [row + number * height for row in range(len(works))]
-            values = [work[way][unit] for work in works.values()]
+            values = [work.get(way, {}).get(unit, 0) for work in works.values()]
             panel.barh(places, values, height, color=color, label=way)
         middle = (len(ways) - 1) / 2 * height
         panel.set_yticks([row + middle for row in range(len(works))], list(works))

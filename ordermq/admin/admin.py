@@ -147,6 +147,7 @@ class Admin(Closing):
         *,
         brokers: Sequence[str] = (),
         message_type: str | None = None,
+        stores_batches: bool = False,
         **unknown: Never,
     ) -> TopicState:
         """Create a topic, and return once producers find all of its queues.
@@ -159,15 +160,20 @@ class Admin(Closing):
             brokers: names of the brokers that get it; default all of the cluster.
             message_type: what RocketMQ 5's proxy lets into it: NORMAL, which is its default, FIFO,
                 DELAY, TRANSACTION or MIXED. Brokers take everything, whatever the type.
+            stores_batches: RocketMQ 5 stores what Spark's sink, or Java's producer, sends in one
+                request as one record (docs/spark.md#batch-topics): for topics that are written
+                and read in bulk.
         Raises:
             ConfigError: an illegal name, a number out of range, a broker that is not known.
-            StateError: the topic exists.
+            StateError: the topic exists; it was created, and a broker does not store batches.
         """
         if unknown:
             refuse_unknown(Admin.create_topic, unknown)
         brokers = (brokers,) if isinstance(brokers, str) else brokers
         return self._client.call(
-            self._topics.create(check_topic(name), queues, brokers, message_type)
+            self._topics.create(
+                check_topic(name), queues, brokers, message_type, stores_batches=stores_batches
+            )
         )
 
     def delete_topic(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 
@@ -114,13 +114,19 @@ class Topics:
         return [each for each in summaries if with_internal or not _is_internal(each.name, made)]
 
     async def create(
-        self, name: str, queues: int, brokers: Sequence[str], message_type: str | None
+        self,
+        name: str,
+        queues: int,
+        brokers: Sequence[str],
+        message_type: str | None,
+        *,
+        stores_batches: bool,
     ) -> TopicState:
         """Create a topic, and return once producers find it.
 
         Raises:
             ConfigError: an illegal name, a number of queues out of range, an unknown broker.
-            StateError: the topic exists.
+            StateError: the topic exists, or is there now and does not store batches.
         """
         check_sendable_topic(name)
         if is_system_name(name):
@@ -141,15 +147,35 @@ class Topics:
         if await self._route(name) is not None:
             raise StateError("the topic exists: delete it first, or use it as it is", topic=name)
         chosen = brokers or sorted(masters)
+        attributes = [f"+message.type={message_type}"] if message_type is not None else []
+        attributes += ["+queue.type=BatchCQ"] if stores_batches else []
         for broker in chosen:
             header = CreateTopicHeader(name, queues, queues, PERM_READ | PERM_WRITE)
-            if message_type is not None:
-                header.attributes = f"+message.type={message_type}"
+            header.attributes = ",".join(attributes) or None
             await self._api.put_topic(masters[broker], header)
         # A producer that came before the name servers know would create the topic once more, with
         # its own number of queues.
         await self._await_queues(name, queues * len(chosen))
+        if stores_batches:
+            await self._require_batches(name, {broker: masters[broker] for broker in chosen})
         return await self.look(name)
+
+    async def _require_batches(self, name: str, brokers: Mapping[str, str]) -> None:
+        """Raise StateError if one of these brokers made a batch topic one like others."""
+        for broker, address in brokers.items():
+            try:
+                is_so = await self._api.stores_batches(address, name)
+            except BrokerError as error:
+                if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                is_so = False  # RocketMQ 4
+            if not is_so:
+                raise StateError(
+                    "created, but as other topics are: the broker does not store batches as one "
+                    "record, which RocketMQ does since 5.0; use the topic as it is, or delete it",
+                    topic=name,
+                    broker=broker,
+                )
 
     async def put_at(self, name: str, broker: str) -> None:
         """Create a topic with one queue at a broker, unless it has the topic; await its route."""

@@ -102,6 +102,12 @@ def describe_topic(topic: str, servers: Servers, as_json: bool) -> None:
     type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
     help="Messages that RocketMQ 5's proxy lets into it; default there: NORMAL.",
 )
+@click.option(
+    "--batches",
+    "stores_batches",
+    is_flag=True,
+    help="RocketMQ 5: store what Spark's sink sends in one request as one record.",
+)
 @client_options
 @json_option
 def create_topic(
@@ -109,6 +115,7 @@ def create_topic(
     queues: int,
     brokers: tuple[str, ...],
     message_type: str | None,
+    stores_batches: bool,
     servers: Servers,
     as_json: bool,
 ) -> None:
@@ -122,7 +129,13 @@ def create_topic(
       ordermq topics create orders --queues 8
     """
     with exit_on_error(), Admin(**servers.settings()) as admin:
-        made = admin.create_topic(topic, queues, brokers=brokers, message_type=message_type)
+        made = admin.create_topic(
+            topic,
+            queues,
+            brokers=brokers,
+            message_type=message_type,
+            stores_batches=stores_batches,
+        )
         _show(made, as_json)
 
 

@@ -579,6 +579,20 @@ class BrokerApi:
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(answer, "broker refused the unregistration", address)
 
+    async def stores_batches(self, address: str, topic: str) -> bool:
+        """Return True if this broker stores a batch of a topic as one record
+        (docs/internals/protocol.md#batch-topics).
+
+        Raises: RemotingError: it does not answer. BrokerError: it does not have the topic, does
+            not know the request (4.9, the proxy), or does not allow it.
+        """
+        from ordermq.remoting.admin_bodies import stores_batches_from_body
+
+        command = Command.request(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic).to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, f"broker did not tell the settings of topic {topic!r}", address)
+        return stores_batches_from_body(answer.body)
+
     async def addresses_of(self, address: str, group: str, client_id: str) -> list[str]:
         """Return the addresses from which a broker knows members of a group by a client id.
 

@@ -148,6 +148,13 @@ def topic_table_from_body(body: bytes, broker_name: str) -> dict[str, QueueData]
     }
 
 
+def stores_batches_from_body(body: bytes) -> bool:
+    """Return True if an answer to GET_TOPIC_CONFIG is that of a batch topic."""
+    what = "attributes"
+    attributes = read_optional(with_quoted_numbers(body, what), what, NO_MEMBERS, what)
+    return attributes.get("queue.type") == "BatchCQ"
+
+
 def group_to_body(group: str, *, is_orderly: bool) -> bytes:
     """The SubscriptionGroupConfig of a new group, with RocketMQ's defaults for the rest."""
     return json_text.dumps(

@@ -6,19 +6,30 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from ordermq import Message, Producer
+from ordermq import Message, Producer, json_text
 from ordermq.admin.admin import Admin
-from ordermq.broker import EmbeddedBroker
+from ordermq.broker import EmbeddedBroker, server
+from ordermq.broker.connection import RequestRefused
 from ordermq.client.session import ClientSession
 from ordermq.config import BrokerConfig, RemotingConfig
-from ordermq.errors import BrokerError, DataLoss, LockRefused, OrderMQError, RouteError
+from ordermq.errors import (
+    BrokerError,
+    DataLoss,
+    LockRefused,
+    OrderMQError,
+    RouteError,
+    StateError,
+)
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.codes import RequestCode
+from ordermq.model.properties import decode
+from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.spark.options import SourceOptions
-from ordermq.spark.sink.block_sender import BlockSender
+from ordermq.spark.options import SinkOptions, SourceOptions
+from ordermq.spark.sink.block_sender import BlockSender, block_sender
+from ordermq.spark.sink.row_encoder import RowEncoder
 from ordermq.spark.source.offsets import StreamOffset, resolve_snapshot
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from ordermq.spark.source.stream_driver import StreamDriver
@@ -158,6 +169,51 @@ def test_a_read_only_topic_is_read_and_not_written(broker, session, producer, op
     sender = BlockSender(broker.name_servers, producer.config, "p", "java")
     with pytest.raises(RouteError, match=r"no queue of this topic may be written to.*have it open"):
         sender.queues("orders")
+
+
+@pytest.mark.parametrize("extra", [{}, {"tags": ["a", "b"]}])
+@pytest.mark.parametrize("queue_type", ["BatchCQ", "SimpleCQ", None])
+def test_the_sink_sends_records_to_batch_topics_only_and_only_rows_without_tags(
+    broker, admin, monkeypatch, extra, queue_type
+):
+    admin.create_topic("orders", 1)
+    outer: list[str] = []
+    handlers = dict(server.HANDLERS)
+
+    def configured(context, connection, request):
+        if queue_type is None:  # as RocketMQ 4
+            raise RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+        body = json_text.dumps({"topicName": "orders", "attributes": {"queue.type": queue_type}})
+        connection.reply(request, ResponseCode.SUCCESS, body=body)
+
+    def send(context, connection, request):
+        outer.append(request.ext.get("i", ""))
+        request.ext["i"] = ""  # the embedded broker stores message by message
+        handlers[RequestCode.SEND_BATCH_MESSAGE](context, connection, request)
+
+    monkeypatch.setitem(server.HANDLERS, RequestCode.GET_TOPIC_CONFIG, configured)
+    monkeypatch.setitem(server.HANDLERS, RequestCode.SEND_BATCH_MESSAGE, send)
+    given = {"name_servers": broker.name_servers, "topic": "orders"}
+    batch = pa.RecordBatch.from_pydict({"sharding_key": ["a", "b"], "body": [b"1", b"2"]} | extra)
+    columns = batch.schema.names
+    sink = SinkOptions.of(given, dict.fromkeys(columns))
+    sender = block_sender(sink.name_servers, sink.config, sink.group, sink.selector)
+    encoder = RowEncoder(sink, columns, sender.queues, ("query", 0), 0)
+    for _ in range(2):
+        with sender.stream(is_bulk=encoder.is_bulk) as stream:
+            stream.send(encoder.encode(batch))
+    if queue_type == "BatchCQ" and not extra:
+        ids = [decode(text)["UNIQ_KEY"] for text in outer]
+        assert len(set(ids)) == 2
+    else:
+        assert outer == ["", ""]
+    assert admin.topic("orders").messages == 4
+
+
+def test_a_batch_topic_is_refused_where_brokers_have_none(broker, admin):
+    with pytest.raises(StateError, match=r"created, but as other topics are.*since 5\.0"):
+        admin.create_topic("orders", 2, stores_batches=True)
+    assert len(admin.topic("orders").queues) == 2
 
 
 @GROUPS

@@ -8,12 +8,15 @@ from collections import defaultdict, deque
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ordermq.config import ProducerConfig
 from ordermq.errors import OrderMQError, RemotingError, RouteError
+from ordermq.model.identifiers import unique_message_id
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
+from ordermq.model.properties import UNIQ_KEY, encode
 from ordermq.producer.queue_selector import QueueRouting
 from ordermq.producer.retry_policy import (
     AfterFailure,
@@ -27,9 +30,19 @@ from ordermq.spark.session import ProcessCache, shared_session
 _log = logging.getLogger("ordermq.spark")
 
 _CALLS_AHEAD = 4  # of `BlockStream.send`: each has the encoded rows of one record batch
+# Messages of one request: the number of those in a record has two bytes in its broker's index.
+MOST_ROWS = 32_767
+
+
+class Block(NamedTuple):
+    """Rows encoded as the body of a request, and how many those are."""
+
+    body: bytes
+    rows: int
+
 
 # The encoded batches of each queue, in the order in which they must be stored.
-Blocks = Mapping[MessageQueue, Sequence[bytes]]
+Blocks = Mapping[MessageQueue, Sequence[Block]]
 
 
 class BlockSender:
@@ -72,18 +85,38 @@ class BlockSender:
         await self._routing.learn(routes, topic)
         return self._routing.queues(routes, topic)
 
-    def stream(self) -> BlockStream:
-        """Return what sends the batches of one task."""
-        return BlockStream(self, self._config.max_batch_bytes)
+    def stream(self, *, is_bulk: bool) -> BlockStream:
+        """Return what sends the batches of one task.
+
+        Args: is_bulk: no broker has to find one of the rows by a tag, a key or a property.
+        """
+        return BlockStream(self, self._config.max_batch_bytes, is_bulk=is_bulk)
 
     def submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         """Start work on the I/O thread; what is submitted first begins first."""
         return self._session.submit(work)
 
-    async def send(self, queue: MessageQueue, body: bytes) -> None:
+    async def stores_batches(self, queue: MessageQueue) -> bool:
+        """Return True if a request is stored as one record; asks the broker."""
+        session = self._session
+        try:
+            address = session.routes.master_of(queue.broker_name)
+            return await session.api.stores_batches(address, queue.topic)
+        except OrderMQError as error:
+            # Not for this question alone: a broker that is older or a proxy does not know it, an
+            # account may not be allowed to ask it, and the sends tell of a broker that is away.
+            _log.debug("%s: rows are stored one by one: %s", queue, error, extra=log_fields(queue))
+            return False
+
+    async def send(self, queue: MessageQueue, body: bytes, *, as_record: bool) -> None:
         """Send one request, and again to the same queue while its outcome is unknown
-        (docs/internals/semantics.md#ordered-sends)."""
+        (docs/internals/semantics.md#ordered-sends).
+
+        Args: as_record: the broker shall store it as one record.
+        """
         tries, is_unknown = 0, False
+        # The id of the record, by which brokers know that it is meant to be one.
+        properties = encode({UNIQ_KEY: unique_message_id()}) if as_record else ""
         while True:
             tries += 1
             header = SendHeader(
@@ -95,6 +128,7 @@ class BlockSender:
                 default_topic=AUTO_CREATE_TOPIC,
                 default_topic_queue_nums=self._config.default_topic_queue_nums,
                 broker_name=queue.broker_name,
+                properties=properties,
             )
             header.batch = True
             try:
@@ -113,20 +147,28 @@ class BlockSender:
 
 @dataclass(slots=True)
 class _Lane:
-    """The batches that wait for a queue: of `added` ones `taken` are sent."""
+    """The batches that wait for a queue: of `added` ones `taken` are sent.
 
+    Args: as_record: whether its broker stores each as one record; None: not asked yet.
+    """
+
+    as_record: bool | None = None
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: deque[bytes] = field(default_factory=deque)
+    waiting: deque[Block] = field(default_factory=deque)
     added: int = 0
     taken: int = 0
 
     def take(self, most_bytes: int) -> bytes:
         """Return the next batch, joined with those behind it that fit into the same request."""
-        taken = [self.waiting.popleft()]
-        size = len(taken[0])
-        while self.waiting and size + len(self.waiting[0]) <= most_bytes:
-            size += len(self.waiting[0])
-            taken.append(self.waiting.popleft())
+        body, rows = self.waiting.popleft()
+        taken, size = [body], len(body)
+        while self.waiting:
+            body, more = self.waiting[0]
+            if size + len(body) > most_bytes or rows + more > MOST_ROWS:
+                break
+            self.waiting.popleft()
+            taken.append(body)
+            size, rows = size + len(body), rows + more
         self.taken += len(taken)
         return b"".join(taken)
 
@@ -138,12 +180,15 @@ class BlockStream:
     more rows, all would wait for it at every record batch. What waits behind a request goes with
     the next one: brokers spend on a request as much as on a hundred rows.
 
-    Args: most_bytes: of a request that is joined from several batches.
+    Args:
+        most_bytes: of a request that is joined from several batches.
+        is_bulk: see `BlockSender.stream`.
     """
 
-    def __init__(self, sender: BlockSender, most_bytes: int) -> None:
+    def __init__(self, sender: BlockSender, most_bytes: int, *, is_bulk: bool) -> None:
         self._sender = sender
         self._most_bytes = most_bytes
+        self._is_bulk = is_bulk
         self._sending: deque[Future[None]] = deque()
         # On the I/O thread.
         self._lanes: defaultdict[MessageQueue, _Lane] = defaultdict(_Lane)
@@ -177,18 +222,22 @@ class BlockStream:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _send_queue(self, queue: MessageQueue, bodies: Sequence[bytes]) -> None:
+    async def _send_queue(self, queue: MessageQueue, blocks: Sequence[Block]) -> None:
         lane = self._lanes[queue]
-        lane.waiting.extend(bodies)
-        lane.added += len(bodies)
+        lane.waiting.extend(blocks)
+        lane.added += len(blocks)
         last = lane.added  # those behind are of later calls, which send what does not fit here
         # Waiters get an asyncio.Lock in the order in which they asked for it.
         async with lane.turn:
+            if lane.as_record is None:
+                # Once per task: a topic of this name may be another one in the next.
+                lane.as_record = self._is_bulk and await self._sender.stores_batches(queue)
             while lane.taken < last:
                 if self._has_failed:
                     return  # the call that failed says why
+                body = lane.take(self._most_bytes)
                 try:
-                    await self._sender.send(queue, lane.take(self._most_bytes))
+                    await self._sender.send(queue, body, as_record=lane.as_record)
                 except BaseException:
                     self._has_failed = True
                     raise

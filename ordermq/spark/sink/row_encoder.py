@@ -19,10 +19,10 @@ from ordermq.producer.queue_selector import index_of
 from ordermq.spark.options import Order, SinkOptions
 from ordermq.spark.row_order import missing_origin_columns, text_values
 from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE
+from ordermq.spark.sink.block_sender import MOST_ROWS, Block
 from ordermq.spark.sink.row_stamps import SourceOrder, Stamps
 
 _Numbers = np.ndarray[Any, Any]
-Bodies = dict[MessageQueue, list[bytes]]
 # Distinct keys that a task reports to the driver: a report travels through Spark as a pickle.
 MAX_REPORTED_KEYS = 10_000
 # Keys whose target queue is remembered: a topic with ever new keys must not fill the memory.
@@ -87,13 +87,18 @@ class RowEncoder:
         """Number of rows encoded so far."""
         return self._rows
 
-    def encode(self, batch: Any) -> Bodies:
+    @property
+    def is_bulk(self) -> bool:
+        """True if no row has a tag, a key or a property to be found by."""
+        return not {"tags", "keys", "properties"}.intersection(self._columns)
+
+    def encode(self, batch: Any) -> dict[MessageQueue, list[Block]]:
         """Encode the rows of a record batch, those of each queue in order.
 
         Raises: ConfigError: a row that no broker accepts, or without a target. OrderingError:
             rows are out of order.
         """
-        found: Bodies = {}
+        found: dict[MessageQueue, list[Block]] = {}
         if not batch.num_rows:
             return found
         keys = self._keys(batch)
@@ -108,8 +113,8 @@ class RowEncoder:
 
     def _encode_rows(
         self, batch: Any, bodies: Any, rows: _Numbers, fixed: bytes, named: list[Any]
-    ) -> list[bytes]:
-        found: list[bytes] = []
+    ) -> list[Block]:
+        found: list[Block] = []
         unique = self._unique.take(len(rows))
         done, base = 0, int.from_bytes(unique, "big")
         # The core encodes as many rows as fit into one request and says how many those were.
@@ -117,7 +122,7 @@ class RowEncoder:
             try:
                 body, count = core.encode_rows(
                     bodies,
-                    rows[done:].data,
+                    rows[done : done + MOST_ROWS].data,
                     fixed=fixed,
                     columns=named,
                     unique=(base + done).to_bytes(16, "big"),
@@ -125,7 +130,7 @@ class RowEncoder:
                 )
             except ValueError as error:
                 raise self._refused(batch, str(error)) from None
-            found.append(body)
+            found.append(Block(body, count))
             done += count
         return found
 

@@ -77,7 +77,7 @@ class SinkWriter:
             (origin, task.batch_id),
             task.partition,
         )
-        with sender.stream() as stream:
+        with sender.stream(is_bulk=encoder.is_bulk) as stream:
             for batch in iterator:
                 stream.send(encoder.encode(batch))  # encoded while those before are being sent
         freeze_imports()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import java_index
 from ordermq.spark.options import SinkOptions
+from ordermq.spark.sink.block_sender import MOST_ROWS, Block
 from ordermq.spark.sink.row_encoder import RowEncoder
 
 QUEUES = tuple(MessageQueue("scored", "b", number) for number in range(4))
@@ -44,19 +46,20 @@ def placed(rows: list[tuple[int, int, str | None]], **more: Any) -> Any:
     })  # fmt: skip
 
 
-def messages_of(bodies: list[bytes]) -> list[tuple[bytes, dict[str, str]]]:
-    found = []
-    for batch in bodies:
-        at = 0
+def messages_of(blocks: Sequence[Block]) -> list[tuple[bytes, dict[str, str]]]:
+    found: list[tuple[bytes, dict[str, str]]] = []
+    for batch, rows in blocks:
+        at, before = 0, len(found)
         while at < len(batch):
             size, _, _, _, body_size = struct.unpack_from(">iiiii", batch, at)
             text = batch[at + 22 + body_size : at + size].decode()
             found.append((batch[at + 20 : at + 20 + body_size], props.decode(text)))
             at += size
+        assert len(found) - before == rows
     return found
 
 
-def stamps_of(found: dict[MessageQueue, list[bytes]]) -> list[tuple[str, int, int]]:
+def stamps_of(found: dict[MessageQueue, list[Block]]) -> list[tuple[str, int, int]]:
     return [
         (p["omq_source"], int(p["omq_offset"]), int(p.get("omq_row", "0")))
         for bodies in found.values()
@@ -146,6 +149,19 @@ def test_keys_find_the_same_queue_in_every_batch_whether_few_or_many(
     assert places == {(QUEUES[1 if key is None else java_index(key, 4)], key) for key in names}
     assert encoder is not None
     assert encoder.keys == {key for key in names if key is not None}
+
+
+@pytest.mark.parametrize("column", ["tags", "keys", "properties"])
+def test_rows_that_a_broker_may_have_to_find_are_not_in_bulk(column: str) -> None:
+    assert encoder_of(placed([(0, 1, "k")])).is_bulk
+    assert not encoder_of(placed([(0, 1, "k")], **{column: ["a"]})).is_bulk
+
+
+def test_a_block_has_no_more_rows_than_a_record_may_have() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"] * (2 * MOST_ROWS + 1)})
+    (blocks,) = encoder_of(batch, max_batch_bytes="16000000").encode(batch).values()
+    assert [block.rows for block in blocks] == [MOST_ROWS, MOST_ROWS, 1]
+    assert stamps_of({QUEUES[0]: blocks}) == [("query/3", 7, row) for row in range(len(batch))]
 
 
 def test_tags_keys_and_properties_are_sent_without_those_of_the_protocol() -> None:

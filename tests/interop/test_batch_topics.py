@@ -1,0 +1,124 @@
+"""Topics whose brokers store what the sink sends in a request as one record (docs/spark.md)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from ordermq import Admin, PullConsumer, PushConsumer
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.options import SinkOptions, SourceOptions
+from ordermq.spark.session import shared_session
+from ordermq.spark.sink.block_sender import block_sender
+from ordermq.spark.sink.row_encoder import RowEncoder
+from ordermq.spark.source.queue_reader import QueueRange, read_ranges
+from tests.interop.cluster import Cluster, eventually
+from tests.interop.run import Run
+
+ROWS, KEYS = 6_000, 16
+
+
+@pytest.fixture(autouse=True)
+def requires_batch_topics(cluster: Cluster) -> None:
+    if cluster.version.startswith("4."):
+        pytest.skip("batch topics came with RocketMQ 5")
+
+
+def write(run: Run, **more: list[str]) -> dict[MessageQueue, int]:
+    """Write rows as Spark's sink does, 1,000 a request; return the ends of the queues."""
+    servers = run.cluster.name_servers
+    with Admin(servers) as admin:
+        admin.create_topic(run.topic, 2, brokers=["broker-a"], stores_batches=True)
+    columns = ["sharding_key", "body", *more]
+    options = SinkOptions.of({"name_servers": servers, "topic": run.topic}, dict.fromkeys(columns))
+    sender = block_sender(servers, options.config, options.group, options.selector)
+    encoder = RowEncoder(options, columns, sender.queues, ("query", 0), 0)
+    for first in range(0, ROWS, 2_000):
+        numbers = range(first, first + 2_000)
+        keys = [f"k{number % KEYS}" for number in numbers]
+        values = {"sharding_key": keys, "body": [str(number).encode() for number in numbers]}
+        more_values = {name: texts * len(numbers) for name, texts in more.items()}
+        with sender.stream(is_bulk=encoder.is_bulk) as stream:
+            stream.send(encoder.encode(pa.RecordBatch.from_pydict(values | more_values)))
+    run.sent = ROWS
+    ends: dict[MessageQueue, int] = {}
+
+    def are_all_there() -> bool:  # a broker indexes behind its answers
+        ends.update((queue, found.end) for queue, found in admin.topic(run.topic).queues.items())
+        return sum(ends.values()) == ROWS
+
+    with Admin(servers) as admin:
+        eventually(are_all_there, "all rows")
+    return ends
+
+
+def test_members_stop_and_go_on_within_a_record(run: Run) -> None:
+    ends = write(run)
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as puller:
+        for queue, end in ends.items():
+            found = puller.pull(queue, "*", 700, 32)
+            # All of the record that is left, and more than 32: it is stored as one.
+            assert [message.queue_offset for message in found.messages] == list(
+                range(700, found.next_begin_offset)
+            )
+            assert 32 < len(found.messages) < end - 700
+    run.member("one", consume_message_batch_max_size=7)
+    run.wait_for_more(ROWS // 3, "one")
+    run.leave("one")
+    assert run.count_of("one") < ROWS
+    java = run.java_member("java")
+    run.wait_for_more(ROWS // 10, "java")
+    java.leave()
+    run.member("two")
+    run.wait_for_all()
+    run.assert_keys_in_order()
+    assert {int(one.body) for one in run.deliveries} == set(range(ROWS))
+
+
+def test_tasks_read_ranges_that_begin_and_end_within_a_record(run: Run) -> None:
+    ends = write(run)
+    given = {"name_servers": run.cluster.name_servers, "topic": run.topic}
+    options = SourceOptions.of(given | {"columns": "queue_id,offset,sharding_key,body"})
+    session = shared_session(options.name_servers, options.remoting)
+    bodies: list[bytes] = []
+    for queue, end in ends.items():
+        for low in range(0, end, 350):
+            high = min(low + 350, end)
+            rows = [
+                row
+                for batch in read_ranges(session, options, [range_of(queue, low, high)])
+                for row in batch.to_pylist()
+            ]
+            assert [row["offset"] for row in rows] == list(range(low, high))
+            bodies += [row["body"] for row in rows]
+    assert sorted(map(int, bodies)) == list(range(ROWS))
+
+
+def range_of(queue: MessageQueue, low: int, high: int) -> QueueRange:
+    return QueueRange(queue.topic, queue.broker_name, queue.queue_id, low, high)
+
+
+def test_rows_with_tags_are_records_of_their_own_and_found_by_them(run: Run) -> None:
+    write(run, tags=["paid"])
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as puller:
+        queue = puller.fetch_subscribe_message_queues(run.topic)[0]
+        assert len(puller.pull(queue, "paid", 0, 32).messages) == 32
+        assert len(puller.pull(queue, "open", 0, 32).messages) == 0
+
+
+def test_members_that_pop_say_that_the_topic_is_to_be_pulled(run: Run) -> None:
+    write(run)
+    consumer = PushConsumer(
+        run.group,
+        name_servers=run.cluster.name_servers,
+        consume_mode="pop",
+        consume_from_where="first_offset",
+    )
+    consumer.subscribe(run.topic)
+    consumer.orderly(run.listener("popping"))
+    with consumer:
+        eventually(
+            lambda: any("consume_mode='pull'" in text for text in consumer.health().reasons),
+            "its health tells of it",
+        )
+    assert not run.deliveries
