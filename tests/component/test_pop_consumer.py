@@ -654,6 +654,24 @@ def test_members_that_pop_and_members_that_pull_are_told_of_each_other(
     eventually(lambda: popping.health().is_ready, "all members pop")
 
 
+def test_members_that_pop_in_order_and_without_are_told_of_each_other(
+    producer: Producer, make: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(1))
+    ordered = make(seen.take)
+    unordered = make(seen.take, concurrent=True)
+    ordered.start()
+    unordered.start()
+    for member, here in ((ordered, "in order"), (unordered, "without order")):
+        told = f"each message is consumed twice, {here} here"
+        eventually(
+            lambda member=member, told=told: told in str(member.health().reasons),  # type: ignore[misc]
+            "its health says so",
+        )
+    unordered.close(10)
+    eventually(lambda: ordered.health().is_ready, "all members pop in order")
+
+
 def test_a_broker_before_rocketmq_5_is_named(
     producer: Producer, make: MakeConsumer, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ class SubscriptionCheck:
         pops: whether it pops, instead of pulling.
     Attributes:
         twice: that, and why, messages are consumed twice now; empty if the neighbour pops or pulls
-            as this member does.
+            as this member does, and pops in order or without as well.
     """
 
     def __init__(
@@ -178,8 +178,8 @@ class SubscriptionCheck:
                     theirs = await self._client.api.member_subscriptions(
                         address, self._group, neighbour
                     )
-                    if own.pops != theirs.pops:
-                        twice = f"group {self._group}: {_twice(own)} at member {neighbour}"
+                    if found := _twice(own, theirs):
+                        twice = f"group {self._group}: {found} at member {neighbour}"
                     for problem in differences(own, theirs, retry_topic(self._group)):
                         self._warn(
                             f"group {self._group}: {problem} at member {neighbour}. Messages get "
@@ -210,15 +210,21 @@ def differences(own: MemberSubscriptions, theirs: MemberSubscriptions, retry: st
         found.append(
             f"listening is {ways[bool(own.is_orderly)]} here and {ways[bool(theirs.is_orderly)]}"
         )
-    if own.pops != theirs.pops:
-        found.append(_twice(own))
+    if twice := _twice(own, theirs):
+        found.append(twice)
     return found
 
 
-def _twice(own: MemberSubscriptions) -> str:
-    # Neither way knows of the other's locks or leases.
-    ways = ("by pulls", "by pop")
-    return f"each message is consumed twice, {ways[own.pops]} here and {ways[not own.pops]}"
+def _twice(own: MemberSubscriptions, theirs: MemberSubscriptions) -> str:
+    # None of these ways knows of the others' locks or leases.
+    ways = (own, theirs)
+    if own.pops != theirs.pops:
+        here, there = ("by pop" if each.pops else "by pulls" for each in ways)
+    elif own.pops and {own.is_orderly, theirs.is_orderly} == {True, False}:
+        here, there = ("in order" if each.is_orderly else "without order" for each in ways)
+    else:
+        return ""
+    return f"each message is consumed twice, {here} here and {there}"
 
 
 def _described(subscriptions: Mapping[str, str], topic: str) -> str:

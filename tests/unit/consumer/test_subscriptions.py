@@ -42,6 +42,28 @@ def test_each_difference_is_named_with_what_is_here_and_there() -> None:
 
 
 @pytest.mark.parametrize(
+    ("here", "there", "twice"),
+    [
+        ((True, True), (True, True), ""),
+        ((False, True), (False, True), ""),
+        ((True, False), (False, False), ""),
+        ((None, True), (True, True), ""),
+        ((True, True), (None, True), ""),
+        ((True, True), (False, True), "in order here and without order"),
+        ((False, True), (True, True), "without order here and in order"),
+        ((True, True), (True, False), "by pop here and by pulls"),
+        ((False, False), (True, True), "by pulls here and by pop"),
+    ],
+)
+def test_ways_that_do_not_know_of_each_other_consume_twice(
+    here: tuple[bool | None, bool], there: tuple[bool | None, bool], twice: str
+) -> None:
+    ours, theirs = (MemberSubscriptions({"orders": "*"}, *way) for way in (here, there))
+    found = [each for each in differences(ours, theirs, RETRY) if "twice" in each]
+    assert found == ([f"each message is consumed twice, {twice}"] if twice else [])
+
+
+@pytest.mark.parametrize(
     ("ids", "expected"),
     [(["b"], None), (["a", "c"], None), (["a", "b"], "a"), (["a", "b", "c"], "c"), ([], None)],
 )
