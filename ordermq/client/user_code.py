@@ -12,8 +12,8 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol, TypeVar, cast
 
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.errors import StateError
@@ -68,7 +68,7 @@ class OwnThreads:
         return Runtime(name=name)
 
     async def call_back(self, callback: Callable[..., object], *arguments: object) -> None:
-        await asyncio.to_thread(self._call_on_own_loop, callback, *arguments)
+        await on_thread(self._call_on_own_loop, callback, *arguments)
 
     def calls_back_here(self) -> bool:
         return threading.get_ident() in self._calling
@@ -100,7 +100,9 @@ class CallersLoop:
         return self
 
     async def call_back(self, callback: Callable[..., object], *arguments: object) -> None:
-        await asyncio.wrap_future(self.submit(_called(callback, *arguments)))
+        raised = await asyncio.wrap_future(self.submit(_called(callback, *arguments)))
+        if raised is not None:
+            raise raised
 
     def calls_back_here(self) -> bool:
         return False  # an AsyncConsumer knows its tasks, and is not closed by its loop's thread
@@ -174,7 +176,43 @@ def running_task() -> asyncio.Task[Any] | None:
         return None
 
 
-async def _called(callback: Callable[..., object], *arguments: object) -> None:
-    returned = callback(*arguments)
-    if inspect.isawaitable(returned):
-        await returned
+async def on_thread(
+    call: Callable[..., _T], *arguments: object, threads: Executor | None = None
+) -> _T:
+    """Call a plain function of the user on a thread, and return its result.
+
+    What it raises comes as a value through the future, for asyncio takes some exceptions for its
+    own: a future refuses StopIteration, so that nobody wakes; GeneratorExit ends every coroutine
+    that waits, and no `except` sees it; CancelledError is a cancellation of who waits.
+
+    Args: threads: whose threads; those of the event loop if None.
+    Raises: what `call` raises. RuntimeError: that was StopIteration or CancelledError.
+    """
+    run = contextvars.copy_context().run  # as `asyncio.to_thread`
+    loop = asyncio.get_running_loop()
+    done, raised = await loop.run_in_executor(threads, run, _outcome, call, arguments)
+    if raised is None:
+        return cast("_T", done)
+    if isinstance(raised, (StopIteration, asyncio.CancelledError)):
+        raise RuntimeError(f"user code raised {raised!r}") from raised
+    raise raised
+
+
+def _outcome(
+    call: Callable[..., _T], arguments: tuple[object, ...]
+) -> tuple[_T, None] | tuple[None, BaseException]:
+    try:
+        return call(*arguments), None
+    except BaseException as error:  # noqa: BLE001 - the user's; raised again by who waits
+        return None, error
+
+
+async def _called(callback: Callable[..., object], *arguments: object) -> GeneratorExit | None:
+    # Not raised: through a future it would end all that wait on the I/O thread.
+    try:
+        returned = callback(*arguments)
+        if inspect.isawaitable(returned):
+            await returned
+    except GeneratorExit as error:
+        return error
+    return None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 from ordermq.callables import is_async
 from ordermq.client.runtime import result_of
 from ordermq.client.session import ClientSession
+from ordermq.client.user_code import on_thread
 from ordermq.clock import Clock
 from ordermq.config import ProducerConfig
 from ordermq.errors import (
@@ -534,7 +535,7 @@ async def _executed(
         if is_async(execute):
             answer = execute(message, argument)
         else:
-            answer = await asyncio.to_thread(execute, message, argument)
+            answer = await on_thread(execute, message, argument)
         # A plain function may return a coroutine.
         return _answer_of(await answer if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001 - logged, and the broker is told

@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from ordermq import core
 from ordermq.callables import is_async
 from ordermq.client.runtime import Runtime, result_of
-from ordermq.client.user_code import TaskLoop, UserCode
+from ordermq.client.user_code import TaskLoop, UserCode, on_thread
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue, ReadyQueues
@@ -269,7 +269,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     async def call_alone(
         self, listener: Callable[..., Any], context: ConsumeContext
     ) -> tuple[object, BaseException | None]:
-        return await _outcome_of(asyncio.to_thread(self._call_alone, listener, context))
+        return await _outcome_of(on_thread(self._call_alone, listener, context))
 
     def _call_alone(self, listener: Callable[..., Any], context: ConsumeContext) -> object:
         returned = listener(context.messages, context)

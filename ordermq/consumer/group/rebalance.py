@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled
@@ -387,7 +388,7 @@ class Rebalancer:
         # Without topics brokers are not even asked: whoever is not registered is not listed, and
         # a heartbeat to change that would give this member a share of nothing.
         shares = await self._shares(topics) if topics else {}
-        await asyncio.gather(*(self._balance(topic, share) for topic, share in shares.items()))
+        await _all_of(self._balance(topic, share) for topic, share in shares.items())
 
     async def _shares(self, topics: Sequence[str]) -> dict[str, list[MessageQueue]]:
         """Return the queues to hold of each topic; a topic of which nothing is known is absent."""
@@ -498,7 +499,7 @@ class Rebalancer:
             self._tell_of_long_wait(topic, refused)
         else:
             self._lock_retries.pop(topic, None)
-        await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
+        await _all_of(self._take(queue, lease) for queue, lease in leases.items())
         for topic, count in sorted(self._offsets.rule.take_skipped().items()):
             _log.warning(
                 "%s: group %s is new and starts at the end: %d older messages are skipped "
@@ -595,3 +596,13 @@ class Rebalancer:
 
     def _try_again_in(self, delay_ms: int) -> None:
         self._next_pass_ms = min(self._next_pass_ms, delay_ms)
+
+
+async def _all_of(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of these beside each other, and raise the first error when every one has ended.
+
+    With one still under way, the next pass would take its queue a second time.
+    """
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if outcome is not None:
+            raise outcome

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from ordermq.client.user_code import TaskLoop, UserCode
+from ordermq.client.user_code import TaskLoop, UserCode, on_thread
 from ordermq.consumer.offsets.offset_committer import OffsetStorage
 from ordermq.consumer.offsets.offset_store import (
     AnyOffsetStore,
@@ -18,7 +18,7 @@ from ordermq.consumer.offsets.offset_store import (
     is_async_store,
 )
 from ordermq.consumer.queue.statistics import EventRecorder
-from ordermq.errors import BrokerError, ConfigError, StateError, StoreError
+from ordermq.errors import BrokerError, ConfigError, OrderMQError, StateError, StoreError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue, require_offset
@@ -116,7 +116,13 @@ class StoreOffsets:
         self._calls.close()
 
     async def _run(self, call: Callable[[], _T]) -> _T:
-        return await self._calls.run(call)
+        try:
+            return await self._calls.run(call)
+        except (OrderMQError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            kind = type(self._store).__name__
+            raise StoreError(f"offset_store: {kind} raised {error!r}") from error
 
 
 class _OnThreads:
@@ -128,7 +134,7 @@ class _OnThreads:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"ordermq-{group}-offsets")
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await on_thread(call, threads=self._threads)
 
     def close(self) -> None:
         # Without waiting: a call that hangs in the database must not hold up the end.
