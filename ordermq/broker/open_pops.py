@@ -9,6 +9,7 @@ the group and the topic, in the write that ends the lease; members pop that topi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,6 +37,8 @@ _DELETE = "DELETE FROM open_pops WHERE grp = ? AND topic = ? AND queue_id = ? AN
 _LONGEST_SLEEP_MS = 1_000
 _RETRY_MS = 1_000  # after a failed write
 _BATCH = 256  # messages repeated in one write
+_HANDLE_BYTES = 512  # kept free for the handle that a pop adds: numbers, and the broker's name
+_log = logging.getLogger("ordermq.broker")
 
 
 class _Due(NamedTuple):
@@ -181,15 +184,14 @@ class OpenPops:
         if record is None:
             return None
         message = StoredMessage.read(record)
-        properties = props.decode_bytes(message.properties)
-        properties.setdefault(props.RETRY_TOPIC, topic)
+        properties = _repeatable(message.properties, topic, f"{topic}/{queue_id}, offset {offset}")
         if not topic.startswith(RETRY_PREFIX):
             topic = real_topic(topic, group, RETRIES)
         return self._routing.restored(
             replace(message, reconsume_times=message.reconsume_times + 1),
             topic,
             0,
-            properties=props.encode(properties).encode(),
+            properties=properties,
             sys_flag=message.sys_flag,
         )
 
@@ -197,3 +199,28 @@ class OpenPops:
         if look_ms < self._next_look_ms:
             self._next_look_ms = look_ms
             self._earlier.set()
+
+
+def _repeatable(stored: bytes, topic: str, place: str) -> bytes:
+    """Return the properties of a message's copy: with its topic, and with room for a pop's handle.
+
+    As bytes, because they are what a client sent: perhaps no UTF-8, or with a separator in a value.
+    A message that cannot be copied would keep all others from being repeated.
+    """
+    if not props.has(stored, props.RETRY_TOPIC):
+        stored = props.with_one(stored, props.RETRY_TOPIC, topic)
+    parts = stored.split(b"\x02")
+    left_out = []
+    while len(stored) > props.MAX_BYTES - _HANDLE_BYTES:
+        longest = max(parts, key=len)
+        parts.remove(longest)
+        stored = b"\x02".join(parts)
+        left_out.append(longest.partition(b"\x01")[0].decode(errors="replace"))
+    if left_out:
+        _log.error(
+            "%s: repeated without its properties %s, which leave no room for a repetition's own; "
+            "send shorter ones",
+            place,
+            ", ".join(left_out),
+        )
+    return stored

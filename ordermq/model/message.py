@@ -47,7 +47,7 @@ else:
 
 
 # A character has at most four bytes, so most texts need not be encoded to be measured.
-_SURELY_SHORT = props.MAX_BYTES // 4
+_SURELY_SHORT = props.MAX_SENT_BYTES // 4
 _BODIES = (bytes, bytearray, memoryview)  # a tuple, because `a | b` would be created on each call
 
 
@@ -224,7 +224,7 @@ class Message:
         Args:
             added: further properties of the protocol.
 
-        Raises: ConfigError: a reserved name, a separator, or more than 32767 bytes.
+        Raises: ConfigError: a reserved name, a separator, or more than 32127 bytes.
         """
         text = f"{_ID_BEGIN}{unique_id}{_ID_END}"
         if self.properties or self.tags or self.keys or self.is_delayed or added:
@@ -358,10 +358,10 @@ def _require_free(name: str, topic: str) -> None:
 
 
 def _require_short(text: str, topic: str) -> None:
-    if len(text) > _SURELY_SHORT and len(text.encode()) > props.MAX_BYTES:
+    if len(text) > _SURELY_SHORT and len(text.encode()) > props.MAX_SENT_BYTES:
         raise ConfigError(
             f"message properties take {len(text.encode())} bytes: expected at most "
-            f"{props.MAX_BYTES}",
+            f"{props.MAX_SENT_BYTES}, which leaves a retry or a dead letter room for its own",
             topic=topic,
         )
 

@@ -61,6 +61,9 @@ PROTOCOL_NAMES = frozenset({
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 
 MAX_BYTES = 32_767  # a record stores the length as a signed 16-bit number
+# Of a message that is sent. What a retry, a dead letter, a parked copy or the end of a transaction
+# adds, such as the message's topic, must fit as well: no broker would ever store it.
+MAX_SENT_BYTES = MAX_BYTES - 640
 _NAME_END = "\x01"
 _VALUE_END = "\x02"
 
@@ -120,6 +123,21 @@ def decode(text: str) -> dict[str, str]:
         if separator and name and value:
             found[name] = value
     return found
+
+
+def has(data: bytes, name: str) -> bool:
+    """Return True if the properties of a record, which need not be UTF-8, have one of this name."""
+    begin = f"{name}{_NAME_END}".encode()
+    return any(part.startswith(begin) for part in data.split(_VALUE_END.encode()))
+
+
+def with_one(data: bytes, name: str, value: str) -> bytes:
+    """Return the properties of a record with another one, which counts before one of its name.
+
+    The others stay as their sender made them, whatever they are.
+    """
+    end = b"" if not data or data.endswith(_VALUE_END.encode()) else _VALUE_END.encode()
+    return data + end + encode_plain(name, value).encode()
 
 
 def decode_bytes(data: bytes) -> dict[str, str]:

@@ -119,12 +119,12 @@ class StoredMessage:
             bytes(store_host), times, bytes(body), bytes(properties),
         )  # fmt: skip
 
-    def rewritten(self, topic: str, properties: str) -> bytes:
+    def rewritten(self, topic: str, properties: bytes) -> bytes:
         """Return the record with another topic and other properties, at the same place."""
         writer = core.RecordWriter(topic, self.queue_id, self.born_host, self.store_host)
         block = writer.write(
             self.body,
-            properties.encode(),
+            properties,
             flag=self.flag,
             sys_flag=self.sys_flag,
             born_ms=self.born_ms,

@@ -21,6 +21,8 @@ from ordermq.consumer.listener import ConcurrentContext
 from ordermq.consumer.pop import leases
 from ordermq.errors import ConfigError, StateError
 from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.headers import SendHeader
+from tests.component.broker.wire_client import WireClient, batch_body
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.test_concurrent_consumer import each_once, numbers
 from tests.component.test_orderly_consumer import send_all
@@ -88,6 +90,33 @@ def test_a_failed_message_comes_again_with_its_topic_and_the_number_of_attempts(
     seen.wait_for_count(40)
     assert numbers(seen) == each_once(40)
     assert tries == [("orders", times, times) for times in range(4)]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [b"own\1" + b"x" * 32_760 + b"\2", b"own\1a\1b\2", b"own\1\xff\2"],
+    ids=["no room", "a separator in a value", "no UTF-8"],
+)
+def test_the_properties_of_a_message_keep_no_other_from_coming_again(
+    producer: Producer, make: Make, seen: Seen, broker: EmbeddedBroker, properties: bytes
+) -> None:
+    tries = Counter[bytes]()
+
+    def listen(messages: list[MessageView], context: ConcurrentContext) -> None:
+        tries[bytes(messages[0].body)] += 1
+        if tries[bytes(messages[0].body)] < 3:
+            raise ValueError
+        seen.add([(0, 0, None, bytes(messages[0].body))])
+
+    send_all(producer, numbered(4))
+    with WireClient(broker.port) as client:
+        ext = SendHeader("pg", "orders", 0).to_ext()
+        body = batch_body([b"odd"], properties)
+        assert client.call(RequestCode.SEND_BATCH_MESSAGE, ext, body).code == 0
+    make(listen, consume_from_where="first_offset").start()
+    seen.wait_for_count(5)
+    assert set(tries.values()) == {3}
+    assert len(tries) == 5
 
 
 def test_a_message_that_fails_for_good_goes_to_the_dead_letters(

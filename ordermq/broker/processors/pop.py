@@ -262,9 +262,9 @@ def _repeated(context: BrokerContext, header: PopHeader, part: _Found, lease: Po
             part.start, lease.pop_ms, lease.invisible_ms, UNORDERED, RETRIES,
             context.config.broker_name, message.queue_id,
         )  # fmt: skip
-        properties = props.decode_bytes(message.properties)
-        properties[props.POP_HANDLE] = handle.text(message.queue_offset)
-        found.append(message.rewritten(header.topic, props.encode(properties)))
+        text = handle.text(message.queue_offset)
+        properties = props.with_one(message.properties, props.POP_HANDLE, text)
+        found.append(message.rewritten(header.topic, properties))
     return b"".join(found)
 
 

@@ -58,7 +58,7 @@ def _split(body: bytes, parts: Sequence[PoppedOffsets]) -> list[bytes]:
     wanted = {(place, at) for place, part in zip(found, parts, strict=True) for at in part.offsets}
     for record in split_records(body):
         message = StoredMessage.read(record)
-        is_own = props.POP_HANDLE not in props.decode_bytes(message.properties)
+        is_own = not props.has(message.properties, props.POP_HANDLE)
         if not is_own:
             record = with_origin(message)
         place = is_own, message.queue_id
@@ -76,9 +76,10 @@ def _split(body: bytes, parts: Sequence[PoppedOffsets]) -> list[bytes]:
 def with_origin(message: StoredMessage) -> bytes:
     """Return the record of a repeated message, with its topic where views of such look for it."""
     # Servers give such a message its own topic; views expect the retry topic there.
-    properties = props.decode_bytes(message.properties)
-    properties.setdefault(props.RETRY_TOPIC, message.topic)
-    return message.rewritten(message.topic, props.encode(properties))
+    properties = message.properties
+    if not props.has(properties, props.RETRY_TOPIC):
+        properties = props.with_one(properties, props.RETRY_TOPIC, message.topic)
+    return message.rewritten(message.topic, properties)
 
 
 def _offset_of(record: bytes) -> int:
