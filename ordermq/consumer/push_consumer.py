@@ -309,14 +309,16 @@ class PushConsumer(GroupConsumer):
     def unsubscribe(self, topic: str) -> None:
         """Consume `topic` no more; while running its queues are handed over first.
 
-        Waits for their listeners, so do not call it from one.
+        Waits for their listeners. Called by a listener or callback it does not, for it would wait
+        for itself: each queue is then handed over when its own call has returned.
 
         Raises: StateError: not subscribed, or closed.
         """
         if self._is_closing or topic not in self._subscriptions:
             raise StateError("this topic is not subscribed", topic=topic, group=self.group)
-        if self._member is not None:
-            self._member.client.call(self._member.unsubscribe(topic, waits_for_batches=True))
+        if (member := self._member) is not None:
+            waits = not member.is_called_by_itself
+            member.client.call(member.unsubscribe(topic, waits_for_batches=waits))
         del self._subscriptions[topic]
 
     def orderly(self, listener: _L) -> _L:

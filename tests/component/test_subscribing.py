@@ -126,6 +126,37 @@ def test_a_condition_in_sql_is_refused_by_a_broker_without_it_and_says_what_to_s
         refused.subscribe("orders", sql=" ")
 
 
+@pytest.mark.parametrize("kind", ["ordered", "by key", "concurrent", "async"])
+def test_a_listener_that_gives_its_topic_up_does_not_wait_for_itself(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen, kind: str
+) -> None:
+    send_to(producer, "orders", range(3))
+    given_up = threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        seen.take(messages, context)
+        if len(seen.deliveries) == 3:
+            consumer.unsubscribe("orders")
+            given_up.set()
+
+    async def listen_async(messages: Any, context: Any) -> None:
+        listen(messages, context)
+
+    settings = {"by key": {"order_by_key": True}, "concurrent": {"concurrent": True}}
+    listener = listen_async if kind == "async" else listen
+    consumer = make_consumer(listener, **settings.get(kind, {}))
+    with consumer:
+        assert given_up.wait(20), "the listener waits for itself"
+        eventually(lambda: topics_of(consumer) == set(), "its queues are handed over")
+        assert committed(broker) == 3
+        with WireClient(broker.port, "tool") as tool:
+            eventually(lambda: tool.members("g") == [], "it has left the group")
+        send_to(producer, "orders", range(3, 6))
+        consumer.subscribe("orders")
+        seen.wait_for_count(6)
+    assert [int(body) for body in seen.bodies_of("k")] == [*range(6)]
+
+
 def test_what_is_not_subscribed_cannot_be_given_up(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:

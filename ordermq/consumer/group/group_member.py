@@ -427,8 +427,13 @@ class GroupMember(ProcessBound):
 
     def require_may_close(self) -> None:
         """Raise StateError in a listener or callback of this member, which `close` waits for."""
-        if self._receiver.calls_from_here() or self._settings.user_code.calls_back_here():
+        if self.is_called_by_itself:
             raise StateError(CLOSED_BY_ITSELF, group=self._group)
+
+    @property
+    def is_called_by_itself(self) -> bool:
+        """True in a listener or callback of this member, which must not wait for its batches."""
+        return self._receiver.calls_from_here() or self._settings.user_code.calls_back_here()
 
     def close(self, timeout_s: float) -> bool:
         """Leave: unregister, give every queue up, disconnect
