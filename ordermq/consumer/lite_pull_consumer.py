@@ -198,7 +198,7 @@ class LitePullConsumer(GroupConsumer):
 
     def start_with(self, user_code: UserCode) -> None:
         """`start`, with the user's coroutines and callbacks run by `user_code`."""
-        if self._member is not None or self._is_closed:
+        if self._member is not None or self._is_starting or self._is_close_called:
             raise StateError(
                 "start() may be called only once; create a new LitePullConsumer", group=self.group
             )
@@ -327,13 +327,10 @@ class LitePullConsumer(GroupConsumer):
         Returns: True if every queue was given up in order; a later call returns the same.
         Raises: StateError: called by a callback of this consumer, which it would wait for.
         """
-        member = self._member
+        # Closing before the queues are revoked: a batch handed out now would only delay them.
+        member = self._begin_close()
         if member is None:
             return True
-        if not self._is_closing:
-            member.require_may_close()
-        # Before the queues are revoked: a batch handed out now would only delay them.
-        self._is_closing = True
         self._buffer.stop()
         # The calling thread is not coming to end its batches, nor are its tasks.
         self._buffer.give_back_of_thread(threading.get_ident())

@@ -510,7 +510,7 @@ class PushConsumer(GroupConsumer):
 
     def start_with(self, user_code: UserCode) -> None:
         """`start`, with the user's coroutines and callbacks run by `user_code`."""
-        if self._member is not None or self._is_closing:
+        if self._member is not None or self._is_starting or self._is_closing:
             raise StateError(
                 "start() may be called only once; create a new PushConsumer", group=self.group
             )
@@ -646,14 +646,10 @@ class PushConsumer(GroupConsumer):
         Raises: StateError: called first by a listener or callback of this consumer, which it
             would wait for; call `stop` there, which makes `run` close.
         """
-        if self._member is None:
-            return True
-        if not self._is_closing:
-            self._member.require_may_close()
-        self._is_closing = True
-        # A `run` on the main thread returns, whoever closes.
-        self.stop()
-        return self._member.close(timeout_s)
+        member = self._begin_close()
+        if self._is_closing:
+            self.stop()  # a `run` on the main thread returns, whoever closes
+        return True if member is None else member.close(timeout_s)
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Start unless started, consume until SIGINT, SIGTERM or `stop`, then `close`.

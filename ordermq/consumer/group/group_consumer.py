@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ordermq.closing import Starting
 from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.statistics import HeldQueue, Lag
+from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -15,13 +17,19 @@ if TYPE_CHECKING:
     from ordermq.health import ConsumerHealth
 
 
+_CLOSED_MEANWHILE = "close() was called while start() was under way; create a new consumer"
+
+
 class GroupConsumer(ExplainsMethods, Starting):
     """Base of the consumers that are members of a group, whatever receives their messages."""
 
+    group: str
     _kind = "consumer"
     _member: GroupMember | None = None  # from `start` on
     _is_closing = False
     _is_start_given_up = False
+    _is_starting = False
+    _is_close_called = False  # `stop` is not meant: what it ends may be started
 
     def stop(self) -> None:
         """Make whoever consumes come to an end; any thread."""
@@ -34,20 +42,42 @@ class GroupConsumer(ExplainsMethods, Starting):
     def _join_or_leave(self, user_code: UserCode) -> None:
         """`_join`; a member that an exception finds started leaves the group."""
         try:
+            self._is_starting = True
             self._join(user_code)
-        except BaseException:
+        except BaseException as error:
             member, self._member = self._member, None
             if member is not None:
                 # Registered already: without a goodbye the group would wait for it to expire.
                 member.abandon_start()
+            # Whatever a closed connection has raised in it, also a cancellation of its own.
+            if self._is_close_called and isinstance(error, (OrderMQError, asyncio.CancelledError)):
+                raise StateError(_CLOSED_MEANWHILE, group=self.group) from error
             raise
+        finally:
+            self._is_starting = False
 
     def _start(self, member: GroupMember) -> None:
         # Set before it starts: a listener or `on_assigned` may be called, and seek, meanwhile.
         self._member = member
+        if self._is_close_called:  # it has found no member yet
+            member.close(0.0)
+            raise StateError(_CLOSED_MEANWHILE, group=self.group)
         if self._is_start_given_up:
             member.give_up_start()
         member.start()
+
+    def _begin_close(self) -> GroupMember | None:
+        """Return the member to close; None if there is none, or `start` is about to make it.
+
+        Raises: StateError: called by a listener or callback of the member, as `close` says.
+        """
+        if self._member is None and not self._is_starting:
+            return None
+        if self._member is not None and not self._is_closing:
+            self._member.require_may_close()
+        # Before the member is looked for: a `start` that makes it now reads this afterwards.
+        self._is_closing = self._is_close_called = True
+        return self._member
 
     def give_up_start(self) -> None:
         """Have a `start` that is under way, and waits for servers, raise; any thread."""
