@@ -23,6 +23,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store.own_files import OwnFiles
 from ordermq.core.contract import RecordBlock
 from ordermq.errors import StoreError
 from ordermq.threads import Lock
@@ -171,6 +172,7 @@ class GroupCommit:
         loop: the loop that submits writes and calls their `done`.
         group_max: soft limit of writes joined into one transaction.
         committed: called with each append of a committed write, before its `done`.
+        files: those of the database; None of one in memory.
     Attributes:
         failed_in_a_row: group commits that failed since the last one that did not.
     """
@@ -182,7 +184,9 @@ class GroupCommit:
         group_max: int,
         statistics: BrokerStatistics,
         committed: Callable[[Append], None],
+        files: OwnFiles | None,
     ) -> None:
+        self._files = files
         self._database = database
         self._loop = loop
         self._group_max = group_max
@@ -261,6 +265,8 @@ class GroupCommit:
             self._database.execute("BEGIN IMMEDIATE")
             errors = [changes.add(write) for write in group]
             changes.flush()
+            if self._files is not None:
+                self._files.require_same()
             self._database.execute("COMMIT")
         except Exception as error:
             if not self.failed_in_a_row:
@@ -270,9 +276,14 @@ class GroupCommit:
             self._roll_back()
             for write in group:
                 write.is_failed = True
+            remedy = (
+                ""
+                if isinstance(error, StoreError)
+                else ": free space on its disk, or check the disk"
+            )
             failure = StoreError(
-                f"the broker's store could not write ({error}): free space on its disk, "
-                "or check the disk; nothing of this request was kept"
+                f"the broker's store could not write ({error}){remedy}; nothing of this "
+                "request was kept"
             )
             return [failure] * len(group)
         if self.failed_in_a_row:

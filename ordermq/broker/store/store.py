@@ -27,6 +27,7 @@ from ordermq.broker.store.group_commit import (
     Write,
 )
 from ordermq.broker.store.integrity import AFTER_DAMAGE, check_integrity, is_closed
+from ordermq.broker.store.own_files import OwnFiles
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import ConfigError, StoreError
 from ordermq.forking import ProcessBound
@@ -129,8 +130,9 @@ class Store(ProcessBound):
     def start(self, loop: asyncio.AbstractEventLoop, statistics: BrokerStatistics) -> None:
         """Start the writer thread; `done`s are called on this loop, which also reads."""
         self._loop, self._loop_thread = loop, threading.get_ident()
+        files = None if self.path is None else OwnFiles(self.path)
         self._group_commit = GroupCommit(
-            self._writer, loop, self._group_max, statistics, self._committed
+            self._writer, loop, self._group_max, statistics, self._committed, files
         )
         self._group_commit.start()
 
