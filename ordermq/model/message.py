@@ -113,6 +113,8 @@ class Message:
         check_sendable_topic(topic)
         if not isinstance(body, _BODIES):
             raise self._bad_body()
+        if isinstance(body, memoryview) and body.nbytes != len(body):
+            self.body = body = bytes(body)  # its length counts items; limits are of bytes
         if len(body) == 0:
             raise ConfigError("message body is empty: brokers refuse it", topic=topic)
         if keys:

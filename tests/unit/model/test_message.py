@@ -4,6 +4,7 @@ V7, V12)."""
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -253,6 +254,13 @@ def test_times_of_delivery_are_given_as_times_and_lengths_of_time() -> None:
     for span in ("3s", "3000ms", timedelta(seconds=3), 3_000):
         assert Message("T", b"x", delay_ms=span).delay_ms == 3_000
     assert not Message("T", b"x", delay_ms="0s").is_delayed
+
+
+@pytest.mark.parametrize(
+    "body", [memoryview(array("I", [1, 2])), memoryview(b"abcdefgh").cast("B", (2, 4))]
+)
+def test_a_body_has_the_length_of_its_bytes_whatever_its_items(body: memoryview) -> None:
+    assert len(Message("T", body).body) == 8
 
 
 @pytest.mark.parametrize("name", ["TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "DELAY", "PGROUP"])
