@@ -27,6 +27,7 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import ResponseCode
+from ordermq.value import Value
 
 if TYPE_CHECKING:
     from ordermq.consumer.pop.claims import ClaimedOffsets
@@ -41,30 +42,37 @@ _BATCH_TOPIC = (
 )
 
 
+class PopFetchParts(Value):
+    """The parts that the pops of all queues of one member share.
+
+    Args:
+        claims: of batches at the store of offsets; None without one.
+    """
+
+    member: MemberContext
+    config: PullConfig
+    transport: PopTransport
+    leases: PopLeases
+    offsets: OffsetCommitter
+    receiver: Receiver[Any]
+    claims: ClaimedOffsets | None
+
+
 class QueuePops:
     """Pops one queue, batch by batch: a batch is leased when the last one is acknowledged."""
 
     def __init__(
-        self,
-        member: MemberContext,
-        config: PullConfig,
-        assigned: AssignedQueue,
-        subscription: Subscription,
-        transport: PopTransport,
-        leases: PopLeases,
-        offsets: OffsetCommitter,
-        receiver: Receiver[Any],
-        claims: ClaimedOffsets | None,
+        self, parts: PopFetchParts, assigned: AssignedQueue, subscription: Subscription
     ) -> None:
         self.assigned = assigned
-        self._client = client = member.client
-        self._config = config
-        self._transport = transport
-        self._leases = leases
-        self._offsets = offsets
-        self._receiver = receiver
-        self._claims = claims
-        self._statistics = member.statistics
+        self._client = client = parts.member.client
+        self._config = parts.config
+        self._transport = parts.transport
+        self._leases = parts.leases
+        self._offsets = parts.offsets
+        self._receiver = parts.receiver
+        self._claims = parts.claims
+        self._statistics = parts.member.statistics
         self._wake = asyncio.Event()
         self._attempt_id = ""  # of a pop without an answer
         self._polled_ms = client.clock.now_ms()
@@ -305,25 +313,10 @@ class PopFetcher:
     """
 
     def __init__(
-        self,
-        member: MemberContext,
-        config: PullConfig,
-        transport: PopTransport,
-        leases: PopLeases,
-        offsets: OffsetCommitter,
-        receiver: Receiver[Any],
-        claims: ClaimedOffsets | None,
-        *,
-        before_first: Callable[[MessageQueue], Awaitable[None]],
+        self, parts: PopFetchParts, *, before_first: Callable[[MessageQueue], Awaitable[None]]
     ) -> None:
-        self._member = member
-        self._client = member.client
-        self._config = config
-        self._transport = transport
-        self._leases = leases
-        self._offsets = offsets
-        self._receiver = receiver
-        self._claims = claims
+        self._parts = parts
+        self._client = parts.member.client
         self._before_first = before_first
         self._by_queue: dict[MessageQueue, QueuePops] = {}
         self._late: set[asyncio.Task[None]] = set()
@@ -332,17 +325,7 @@ class PopFetcher:
     def begin(
         self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
     ) -> None:
-        pops = QueuePops(
-            self._member,
-            self._config,
-            assigned,
-            subscription,
-            self._transport,
-            self._leases,
-            self._offsets,
-            self._receiver,
-            self._claims,
-        )
+        pops = QueuePops(self._parts, assigned, subscription)
         self._by_queue[assigned.queue] = pops
         is_begun = False
 
@@ -351,7 +334,7 @@ class PopFetcher:
             if is_begun:
                 return await pops.round()
             await self._before_first(assigned.queue)
-            await self._receiver.prepare(assigned)
+            await self._parts.receiver.prepare(assigned)
             is_begun = True
             return True
 
@@ -403,7 +386,7 @@ class PopFetcher:
 
     async def refresh(self, assigned: AssignedQueue) -> None:
         if assigned.lease == RESTING:
-            stored = await self._offsets.stored(assigned.queue)
+            stored = await self._parts.offsets.stored(assigned.queue)
             if stored is not None and assigned.lease == RESTING:
                 assigned.regain(RESTING, stored)
 
@@ -422,4 +405,4 @@ class PopFetcher:
         for pops in list(self._by_queue.values()):
             self._end(pops)
         self._by_queue.clear()
-        await self._transport.close(asyncio.gather(*self._late, return_exceptions=True))
+        await self._parts.transport.close(asyncio.gather(*self._late, return_exceptions=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ordermq.client.user_code import UserCode
 from ordermq.config import LeaseConfig, PopConfig, PullConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
-from ordermq.consumer.pop.fetcher import PopFetcher
+from ordermq.consumer.pop.fetcher import PopFetcher, PopFetchParts
 from ordermq.consumer.pop.leases import PopLeases, PopOffsets, ServerStarts
 from ordermq.consumer.pop.returns import MembersEnd, Returns
 from ordermq.consumer.pop.transport import PopTransport, RemotingPop
@@ -92,13 +92,7 @@ class PopParts:
         before_first: Callable[[MessageQueue], Awaitable[None]],
     ) -> PopFetcher:
         """Make the fetcher; see `PopFetcher`."""
-        return PopFetcher(
-            self._member,
-            config,
-            self._transport,
-            self.leases,
-            offsets,
-            receiver,
-            self._claims,
-            before_first=before_first,
+        parts = PopFetchParts(
+            self._member, config, self._transport, self.leases, offsets, receiver, self._claims
         )
+        return PopFetcher(parts, before_first=before_first)
