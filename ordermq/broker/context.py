@@ -173,6 +173,8 @@ class BrokerContext:
                     then()
                 except RequestRefused as refusal:
                     connection.reply(request, refusal.code, remark=refusal.remark)
+                except StoreError as failure:  # it writes, and the broker is closing by now
+                    self.reply_write_failed(connection, request, failure)
                 except Exception as raised:
                     # The write is durable, but its client must not wait for the answer for ever.
                     remark = f"{type(raised).__name__}: {raised}"

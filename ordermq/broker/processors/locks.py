@@ -41,7 +41,10 @@ def lock(context: BrokerContext, connection: BrokerConnection, request: Command)
         connection.reply(request, ResponseCode.SUCCESS, ext, body)
 
     def lock_now() -> None:
-        context.locks.lock(batch.group, batch.queues, batch.client_id, connection, granted)
+        try:
+            context.locks.lock(batch.group, batch.queues, batch.client_id, connection, granted)
+        except StoreError as error:  # the broker is closing; no handler may call this any more
+            granted((), error)
 
     group = context.groups.get(batch.group)
     earlier = None if group is None else group.earlier_of(connection, batch.client_id)

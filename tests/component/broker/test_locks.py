@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import sqlite3
+from collections.abc import Callable
 
 import pytest
 
@@ -217,6 +218,25 @@ def test_a_second_live_client_under_one_id_gets_no_locks(
     first.close()
     eventually(lambda: second.lock("group", "orders", 0).code == 0, "the first one is gone")
     assert epochs(second.lock("group", "orders", 0)) == before
+
+
+def test_a_lock_that_waits_for_a_twins_answer_may_be_asked_again_if_the_broker_closes_meanwhile(
+    broker: EmbeddedBroker,
+    connect: Connect,
+    stop_writing: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = connect("same"), connect("same")
+    first.heartbeat("group", {"orders": "*"})
+    second.heartbeat("group", {"orders": "*"})
+    batch = LockBatch("group", "same", (MessageQueue("orders", "embedded", 0),)).to_body()
+    asked = second.start(RequestCode.LOCK_BATCH_MQ, {"omqEpochs": "1"}, batch)
+    second.round_trip()
+    stop_writing()
+    first.close()  # as the broker does next; so it has no answer
+    assert second.wait(asked).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert broker.statistics.internal_errors == 0
+    assert "please report" not in caplog.text
 
 
 def test_a_client_that_reconnects_goes_on_although_its_old_connection_looks_open(

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+import pytest
 
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.store.group_commit import GroupCommit
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -128,6 +132,32 @@ def test_a_commit_below_the_first_message_is_accepted() -> None:
             clock.advance(100)
         assert client.commit("group", "orders", 1).code == 0
         assert client.committed("group", "orders") == 1
+
+
+def test_a_commit_behind_a_reset_may_be_sent_again_if_the_broker_closes_meanwhile(
+    broker: EmbeddedBroker,
+    client: WireClient,
+    stop_writing: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client.send("orders")
+    assert client.commit("group", "orders", 1).code == 0
+    assert broker._server is not None
+    group_commit, close = broker._server._context.store._group_commit, GroupCommit.close
+    assert group_commit is not None
+    # The reset is stored when the broker has begun to close: what waits for it finds no store.
+    monkeypatch.setattr(GroupCommit, "close", lambda self: (self.go_on(), close(self))[1])
+    group_commit.rest()
+    where = {"group": "group", "topic": "orders", "timestamp": "0", "isForce": "true"}
+    reset = client.start(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, where)
+    commit = client.start_commit("group", "orders", 1)
+    client.round_trip()
+    stop_writing()
+    assert client.wait(reset).code == 0
+    assert client.wait(commit).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert broker.statistics.internal_errors == 0
+    assert "please report" not in caplog.text
 
 
 def test_a_commit_of_the_current_epoch_is_accepted(client: WireClient) -> None:
