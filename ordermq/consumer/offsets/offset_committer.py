@@ -106,17 +106,14 @@ class BrokerOffsets:
         write = partial(
             self._client.api.update_offset, address, self._group, queue, offset, epoch, reset
         )
-        for create_group in (
-            partial(self._client.heartbeats.create_group, address, self._group),
-            partial(self._create_group_behind_proxy, address, queue),
-        ):
+        for create_group in (self._create_group, self._create_group_behind_proxy):
             try:
                 await write()
                 return
             except BrokerError as error:
                 if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                     raise
-            await create_group()
+            await create_group(address, queue)
         await write()
 
     async def _require_master(self, queue: MessageQueue, address: str, asked_ms: int) -> None:
@@ -141,6 +138,9 @@ class BrokerOffsets:
 
     def close(self) -> None:
         """Nothing is held here."""
+
+    async def _create_group(self, address: str, queue: MessageQueue) -> None:
+        await self._client.heartbeats.create_group(address, self._group)
 
     async def _create_group_behind_proxy(self, address: str, queue: MessageQueue) -> None:
         # RocketMQ's proxy keeps heartbeats to itself: a broker creates the group at its first pull,
