@@ -302,11 +302,7 @@ class LitePullConsumer(GroupConsumer):
 
             member = parts.member
             handler = FailureHandler(member, ConsumeConfig(), self._policy or Retry(), self._guard)
-            self._buffer.fail_with(
-                PolledFailures(
-                    member.client, handler, self._buffer, member.statistics, parts.offsets
-                )
-            )
+            self._buffer.fail_with(PolledFailures(member, handler, self._buffer, parts.offsets))
         return self._buffer
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from ordermq.client.session import ClientSession
 from ordermq.consumer.dispatch.consume_loop import BatchLeft
 from ordermq.consumer.dispatch.failure_policy import FailureHandler, NextStep
 from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import BatchClaim
 from ordermq.consumer.queue.poll_buffer import PollBuffer, PolledQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import MemberContext
 
 _LEFT = "its poller left the batch without saying whether it is done"
 
@@ -24,16 +23,15 @@ class PolledFailures:
 
     def __init__(
         self,
-        client: ClientSession,
+        member: MemberContext,
         handler: FailureHandler,
         buffer: PollBuffer,
-        statistics: ConsumerStatistics,
         offsets: OffsetCommitter,
     ) -> None:
-        self._client = client
+        self._client = member.client
         self._handler = handler
         self._buffer = buffer
-        self._statistics = statistics
+        self._statistics = member.statistics
         self._offsets = offsets
 
     def failed(self, assigned: PolledQueue, claim: BatchClaim, error: BaseException | None) -> None:

@@ -227,11 +227,9 @@ class GroupMember(ProcessBound):
                 settings.offset_store, at_broker, full_name, self._recorder, settings.user_code
             )
         self.offsets = OffsetCommitter(
-            client,
-            StartRule(client, group, settings.rebalance),
+            member,
+            StartRule(member, settings.rebalance),
             storage,
-            self._recorder,
-            statistics,
             commits_done=settings.commits_done,
             commits_resets=settings.commits_resets,
             is_transactional=self._store is not None and self._store.is_transactional,

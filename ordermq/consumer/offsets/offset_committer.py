@@ -13,7 +13,7 @@ from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
 from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError, Fenced, LockLost, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
@@ -203,22 +203,20 @@ class OffsetCommitter:
 
     def __init__(
         self,
-        client: ClientSession,
+        member: MemberContext,
         rule: StartRule,
         storage: OffsetStorage,
-        recorder: EventRecorder,
-        statistics: ConsumerStatistics,
         *,
         commits_done: bool = True,
         commits_resets: bool = True,
         is_transactional: bool = False,
     ) -> None:
         self.is_transactional = is_transactional
-        self._client = client
+        self._client = member.client
         self.rule = rule
         self._storage = storage
-        self._recorder = recorder
-        self._statistics = statistics
+        self._recorder = member.recorder
+        self._statistics = member.statistics
         self._commits_done = commits_done
         self._commits_resets = commits_resets
         # One request per queue at a time; of many queues at the same time.

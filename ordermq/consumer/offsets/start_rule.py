@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ordermq.client.connections import is_denied
-from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
@@ -29,9 +29,9 @@ class StartRule:
     kept until the group has stored an offset.
     """
 
-    def __init__(self, client: ClientSession, group: str, config: RebalanceConfig) -> None:
-        self._client = client
-        self._group = group
+    def __init__(self, member: MemberContext, config: RebalanceConfig) -> None:
+        self._client = client = member.client
+        self._group = member.group
         self._config = config
         self._decided: dict[MessageQueue, int] = {}
         self._joined_ms = client.clock.wall_ms()

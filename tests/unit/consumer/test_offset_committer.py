@@ -18,7 +18,7 @@ from ordermq.consumer.queue.assigned_queue import (
     BatchClaim,
     QueueCallbacks,
 )
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, MemberContext
 from ordermq.errors import BrokerError, Fenced, LockLost, RequestTimeout, RouteError
 from ordermq.events import NoHistory
 from ordermq.leases.lease import UNLOCKED, Lease
@@ -122,12 +122,16 @@ def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) 
         routes=SimpleNamespace(master_of=lambda name: api.master, refresh_soon=api.refresh_soon),
         report_failure=lambda broker_name, action, error: None,
     )
-    return OffsetCommitter(
+    member = MemberContext(
         client,  # type: ignore[arg-type]
-        StartRule(client, "G", RebalanceConfig(**settings)),  # type: ignore[arg-type]
-        BrokerOffsets(client, "G"),  # type: ignore[arg-type]
+        "G",
         EventRecorder(NoHistory(), "G"),
         ConsumerStatistics(),
+    )
+    return OffsetCommitter(
+        member,
+        StartRule(member, RebalanceConfig(**settings)),
+        BrokerOffsets(member.client, "G"),
     )
 
 
