@@ -220,14 +220,18 @@ class SharedSocket:
         forking.closes(self._number)
         if self._own is not None:
             forking.closes(self._own.fileno())
+        self._close_own(on_closed)
+
+    def _close_own(self, on_closed: Callable[[], object]) -> None:
         # As in `flush`.
         if not self._lock.acquire(timeout=LOCK_S):
-            self.loop.call_later(LOCK_S, self.close, on_closed)
+            self.loop.call_later(LOCK_S, self._close_own, on_closed)
             return
         try:
             if self._outbox is not None:
                 self._outbox.close()
             if self._own is not None:
+                forking.closes(self._own.fileno())  # whoever had the lock may have just made it
                 self._own.close()
                 self._own = None
         finally:
@@ -281,10 +285,11 @@ class SharedSocket:
         Raises: OSError: the connection broke.
         """
         if self._outbox is None:
-            shared = self._transport.get_extra_info("socket")
-            own = self._own = socket.fromfd(shared.fileno(), shared.family, shared.type)
-            forking.keep_from_children(own.fileno())
-            self._outbox = self._outbox_of(own)
+            if self._own is None:  # else an exception came behind this step
+                shared = self._transport.get_extra_info("socket")
+                self._own = socket.fromfd(shared.fileno(), shared.family, shared.type)
+            forking.keep_from_children(self._own.fileno())
+            self._outbox = self._outbox_of(self._own)
         if self._tls is None:
             return self._outbox.append(data, request)
         if self._is_torn:
