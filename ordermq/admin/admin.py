@@ -203,7 +203,7 @@ class Admin(Closing):
         Raises: ConfigError: an argument out of its range, a queue that does not exist.
         """
         start = self._place("start", start)
-        _check_peeked(count, topic=topic)
+        _require_count(count, topic=topic)
         return self._client.call(self._topics.peek(check_topic(topic), start, count, queues))
 
     # Groups.
@@ -265,8 +265,7 @@ class Admin(Closing):
         require_one(key=key, message_id=message_id, offset=offset, at=at)
         check_topic(topic)
         moment = None if at is None else self._place("at", at)
-        if isinstance(count, bool) or not 1 <= count <= _MOST_PEEKED:
-            raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}")
+        _require_count(count, topic=topic)
         search = self._search
 
         async def work() -> list[FoundMessage]:
@@ -351,7 +350,7 @@ class Admin(Closing):
         Returns: the oldest first; [] if none waits.
         """
         start = self._place("start", start)
-        _check_peeked(count, group=group)
+        _require_count(count, group=group)
         group = check_group(group_named(group))
         return self._client.call(self._dead_letters.waiting(group, start, count))
 
@@ -447,6 +446,6 @@ class Admin(Closing):
         return self._client.call(self._parked.redrive(check_topic(topic), check_group(group), keys))
 
 
-def _check_peeked(count: object, **where: Any) -> None:
+def _require_count(count: object, **where: Any) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_PEEKED:
         raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}", **where)
