@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ordermq.threads import Lock
@@ -118,6 +119,17 @@ class SteadyWall:
     def ms(self) -> int:
         """Return milliseconds since 1970."""
         return self._clock.now_ms() + self._ahead_ms
+
+
+async def poll_until(
+    check: Callable[[], Awaitable[bool]], clock: Clock, checks: int, pause_ms: int
+) -> bool:
+    """Check so many times, with pauses, for what nothing tells of; return True once it is so."""
+    for _ in range(checks):
+        if await check():
+            return True
+        await clock.sleep_ms(pause_ms)
+    return False
 
 
 async def wait_until_set(event: asyncio.Event, clock: Clock, timeout_ms: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -133,46 +133,54 @@ class DeadLetterTopics:
 
     async def summaries(self) -> list[DeadLetters]:
         """Return the groups that have dead letters, sorted."""
-        found = []
-        for topic in await self._topics.summaries(with_internal=True):
-            if topic.name.startswith(DEAD_LETTER_PREFIX):
-                found.append(await self.look(topic.name.removeprefix(DEAD_LETTER_PREFIX)))
+        topics = await self._topics.summaries(with_internal=True)
+        names = [topic.name for topic in topics if topic.name.startswith(DEAD_LETTER_PREFIX)]
+        found = await self._look_at([name.removeprefix(DEAD_LETTER_PREFIX) for name in names])
         return [each for each in found if each.messages]
 
     async def look(self, group: str) -> DeadLetters:
         """Return how many letters a group has; none if no broker has their topic."""
-        ends = await self._topics.ends(dead_letter_topic(group))
-        waiting = 0
-        for queue, each in ends.items():
-            begin = await self._begin(queue, each)
-            handled = await self._handled.offsets(queue, begin, each.end)
-            waiting += each.end - begin - len(handled)
-        return DeadLetters(
-            group,
-            sum(each.messages for each in ends.values()),
-            waiting,
-            max((each.last_stored_ms for each in ends.values()), default=0),
-        )
+        (found,) = await self._look_at([group])
+        return found
+
+    async def _look_at(self, groups: Sequence[str]) -> list[DeadLetters]:
+        ends = {group: await self._topics.ends(dead_letter_topic(group)) for group in groups}
+        left = {
+            queue: await self._left(queue, each)
+            for queues in ends.values()
+            for queue, each in queues.items()
+        }
+        handled = await self._handled.offsets(left)
+        return [
+            DeadLetters(
+                group,
+                sum(each.messages for each in queues.values()),
+                sum(len(left[queue]) - len(handled[queue]) for queue in queues),
+                max((each.last_stored_ms for each in queues.values()), default=0),
+            )
+            for group, queues in ends.items()
+        ]
 
     async def waiting(self, group: str, start: Place, count: int) -> list[MessageView]:
         """Return letters that wait, as `Admin.waiting_letters` describes."""
         is_last = start == "last"
+        ends = await self._topics.ends(dead_letter_topic(group))
+        left = {queue: await self._left(queue, each) for queue, each in ends.items()}
         found = []
-        for queue, each in (await self._topics.ends(dead_letter_topic(group))).items():
-            begin = await self._begin(queue, each)
-            handled = await self._handled.offsets(queue, begin, each.end)
+        for queue, handled in (await self._handled.offsets(left)).items():
+            begin, end = left[queue].start, left[queue].stop
             if is_last:
-                at, most = each.end - count - len(handled), each.end
+                at, most = end - count - len(handled), end
             else:
                 at, most = await self._topics.offset_at(queue, start), count
-            found.append(await self._read(queue, max(begin, at), each.end, most, handled))
+            found.append(await self._read(queue, max(begin, at), end, most, handled))
         letters = list(heapq.merge(*found, key=lambda each: each.store_timestamp_ms))
         return letters[-count:] if is_last else letters[:count]
 
     async def next_offsets(self, group: str) -> dict[MessageQueue, int]:
         """Return the offset of the first letter of each queue that was not sent again."""
         ends = await self._topics.ends(dead_letter_topic(group))
-        return {queue: await self._begin(queue, each) for queue, each in ends.items()}
+        return {queue: (await self._left(queue, each)).start for queue, each in ends.items()}
 
     def redrive(self, group: str, count: int | None, to_topic: str | None) -> Redriven:
         """Send letters again, as `Admin.redrive` describes."""
@@ -209,8 +217,9 @@ class DeadLetterTopics:
     ) -> None:
         call = self._client.call
         with self._locked(queue) as epoch:
-            offset = call(self._begin(queue, ends))  # under the lock: nobody else moves it
-            handled = call(self._handled.offsets(queue, offset, ends.end))
+            # Under the lock: nobody else sends or skips one.
+            left, handled = call(self._left_and_handled(queue, ends))
+            offset = left.start
             while offset < ends.end and sent.letters != count:
                 most = _AT_ONCE if count is None else min(_AT_ONCE, count - sent.letters)
                 letters = call(self._read(queue, offset, ends.end, most, handled))
@@ -273,15 +282,14 @@ class DeadLetterTopics:
         ends, is_handled = self._client.call(self._topics.ends(dead_letter_topic(group))), False
         for queue, each in ends.items():
             with self._locked(queue) as epoch:
-                begin = self._client.call(self._begin(queue, each))
-                handled = self._client.call(self._handled.offsets(queue, begin, each.end))
-                chosen = self._find(queue, each, begin, handled, message_id)
+                left, handled = self._client.call(self._left_and_handled(queue, each))
+                chosen = self._find(queue, each, left.start, handled, message_id)
                 is_handled = is_handled or (chosen is not None and chosen.is_handled)
                 if chosen is None or chosen.is_handled:
                     continue
                 yield chosen
                 offset = chosen.letter.queue_offset
-                if _past(begin, handled) == offset:  # the oldest that waits
+                if _past(left.start, handled) == offset:  # the oldest that waits
                     self._client.call(self._commit(queue, _past(offset + 1, handled), epoch))
                 else:
                     self._handled.note(producer, chosen.letter)
@@ -326,8 +334,15 @@ class DeadLetterTopics:
 
     # A queue of letters.
 
-    async def _begin(self, queue: MessageQueue, ends: QueueEnds) -> int:
-        """Return the offset of the first letter that was not sent again."""
+    async def _left_and_handled(
+        self, queue: MessageQueue, ends: QueueEnds
+    ) -> tuple[range, Collection[int]]:
+        """Return the offsets that the group has left, and those of them that are handled."""
+        left = await self._left(queue, ends)
+        return left, (await self._handled.offsets({queue: left}))[queue]
+
+    async def _left(self, queue: MessageQueue, ends: QueueEnds) -> range:
+        """Return the offsets from the first letter on that was not sent again."""
         address, offset = self._client.routes.master_of(queue.broker_name), None
         try:
             offset = await self._client.api.query_offset(address, REDRIVE_GROUP, queue)
@@ -336,7 +351,7 @@ class DeadLetterTopics:
             if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
         # Letters that the broker has deleted for their age can no longer be sent.
-        return min(max(offset or 0, ends.first), ends.end)
+        return range(min(max(offset or 0, ends.first), ends.end), ends.end)
 
     async def _unhandled(
         self, queue: MessageQueue, offset: int, end: int, handled: Collection[int]

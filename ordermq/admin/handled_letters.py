@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import NamedTuple
 
 from ordermq.admin.topics import Topics
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
+from ordermq.clock import poll_until
 from ordermq.errors import RouteError
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -39,21 +41,26 @@ class HandledLetters:
         self._client = client
         self._topics = topics
 
-    async def offsets(self, queue: MessageQueue, begin: int, end: int) -> set[int]:
-        """Return the offsets of a queue of letters, from `begin` to before `end`, with a mark."""
-        marks = {
-            mark.offset: mark.message_id
-            for mark in await self._marks(queue.broker_name)
-            if mark.queue == queue and begin <= mark.offset < end
-        }
-        found: set[int] = set()
-        for offset, message_id in marks.items():
-            async with aclosing(
-                scan(self._client, TOOLS_GROUP, queue, offset, offset + 1)
-            ) as letters:
-                # A topic that was deleted and made anew has other letters at these offsets.
-                found |= {offset async for each in letters if each.message_id == message_id}
+    async def offsets(self, letters: Mapping[MessageQueue, range]) -> dict[MessageQueue, set[int]]:
+        """Return the offsets with a mark, of these offsets of queues of letters."""
+        found: dict[MessageQueue, set[int]] = {queue: set() for queue in letters}
+        # Once for all queues of a broker, which has the marks of all groups in one queue.
+        for broker_name in {queue.broker_name for queue, waiting in letters.items() if waiting}:
+            ids = {
+                (mark.queue, mark.offset): mark.message_id
+                for mark in await self._marks(broker_name)
+                if mark.offset in letters.get(mark.queue, ())
+            }
+            for (queue, offset), message_id in ids.items():
+                if await self._is_at(queue, offset, message_id):
+                    found[queue].add(offset)
         return found
+
+    async def _is_at(self, queue: MessageQueue, offset: int, message_id: str) -> bool:
+        # A topic that was deleted and made anew has other letters at its offsets.
+        letters = scan(self._client, TOOLS_GROUP, queue, offset, offset + 1)
+        async with aclosing(letters) as messages:
+            return any([each.message_id == message_id async for each in messages])
 
     def note(self, producer: Producer, letter: MessageView) -> None:
         """Store a mark, and return once it can be read; on a caller's thread."""
@@ -70,17 +77,17 @@ class HandledLetters:
         self._client.call(self._await_mark(at, receipt.queue_offset))
 
     async def _await_mark(self, queue: MessageQueue, offset: int) -> None:
-        # RocketMQ builds its queues behind its log, in another thread.
-        for _ in range(_CHECKS):
+        async def is_readable() -> bool:
             ends = await self._ends(queue.broker_name)
-            if any(each.end > offset for each in ends.values()):
-                return
-            await self._client.clock.sleep_ms(_CHECK_MS)
-        raise RouteError(
-            "the broker took a letter's mark and does not give it out: look at its log",
-            topic=queue.topic,
-            broker=queue.broker_name,
-        )
+            return any(each.end > offset for each in ends.values())
+
+        # RocketMQ builds its queues behind its log, in another thread.
+        if not await poll_until(is_readable, self._client.clock, _CHECKS, _CHECK_MS):
+            raise RouteError(
+                "the broker took a letter's mark and does not give it out: look at its log",
+                topic=queue.topic,
+                broker=queue.broker_name,
+            )
 
     async def _ends(self, broker_name: str) -> dict[MessageQueue, QueueEnds]:
         ends = await self._topics.ends(HANDLED_LETTERS_TOPIC)

@@ -13,6 +13,7 @@ from ordermq.client.queue_scan import scan
 from ordermq.client.routes import publish_queues, subscribe_queues
 from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
+from ordermq.clock import poll_until
 from ordermq.errors import BrokerError, ConfigError, RouteError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -192,15 +193,16 @@ class Topics:
 
     async def _await_queues(self, name: str, count: int) -> None:
         """Wait until the name servers list all queues: brokers tell them in the background."""
-        for _ in range(_ROUTE_CHECKS):
+
+        async def are_listed() -> bool:
             route = await self._route(name)
-            if route is not None and len(publish_queues(name, route)) == count:
-                return
-            await self._client.clock.sleep_ms(_ROUTE_CHECK_MS)
-        raise RouteError(
-            "created at its brokers, but the name servers do not list all of its queues yet",
-            topic=name,
-        )
+            return route is not None and len(publish_queues(name, route)) == count
+
+        if not await poll_until(are_listed, self._client.clock, _ROUTE_CHECKS, _ROUTE_CHECK_MS):
+            raise RouteError(
+                "created at its brokers, but the name servers do not list all of its queues yet",
+                topic=name,
+            )
 
     async def delete(self, name: str) -> None:
         """Delete a topic at every broker and name server, with all of its messages.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
+from ordermq.admin.handled_letters import HandledLetters
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.admin_api import AdminApi
 from ordermq.errors import ConfigError, LockRefused, OrderingError, RouteError, StateError
@@ -132,6 +133,7 @@ def test_messages_are_peeked_from_either_end_an_offset_and_a_time(
     ("settings", "reason"),
     [
         ({"count": 0}, "expected 1..10000"),
+        ({"count": "7"}, "count='7': expected 1..10000"),
         ({"start": "middle"}, "expected 'first', 'last', a datetime, an age as '2h', or an offset"),
         ({"start": "99999999d"}, "expected 'first', 'last', a datetime, an age as '2h'"),
         ({"start": "999999999999d"}, "expected 'first', 'last', a datetime, an age as '2h'"),
@@ -145,6 +147,9 @@ def test_a_peek_that_makes_no_sense_is_refused(
     admin.create_topic("orders", 2)
     with pytest.raises(ConfigError, match=reason):
         admin.peek("orders", **settings)
+    if "count" in settings:
+        with pytest.raises(ConfigError, match=reason):
+            admin.find_messages("orders", key="k", **settings)
 
 
 # Groups and their offsets.
@@ -434,6 +439,26 @@ def test_letters_that_are_handled_out_of_turn_are_passed_by_the_offset(admin: Ad
     for each in reversed(letters[8:]):
         admin.skip_letter("g", each)
     assert list(admin.redrive_offsets("g").values()) == [20]
+
+
+@pytest.mark.usefixtures("letters")
+def test_the_marks_of_a_broker_are_read_once_for_all_groups(
+    admin: Admin, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer.send(Message("%DLQ%other", b"1"))
+    admin.skip_letter("g", admin.waiting_letters("g")[1].message_id)
+    brokers, marks = [], HandledLetters._marks
+
+    def counted(self: HandledLetters, broker_name: str) -> Any:
+        brokers.append(broker_name)
+        return marks(self, broker_name)
+
+    monkeypatch.setattr(HandledLetters, "_marks", counted)
+    assert [(each.group, each.waiting) for each in admin.dead_letters()] == [
+        ("g", 19),
+        ("other", 1),
+    ]
+    assert brokers == ["b"]
 
 
 @pytest.mark.usefixtures("letters")
