@@ -571,10 +571,13 @@ class ConsumeLoop(ABC, Generic[Queue]):
         assigned.tell_drained()
 
     def _abandon(self, assigned: Queue, serving: Serving, reason: str) -> None:
-        if serving.run is not None:
-            self._give_back(serving.run, serving.context)
+        """Give back what a run has claimed, then the lease of its queue; last, let the run rest."""
+        run = serving.run if serving.submits is None else None  # else it is another one's by now
+        if run is not None:
+            self._give_back(run, serving.context)
         assigned.abandon_batch(reason)
-        self._give_up(serving)
+        if run is not None:
+            self._rest(run, serving, submits=False)
 
     def _give_up(self, serving: Serving) -> None:
         """End a run that has begun, and has not ended by itself: what it claimed is given back."""
