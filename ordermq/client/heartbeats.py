@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from ordermq.client.broker_api import BrokerApi
-from ordermq.client.connections import Connections, is_denied
+from ordermq.client.connections import is_denied
+from ordermq.client.outages import Outages
 from ordermq.client.routes import Routes
 from ordermq.client.runtime import Runtime, cancelled
 from ordermq.clock import Clock
@@ -17,6 +18,20 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.supervisor import Supervisor
+from ordermq.value import Value
+
+
+class Registration(Value):
+    """What a client registers with brokers, and with which of them it stays registered.
+
+    Args:
+        describe: makes the heartbeat of this moment.
+        on_broker_back: called after a registration with a broker whose connection was lost.
+            None: only brokers named to `Heartbeats.register_with` are registered again.
+    """
+
+    describe: Callable[[], Heartbeat]
+    on_broker_back: Callable[[], None] | None
 
 
 class Heartbeats:
@@ -26,11 +41,6 @@ class Heartbeats:
     together with the connection it came over, and sends its own requests (a reply, a transaction
     check, a changed member list) over no other: a lost connection is therefore opened again and
     registered at once, not with the next send or pull.
-
-    Args:
-        describe: makes the heartbeat of this moment.
-        on_broker_back: called after a registration with a broker whose connection was lost.
-            None: only brokers named to `register_with` are registered again.
     """
 
     def __init__(
@@ -39,21 +49,20 @@ class Heartbeats:
         supervisor: Supervisor,
         clock: Clock,
         config: RemotingConfig,
-        connections: Connections,
+        outages: Outages,
         api: BrokerApi,
         routes: Routes,
-        describe: Callable[[], Heartbeat],
-        on_broker_back: Callable[[], None] | None,
+        registration: Registration,
     ) -> None:
         self._runtime = runtime
         self._supervisor = supervisor
         self._clock = clock
         self._config = config
-        self._outages = connections.outages
+        self._outages = outages
         self._api = api
         self._routes = routes
-        self._describe = describe
-        self._on_broker_back = on_broker_back
+        self._describe = registration.describe
+        self._on_broker_back = registration.on_broker_back
         self._registered: set[str] = set()  # by `register_with`: must be able to send us requests
         self._registering: dict[str, asyncio.Task[bool]] = {}
         self._reconnecting: dict[str, asyncio.Task[None]] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Answer, Connections
-from ordermq.client.heartbeats import Heartbeats
+from ordermq.client.heartbeats import Heartbeats, Registration
 from ordermq.client.name_server_api import NameServerApi, are_proxies, parse_name_servers
 from ordermq.client.pull_connections import PullConnections
 from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
@@ -147,16 +147,19 @@ class ClientSession(ProcessBound):
         self.routes = Routes(
             self.name_servers, self.clock, config.forget_broker_after_ms, events=self
         )
+        registration = Registration(
+            describe if describe is not None else lambda: own_heartbeat,
+            None if events.on_broker_back is None else self._broker_back,
+        )
         self.heartbeats = Heartbeats(
             self.runtime,
             self.supervisor,
             self.clock,
             config,
-            self.connections,
+            self.outages,
             self.api,
             self.routes,
-            describe if describe is not None else lambda: own_heartbeat,
-            None if events.on_broker_back is None else self._broker_back,
+            registration,
         )
         self._loops: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[object]] = set()
