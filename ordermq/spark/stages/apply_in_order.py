@@ -39,6 +39,7 @@ from ordermq.spark.stages.rows_by_key import (
 )
 from ordermq.spark.stages.stage_invocation import (
     Engine,
+    StageFunction,
     StageInvocation,
     StageSpec,
     takes_context,
@@ -139,12 +140,10 @@ micro-batch are in memory together | one key's rows |
     target = struct_of(schema)
     spec = make_spec(
         frame,
-        function,
+        StageFunction(function, engine, rows_per_call),
         target,
-        engine=engine,
         remedy=_KEY_REMEDY if shuffles else _QUEUE_REMEDY,
         on_failure=on_failure,
-        rows_per_call=rows_per_call,
         client_options=client_options,
         fence_interval_ms=fence_interval_ms,
     )
@@ -171,23 +170,19 @@ micro-batch are in memory together | one key's rows |
 
 def make_spec(
     frame: DataFrame,
-    function: Callable[..., Any],
+    function: StageFunction,
     schema: StructType,
     *,
-    engine: Engine,
     remedy: str,
     on_failure: DeadLetter | None,
-    rows_per_call: int | None,
     client_options: Mapping[str, str] | None,
     fence_interval_ms: int,
-    rows: int = 1,
 ) -> StageSpec:
     """Return what executors need of a stage.
 
-    Args: rows: number of arguments of the function before the context.
     Raises: ConfigError: see `apply_in_order`.
     """
-    check_engine(engine)
+    check_engine(function.engine)
     client: Mapping[str, str] = client_options or {}
     fence = None
     # The column is the source's word that the stream is ordered; a user who drops it before the
@@ -198,14 +193,14 @@ def make_spec(
     if on_failure is not None:
         client = client or source_options(frame, f"on_failure={type(on_failure).__name__}")
     return StageSpec(
-        function=function,
-        with_context=takes_context(function, rows),
-        engine=engine,
+        function=function.call,
+        with_context=takes_context(function.call, function.arguments),
+        engine=function.engine,
         output=OutputShape(schema, session_time_zone(frame.sparkSession)),
         stage=uuid.uuid4().hex,  # two stages of one query must not share process queues
         remedy=remedy,
         on_failure=on_failure,
-        rows_per_call=rows_per_call,
+        rows_per_call=function.rows_per_call,
         fence=fence,
         # A sorted tuple, because a key of `ProcessCache` must be hashable and equal in every task.
         client=tuple(sorted(client.items())),

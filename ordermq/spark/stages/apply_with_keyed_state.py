@@ -44,6 +44,7 @@ from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key
 from ordermq.spark.stages.stage_invocation import (
     Engine,
     StageContext,
+    StageFunction,
     StageInvocation,
     StageSpec,
     lease_of,
@@ -136,15 +137,12 @@ def apply_with_keyed_state(
     target = struct_of(schema)
     spec = make_spec(
         frame,
-        function,
+        StageFunction(function, engine, rows_per_call, arguments=2),
         target,
-        engine=engine,
         remedy=_QUEUE_REMEDY,
         on_failure=on_failure,
-        rows_per_call=rows_per_call,
         client_options=client_options,
         fence_interval_ms=fence_interval_ms,
-        rows=2,
     )
     states = _state_spec(frame, struct_of(state_schema), key, per_key, initial, name, directory)
     run = _stage(spec, states, max_state_bytes)

@@ -39,6 +39,7 @@ from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, queue_of
 from ordermq.spark.stages.output import OutputShape, struct_of
 from ordermq.spark.stages.stage_invocation import (
     StageContext,
+    StageFunction,
     StageInvocation,
     StageSpec,
     function_failed,
@@ -117,15 +118,12 @@ def apply_with_state(
     make_form = _form(engine, form)
     spec = make_spec(
         frame,
-        function,
+        StageFunction(function, "pandas", arguments=2),
         target,
-        engine="pandas",
         remedy=_REMEDY,
         on_failure=on_failure,
-        rows_per_call=None,
         client_options=client_options,
         fence_interval_ms=fence_interval_ms,
-        rows=2,
     )
     state = struct_of(state_schema)
     grouped = frame.groupBy(*keys)

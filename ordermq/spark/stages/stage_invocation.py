@@ -31,6 +31,22 @@ if TYPE_CHECKING:
 Engine = Literal["pandas", "arrow"]
 
 
+@dataclass(frozen=True, slots=True)
+class StageFunction:
+    """The user's function of a stage, and how it wants to be called.
+
+    Args:
+        engine: what it is given as rows.
+        rows_per_call: maximum number of rows per call; None: as they arrive.
+        arguments: how many it takes before the context: the rows, and a state where there is one.
+    """
+
+    call: Callable[..., Any]
+    engine: Engine
+    rows_per_call: int | None = None
+    arguments: int = 1
+
+
 @dataclass(frozen=True)
 class StageSpec:
     """A stage as the driver made it and the executors run it.
