@@ -1,12 +1,14 @@
 """A consumer process of the demo: writes the logs of the aircraft in its queues.
 
-Run as `python -m ordermq.cli.demo.member`; on SIGTERM it hands its queues over and exits.
+Run as `python -m ordermq.cli.demo.member`; on SIGTERM it hands its queues over and exits, with 1 if
+it could not in time.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,8 +41,11 @@ class CountRefusals:
             self._logbook.refused(call.message_queue)
 
 
-def main() -> None:
-    """Join the group; print the client id as a JSON line, and one for each queue assigned."""
+def main() -> int:
+    """Join the group; print the client id as a JSON line, and one for each queue assigned.
+
+    Returns: the exit code.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--name-servers", required=True)
     parser.add_argument("--logbook", type=Path, required=True)
@@ -77,9 +82,10 @@ def main() -> None:
     # Started first: whoever reads the line may kill the broker, and nothing starts without one.
     consumer.start()
     tell(None)
-    consumer.run()
+    is_handed_over = consumer.run()
     logbook.close()
+    return 0 if is_handed_over else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
