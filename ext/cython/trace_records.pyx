@@ -413,30 +413,31 @@ cdef class TraceRecords:
 cdef class TracedListener(_ListenerAround):
     """A listener whose calls are traced; see core/contract/."""
 
-    cdef object _success
-    cdef object _other_success
     cdef TraceRecords _records
     cdef bytes _group
     cdef object _one_id
     cdef object _wall_ms
+    cdef object _success
+    cdef object _other_success
     cdef int64_t _timeout_ns
     cdef object _on_begin
     cdef object _on_end
 
-    def __init__(
-        self, listener, success, other_success, TraceRecords records not None,
-        bytes group not None, one_id, wall_ms, int64_t timeout_ms, on_begin, on_end,
-    ):
+    def __init__(self, listener, rules):
+        cdef int64_t timeout_ms = rules.timeout_ms
+        # A cdef class takes None where it declares another: the first call would crash.
+        if rules.records is None or rules.group is None:
+            raise TypeError("a traced listener needs records and a group")
         self._set_listener(listener)
-        self._success = success
-        self._other_success = other_success
-        self._records = records
-        self._group = group
-        self._one_id = one_id
-        self._wall_ms = wall_ms
+        self._records = rules.records
+        self._group = rules.group
+        self._one_id = rules.one_id
+        self._wall_ms = rules.wall_ms
+        self._success = rules.success
+        self._other_success = rules.other_success
         self._timeout_ns = timeout_ms * 1000000
-        self._on_begin = on_begin
-        self._on_end = on_end
+        self._on_begin = rules.on_begin
+        self._on_end = rules.on_end
 
     cdef object _perform(self, messages, CallContext context):
         cdef int64_t at_ms = self._wall_ms()

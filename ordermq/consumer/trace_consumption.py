@@ -42,71 +42,24 @@ class TraceConsumption:
 
     def __init__(self, dispatcher: TraceDispatcher, group: str, clock: Clock) -> None:
         self._dispatcher = dispatcher
-        self._records = dispatcher.records
         self._group = group
-        self._clock = clock
+        self.records = dispatcher.records
+        self.wall_ms = clock.wall_ms
 
     def around(self, listener: AnyListener, results: ListenerResults, config: ConsumeConfig) -> Any:
         """Return the listener, traced; plain or `async def` as it was."""
-        judged = replace(results, is_strict=config.strict_results)
-
-        def ended(
-            messages: Sequence[MessageView],
-            context: ConsumeContext,
-            value: object,
-            error: BaseException | None,
-            spent_ns: int,
-            request_id: str,
-        ) -> object:
-            if error is None and value is not None and inspect.isawaitable(value):
-                return finish(messages, context, value, spent_ns, request_id)
-            done = 0
-            # As the dispatcher will judge it; a result that nobody understands does nothing.
-            with contextlib.suppress(ConfigError):
-                if error is None:
-                    done = context.judge(value, judged, len(messages)).done
-            spent_ms = spent_ns // 1_000_000
-            outcome = ConsumeReturn.SUCCESS if done == len(messages) else ConsumeReturn.FAILED
-            if error is not None:
-                outcome = ConsumeReturn.EXCEPTION
-            elif value is None and judged.is_strict:
-                outcome = ConsumeReturn.RETURN_NULL
-            elif spent_ms >= config.consume_timeout_ms:
-                outcome = ConsumeReturn.TIME_OUT
-            self._add_ended(messages, request_id, spent_ms, done == len(messages), outcome)
-            return value
-
-        def finish(
-            messages: Sequence[MessageView],
-            context: ConsumeContext,
-            awaited: object,
-            before_ns: int,
-            request_id: str,
-        ) -> Awaitable[object]:
-            told = partial(ended, messages, context, request_id=request_id)
-            return timed_result_of(cast(Awaitable[object], awaited), before_ns, told)
+        results = replace(results, is_strict=config.strict_results)
+        rules = _TraceRules(self, self._group, results, config.consume_timeout_ms)
 
         async def traced_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
             request_id = unique_message_id()
-            self._add_begun(messages, request_id, self._clock.wall_ms())
-            return await finish(messages, context, listener(messages, context), 0, request_id)
+            self.add_begun(messages, request_id, self.wall_ms())
+            returned = listener(messages, context)
+            return await rules.finish(messages, context, returned, 0, request_id)
 
-        if is_async(listener):
-            return traced_async
-        return core.TracedListener(
-            listener,
-            ConsumeResult.SUCCESS,
-            ConsumeResult.SUCCESS if judged.is_strict else None,
-            self._records,
-            self._group.encode(),
-            unique_message_id,
-            self._clock.wall_ms,
-            config.consume_timeout_ms,
-            self._add_begun,
-            ended,
-        )
+        return traced_async if is_async(listener) else core.TracedListener(listener, rules)
 
-    def _add_begun(self, messages: Sequence[MessageView], request_id: str, at_ms: int) -> None:
+    def add_begun(self, messages: Sequence[MessageView], request_id: str, at_ms: int) -> None:
         for message in messages:
             with self._readable():
                 if _is_on(message):
@@ -119,9 +72,9 @@ class TraceConsumption:
                         message.reconsume_times,
                         " ".join(message.keys) or None,
                     )
-                    self._records.add(begun.to_text(), begun.message_id, begun.keys)
+                    self.records.add(begun.to_text(), begun.message_id, begun.keys)
 
-    def _add_ended(
+    def add_ended(
         self,
         messages: Sequence[MessageView],
         request_id: str,
@@ -129,7 +82,7 @@ class TraceConsumption:
         is_success: bool,
         outcome: ConsumeReturn,
     ) -> None:
-        now_ms, cost_ms = self._clock.wall_ms(), spent_ms // len(messages)
+        now_ms, cost_ms = self.wall_ms(), spent_ms // len(messages)
         for message in messages:
             with self._readable():
                 if _is_on(message):
@@ -143,7 +96,7 @@ class TraceConsumption:
                         now_ms,
                         self._group,
                     )
-                    self._records.add(ended.to_text(), ended.message_id, ended.keys)
+                    self.records.add(ended.to_text(), ended.message_id, ended.keys)
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
@@ -152,6 +105,65 @@ class TraceConsumption:
             yield
         except ProtocolError as error:
             self._dispatcher.drop(1, str(error))
+
+
+class _TraceRules:
+    """The traces of one listener's calls, as far as they are not native
+    (`core.contract.TraceRules`)."""
+
+    success: object = ConsumeResult.SUCCESS
+
+    def __init__(
+        self, traces: TraceConsumption, group: str, results: ListenerResults, timeout_ms: int
+    ) -> None:
+        self.records = traces.records
+        self.group = group.encode()
+        self.one_id = unique_message_id
+        self.wall_ms = traces.wall_ms
+        self.other_success = ConsumeResult.SUCCESS if results.is_strict else None
+        self.timeout_ms = timeout_ms
+        self.on_begin = traces.add_begun
+        self._add_ended = traces.add_ended
+        self._results = results
+
+    def on_end(
+        self,
+        messages: Sequence[MessageView],
+        context: ConsumeContext,
+        value: object,
+        error: BaseException | None,
+        spent_ns: int,
+        request_id: str,
+    ) -> object:
+        if error is None and value is not None and inspect.isawaitable(value):
+            return self.finish(messages, context, value, spent_ns, request_id)
+        done = 0
+        # As the dispatcher will judge it; a result that nobody understands does nothing.
+        with contextlib.suppress(ConfigError):
+            if error is None:
+                done = context.judge(value, self._results, len(messages)).done
+        spent_ms = spent_ns // 1_000_000
+        outcome = ConsumeReturn.SUCCESS if done == len(messages) else ConsumeReturn.FAILED
+        if error is not None:
+            outcome = ConsumeReturn.EXCEPTION
+        elif value is None and self._results.is_strict:
+            outcome = ConsumeReturn.RETURN_NULL
+        elif spent_ms >= self.timeout_ms:
+            outcome = ConsumeReturn.TIME_OUT
+        self._add_ended(messages, request_id, spent_ms, done == len(messages), outcome)
+        return value
+
+    def finish(
+        self,
+        messages: Sequence[MessageView],
+        context: ConsumeContext,
+        awaited: object,
+        before_ns: int,
+        request_id: str,
+    ) -> Awaitable[object]:
+        """Await what a call returned, and record its end."""
+        ended = partial(self.on_end, messages, context, request_id=request_id)
+        return timed_result_of(cast(Awaitable[object], awaited), before_ns, ended)
 
 
 def _is_on(message: MessageView) -> bool:

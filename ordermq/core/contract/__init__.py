@@ -109,6 +109,7 @@ from ordermq.core.contract.streams import (
 from ordermq.core.contract.trace_records import (
     TracedListener,
     TraceRecords,
+    TraceRules,
 )
 
 __all__ = [
@@ -180,6 +181,7 @@ __all__ = [
     "TimedListener",
     "Tls",
     "TraceRecords",
+    "TraceRules",
     "TracedListener",
     "UniqueIds",
 ]

@@ -91,33 +91,50 @@ class TraceRecords(Protocol):
         """
 
 
+class TraceRules(Protocol):
+    """The traces of one listener's calls: what is written natively, and who writes the rest."""
+
+    @property
+    def records(self) -> TraceRecords: ...
+    @property
+    def group(self) -> bytes:
+        """Group of the records."""
+
+    @property
+    def one_id(self) -> Callable[[], str]:
+        """Makes the id of a call."""
+
+    @property
+    def wall_ms(self) -> Callable[[], int]:
+        """Returns the time, ms since 1970."""
+
+    @property
+    def success(self) -> object:
+        """A result of a call whose end is recorded natively, if the call has no `ack_index`."""
+
+    @property
+    def other_success(self) -> object:
+        """Another one."""
+
+    @property
+    def timeout_ms(self) -> int:
+        """A call that took this or more has not simply succeeded."""
+
+    @property
+    def on_begin(self) -> Callable[[Any, str, int], object]:
+        """Is given messages, id and time of a call whose begin cannot be recorded natively."""
+
+    @property
+    def on_end(self) -> Callable[[Any, Any, object, BaseException | None, int, str], object]:
+        """Is given messages, context, result, error, ns and id of a call that did not simply
+        succeed, or whose end cannot be recorded natively. The result of the call is its result,
+        unless there was an error, which is raised again.
+        """
+
+
 class TracedListener(Protocol):
-    """A listener whose calls are traced.
+    """A listener whose calls are traced."""
 
-    Args:
-        success, other_success: results of a call that has simply succeeded, within `timeout_ms`.
-        group: of the records.
-        one_id: makes the id of a call.
-        wall_ms: the time, ms since 1970.
-        on_begin: called, with messages, id and time, for a call whose begin has to be recorded
-            otherwise.
-        on_end: called with messages, context, result, error, ns and id of a call that did not
-            simply succeed, or whose end has to be recorded otherwise; the result of the call is
-            its result, unless there was an error, which is raised again.
-    """
-
-    def __init__(
-        self,
-        listener: Callable[[Any, Any], Any],
-        success: object,
-        other_success: object,
-        records: TraceRecords,
-        group: bytes,
-        one_id: Callable[[], str],
-        wall_ms: Callable[[], int],
-        timeout_ms: int,
-        on_begin: Callable[..., object],
-        on_end: Callable[..., Any],
-    ) -> None: ...
+    def __init__(self, listener: Callable[[Any, Any], Any], rules: TraceRules) -> None: ...
 
     def __call__(self, messages: Any, context: Any) -> Any: ...

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ordermq.core.contract.trace_records import TRACE_MOST_BYTES, TRACE_MOST_KEY_BYTES
 from ordermq.core.reference.message_codec import MessageRun
 from ordermq.errors import ProtocolError
 from ordermq.threads import RLock
+
+if TYPE_CHECKING:
+    from ordermq.core.contract import TraceRules
 
 _Record = tuple[str, str]  # text, and the words that it is found by
 
@@ -182,49 +185,31 @@ class TraceRecords:
 class TracedListener:
     """See contract.TracedListener."""
 
-    def __init__(
-        self,
-        listener: Callable[[Any, Any], Any],
-        success: object,
-        other_success: object,
-        records: TraceRecords,
-        group: bytes,
-        one_id: Callable[[], str],
-        wall_ms: Callable[[], int],
-        timeout_ms: int,
-        on_begin: Callable[..., object],
-        on_end: Callable[..., Any],
-    ) -> None:
+    def __init__(self, listener: Callable[[Any, Any], Any], rules: TraceRules) -> None:
         self._listener = listener
-        self._successes = success, other_success
-        self._records = records
-        self._group = group
-        self._one_id = one_id
-        self._wall_ms = wall_ms
-        self._timeout_ns = timeout_ms * 1_000_000
-        self._on_begin = on_begin
-        self._on_end = on_end
+        self._rules = rules
 
     def __call__(self, messages: Any, context: Any) -> Any:
-        at_ms, request_id, number = self._wall_ms(), self._one_id(), -1
+        rules = self._rules
+        at_ms, request_id, number = rules.wall_ms(), rules.one_id(), -1
         if isinstance(messages, MessageRun):
-            number = self._records.add_begun(messages, self._group, request_id, at_ms)
+            number = rules.records.add_begun(messages, rules.group, request_id, at_ms)
         if number < 0:
-            self._on_begin(messages, request_id, at_ms)
+            rules.on_begin(messages, request_id, at_ms)
         begun_ns = time.monotonic_ns()
         try:
             value = self._listener(messages, context)
         except BaseException as error:
             spent_ns = time.monotonic_ns() - begun_ns
-            self._on_end(messages, context, None, error, spent_ns, request_id)
+            rules.on_end(messages, context, None, error, spent_ns, request_id)
             raise
         spent_ns = time.monotonic_ns() - begun_ns
-        is_success = any(value is each for each in self._successes)
-        is_quick = spent_ns < self._timeout_ns and context._ack_index is None
+        is_success = value is rules.success or value is rules.other_success
+        is_quick = spent_ns < rules.timeout_ms * 1_000_000 and context._ack_index is None
         if number >= 0 and is_success and is_quick:
             cost_ms = spent_ns // 1_000_000 // len(messages)
-            if self._records.add_ended(
-                messages, self._group, request_id, number, cost_ms, True, 0, self._wall_ms()
+            if rules.records.add_ended(
+                messages, rules.group, request_id, number, cost_ms, True, 0, rules.wall_ms()
             ):
                 return value
-        return self._on_end(messages, context, value, None, spent_ns, request_id)
+        return rules.on_end(messages, context, value, None, spent_ns, request_id)

@@ -170,10 +170,13 @@ def called(core, listener, *, timeout_ms=60_000, messages=None, ack_index=None):
     context = core.CallContext(None, None, None, 0)
     context._ack_index = ack_index
     times = iter([AT_MS, AT_MS + 5])
-    traced = core.TracedListener(
-        listener, SUCCESS, None, records, b"g", lambda: "request-1", lambda: next(times),
-        timeout_ms, lambda *about: others.append(about), lambda *about: others.append(about) or 7,
+    rules = SimpleNamespace(
+        records=records, group=b"g", one_id=lambda: "request-1", wall_ms=lambda: next(times),
+        success=SUCCESS, other_success=None, timeout_ms=timeout_ms,
+        on_begin=lambda *about: others.append(about),
+        on_end=lambda *about: others.append(about) or 7,
     )  # fmt: skip
+    traced = core.TracedListener(listener, rules)
     run = run_of(core, [properties(UNIQ_KEY="id-1")]) if messages is None else messages
     try:
         value = traced(run, context)
