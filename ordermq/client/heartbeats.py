@@ -22,7 +22,7 @@ from ordermq.value import Value
 
 
 class Registration(Value):
-    """What a client registers with brokers, and with which of them it stays registered.
+    """Registration of a client: its heartbeat, and what follows when a lost broker is back.
 
     Args:
         describe: makes the heartbeat of this moment.
