@@ -203,33 +203,16 @@ class GroupMember(ProcessBound):
         # Consumed beside the caller's topics only; None where there is none.
         self._retry = self.subscriptions.of(retry_topic(group))
         at_broker = BrokerOffsets(client, group)
-        storage: OffsetStorage = at_broker
         pop = self._pop_parts()
+        self._full_name = wrapped(settings.remoting.namespace, group)
+        self._place = place_of(settings.name_servers, self._full_name, settings.client_id)
+        self._known_others: set[str] = set()
         # Opened before it joins; None where there is nothing to open.
         self._store: StoreOffsets | None = None
-        full_name = wrapped(settings.remoting.namespace, group)
-        self._place = place_of(settings.name_servers, full_name, settings.client_id)
-        self._known_others: set[str] = set()
-        if offset_file is not None:
-            from ordermq.consumer.offsets.local_offsets import LocalOffsets
-
-            storage = LocalOffsets(offset_file)
-        elif pop is not None:
-            storage = popped = pop.offsets(at_broker)
-            if settings.offset_store is not None:
-                storage = self._store = pop.claims(
-                    settings.offset_store, popped, full_name, settings.user_code
-                )
-        elif settings.offset_store is not None:
-            from ordermq.consumer.offsets.store_offsets import StoreOffsets
-
-            storage = self._store = StoreOffsets(
-                settings.offset_store, at_broker, full_name, self._recorder, settings.user_code
-            )
         self.offsets = OffsetCommitter(
             member,
             StartRule(member, settings.rebalance),
-            storage,
+            self._choose_storage(pop, at_broker, offset_file),
             commits_done=settings.commits_done,
             commits_resets=settings.commits_resets,
             is_transactional=self._store is not None and self._store.is_transactional,
@@ -309,6 +292,28 @@ class GroupMember(ProcessBound):
             is_ordered=settings.uses_locks,
             from_first=settings.rebalance.consume_from_where is ConsumeFromWhere.FIRST_OFFSET,
         )
+
+    def _choose_storage(
+        self, pop: PopParts | None, at_broker: BrokerOffsets, offset_file: OffsetFile | None
+    ) -> OffsetStorage:
+        """Make the storage of the offsets, and note the store of the user that it opens, if any."""
+        store, user_code = self._settings.offset_store, self._settings.user_code
+        if offset_file is not None:
+            from ordermq.consumer.offsets.local_offsets import LocalOffsets
+
+            return LocalOffsets(offset_file)
+        if pop is not None:
+            popped = pop.offsets(at_broker)
+            if store is None:
+                return popped
+            self._store = pop.claims(store, popped, self._full_name, user_code)
+            return self._store
+        if store is None:
+            return at_broker
+        from ordermq.consumer.offsets.store_offsets import StoreOffsets
+
+        self._store = StoreOffsets(store, at_broker, self._full_name, self._recorder, user_code)
+        return self._store
 
     def _choose_fetcher(self, pop: PopParts | None) -> MessageFetcher:
         settings = self._settings
