@@ -223,23 +223,8 @@ class RemotingPop:
     async def _receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str, poll_ms: int
     ) -> Sequence[PoppedBatch]:
-        config, clock = self._config, self._client.clock
-        header = PopHeader(
-            self._group,
-            queue.topic,
-            queue.queue_id,
-            config.pop_batch_size,
-            config.pop_invisible_ms,
-            poll_ms,
-            self._born_ms(queue.broker_name),
-            self._init_mode,
-            subscription.expression_type,
-            subscription.expression,
-            order=self._is_ordered,
-            attempt_id=attempt_id,
-            broker_name=queue.broker_name,
-            fenced=True if self._is_ordered else None,
-        )
+        clock = self._client.clock
+        header = self._header_of_pop(queue, subscription, attempt_id, poll_ms)
         asked_ms = clock.now_ms()
         timeout_ms = poll_ms + self._client.config.request_timeout_ms
         command = Command.request(RequestCode.POP_MESSAGE, header.to_ext())
@@ -264,23 +249,50 @@ class RemotingPop:
         self._check(answer, "broker refused the pop", queue)
         reply = PopReplyHeader.from_ext(answer.ext)
         self._note_time(queue.broker_name, reply.pop_ms)
-        parts = offsets_of_reply(reply)
-        own = [part for part in parts if part.kind == NORMAL]
-        if any(part.queue_id != queue.queue_id for part in own) or (
-            self._is_ordered and len(parts) != 1
-        ):
-            raise ProtocolError(f"a pop of {queue} was answered with {len(parts)} queues' messages")
-        if (reply.revive_queue == ORDERED) != self._is_ordered:
-            ways = ("without order", "in order")
-            raise ProtocolError(
-                f"a pop of {queue} {ways[self._is_ordered]} was answered as one "
-                f"{ways[not self._is_ordered]}"
-            )
-        bodies = [answer.body] if len(parts) == len(own) == 1 else _split(answer.body, parts)
+        parts = self._checked_parts(queue, reply)
+        is_whole = len(parts) == 1 and parts[0].kind == NORMAL
+        bodies = [answer.body] if is_whole else _split(answer.body, parts)
         return [
             self._batch(queue, reply, part, body, asked_ms)
             for part, body in zip(parts, bodies, strict=True)
         ]
+
+    def _header_of_pop(
+        self, queue: MessageQueue, subscription: Subscription, attempt_id: str, poll_ms: int
+    ) -> PopHeader:
+        config = self._config
+        return PopHeader(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            config.pop_batch_size,
+            config.pop_invisible_ms,
+            poll_ms,
+            self._born_ms(queue.broker_name),
+            self._init_mode,
+            subscription.expression_type,
+            subscription.expression,
+            order=self._is_ordered,
+            attempt_id=attempt_id,
+            broker_name=queue.broker_name,
+            fenced=True if self._is_ordered else None,
+        )
+
+    def _checked_parts(self, queue: MessageQueue, reply: PopReplyHeader) -> list[PoppedOffsets]:
+        """Return the batches of an answer, by queue.
+
+        Raises: ProtocolError: they are not what was asked for.
+        """
+        parts = offsets_of_reply(reply)
+        has_others = any(part.kind == NORMAL and part.queue_id != queue.queue_id for part in parts)
+        if has_others or (self._is_ordered and len(parts) != 1):
+            raise ProtocolError(f"a pop of {queue} was answered with {len(parts)} queues' messages")
+        if (reply.revive_queue == ORDERED) != self._is_ordered:
+            asked, answered = "without order", "in order"
+            if self._is_ordered:
+                asked, answered = answered, asked
+            raise ProtocolError(f"a pop of {queue} {asked} was answered as one {answered}")
+        return parts
 
     def _born_ms(self, broker_name: str) -> int:
         """Return the present time on the clock of a broker, which it compares with its own."""
