@@ -73,28 +73,19 @@ class PullResult(Value):
     suggested_broker_id: int = MASTER_ID
 
 
-async def pull_once(
-    client: ClientSession,
-    source: PullSource,
+def _header_of_pull(
     group: str,
     queue: MessageQueue,
     subscription: Subscription,
     offset: int,
     max_messages: int,
-    *,
-    timeout_ms: int,
-    suspend_ms: int = 0,
-    max_bytes: int | None = None,
-) -> PullResult:
-    """Pull once; on the I/O thread.
+    suspend_ms: int,
+) -> PullHeader:
+    """Return the header of a pull.
 
-    Args:
-        source: chooses the replica to ask.
-        timeout_ms: wait for the answer; more than `suspend_ms`.
-        suspend_ms: time the broker may hold the pull until there is a message.
-    Raises: RemotingError: refused, or not answered. RouteError: the broker is not known.
+    Args: suspend_ms: time the broker may hold it until there is a message.
     """
-    header = PullHeader(
+    return PullHeader(
         group,
         queue.topic,
         queue.queue_id,
@@ -107,16 +98,34 @@ async def pull_once(
         subscription=subscription.expression,
         subscription_version=subscription.version if subscription.is_sql else 0,
         expression_type=subscription.expression_type,
-        max_bytes=max_bytes,
         broker_name=queue.broker_name,
     )
+
+
+async def _pull_once(
+    client: ClientSession,
+    source: PullSource,
+    queue: MessageQueue,
+    subscription: Subscription,
+    header: PullHeader,
+    timeout_ms: int,
+) -> PullResult:
+    """Pull once; on the I/O thread.
+
+    Args:
+        source: chooses the replica to ask.
+        timeout_ms: wait for the answer; more than the broker may hold the pull.
+    Raises: RemotingError: refused, or not answered. RouteError: the broker is not known.
+    """
     _, address = source.choose()
     wanted = tuple(tag.encode() for tag in subscription.tags)
     try:
         code, reply, body = await client.api.pull(address, header, timeout_ms)
         status = _STATUS[ResponseCode(code)]
         records = body if status is PullStatus.FOUND else b""
-        batch = client.api.batch(queue, records, wanted, offset, reply.next_begin_offset)
+        batch = client.api.batch(
+            queue, records, wanted, header.queue_offset, reply.next_begin_offset
+        )
     except RemotingError:
         # The next pull goes to another replica, if there is one: the caller decides when.
         await source.failed()
@@ -426,16 +435,10 @@ class PullConsumer(ExplainsMethods, Starting):
             # Remembered per queue: what one pull is told about replicas is for the next one.
             source = self._sources[queue] = PullSource(client.routes, queue)
         usual_ms = direct.suspended_pull_timeout_ms if is_waiting else direct.pull_timeout_ms
-        result = await pull_once(
-            client,
-            source,
-            self.group,
-            queue,
-            wanted,
-            offset,
-            max_count,
-            timeout_ms=usual_ms if timeout_ms is None else timeout_ms,
-            suspend_ms=direct.broker_suspend_ms if is_waiting else 0,
+        suspend_ms = direct.broker_suspend_ms if is_waiting else 0
+        header = _header_of_pull(self.group, queue, wanted, offset, max_count, suspend_ms)
+        result = await _pull_once(
+            client, source, queue, wanted, header, usual_ms if timeout_ms is None else timeout_ms
         )
         source.suggest(result.suggested_broker_id)
         if self._codec is not None:
