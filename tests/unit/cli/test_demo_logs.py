@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from ordermq.cli.demo import member
 from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.cli.demo.expected import differences, expected_logs
 from ordermq.cli.demo.flights import Flight, read_flights
 from ordermq.cli.demo.logbook import Logbook
+from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.errors import StaleOwner
 from ordermq.model.message_queue import MessageQueue
 
@@ -180,3 +183,15 @@ def test_a_batch_that_fails_half_way_leaves_nothing_behind(table: Path, logbook:
         write(logbook, 1, bad)
     assert logbook.logs() == []
     assert write(logbook, 1, batch(flights, 0, 6)) == 6
+
+
+@pytest.mark.parametrize(("is_handed_over", "code"), [(True, 0), (False, 1)])
+def test_a_member_says_by_its_exit_code_whether_it_handed_its_queues_over(
+    is_handed_over: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PushConsumer, "start", lambda consumer: consumer)
+    monkeypatch.setattr(PushConsumer, "run", lambda consumer: is_handed_over)
+    given = ["--name-servers", "127.0.0.1:1", "--logbook", str(tmp_path / "logs.db")]
+    given += ["--history", str(tmp_path / "member.jsonl")]
+    monkeypatch.setattr(sys, "argv", ["member", *given])
+    assert member.main() == code
