@@ -75,7 +75,7 @@ def spark() -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.authenticate.socketTimeout", "60s")
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.task.killTimeout", "500ms")
         .config("spark.sql.warehouse.dir", f"{ROOT}/build/spark-warehouse")
