@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from ordermq import Admin, PullConsumer, PushConsumer
+from ordermq.errors import RouteError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import dead_letter_topic
 from ordermq.spark.options import SinkOptions, SourceOptions
 from ordermq.spark.session import shared_session
 from ordermq.spark.sink.block_sender import block_sender
 from ordermq.spark.sink.row_encoder import RowEncoder
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
-from tests.interop.cluster import Cluster, eventually
+from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.run import Run
 
 ROWS, KEYS = 6_000, 16
@@ -122,3 +127,39 @@ def test_members_that_pop_say_that_the_topic_is_to_be_pulled(run: Run) -> None:
             "its health tells of it",
         )
     assert not run.deliveries
+
+
+@pytest.mark.parametrize("way", ["orderly", "concurrently"])
+def test_a_message_of_a_record_becomes_a_dead_letter_alone(run: Run, way: str) -> None:
+    write(run)
+    poison = {7, 2_500, 5_999}
+    seen = threading.Semaphore(0)
+
+    def listen(messages: Any, context: Any) -> None:
+        for message in messages:
+            if int(bytes(message.body)) in poison:
+                raise ValueError("a test's own failure")
+            seen.release()
+
+    consumer = PushConsumer(
+        run.group,
+        name_servers=run.cluster.name_servers,
+        consume_from_where="first_offset",
+        consume_message_batch_max_size=1,
+        **({"max_attempts": 1} if way == "orderly" else {"max_reconsume_times": 0}),
+    )
+    consumer.subscribe(run.topic)
+    getattr(consumer, way)(listen)
+    with consumer, Admin(run.cluster.name_servers) as admin:
+        for _ in range(ROWS - len(poison)):
+            assert seen.acquire(timeout=DEADLINE_S)
+
+        def dead() -> list[int]:
+            try:
+                found = admin.peek(dead_letter_topic(run.group), start="first")
+            except RouteError:
+                return []  # its broker makes it with the first one
+            return sorted(int(bytes(message.body)) for message in found)
+
+        eventually(lambda: dead() == sorted(poison), "its dead letters")
+        assert consumer.health().is_ready

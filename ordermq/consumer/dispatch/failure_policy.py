@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import field, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from ordermq.callables import require_plain, require_plain_result
@@ -37,6 +38,7 @@ from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import MessageView
 from ordermq.model.names import check_topic, retry_topic
+from ordermq.model.stored_message import INNER_BATCH
 from ordermq.remoting.headers import SendBackHeader, SendHeader
 from ordermq.value import Value
 
@@ -604,6 +606,12 @@ async def send_back(
     Raises: RemotingError, RouteError: not stored, or the outcome is unknown; the message must
         stay.
     """
+    times = max_retries + 1 if delay_level < 0 else message.reconsume_times + 1
+    level = max(delay_level, 0) or FIRST_RETRY_LEVEL + message.reconsume_times
+    copy = partial(_store_again, client, group, message, times, max_retries, level)
+    if message.sys_flag & INNER_BATCH:
+        await copy()  # what the broker has at this place are all messages of the record
+        return
     queue = message.message_queue
     header = SendBackHeader(
         message.physical_offset,
@@ -623,9 +631,7 @@ async def send_back(
     except (RemotingError, RouteError) as error:
         offset = message.queue_offset
         _log.info("%s: broker refused offset %d, sending a copy instead: %s", queue, offset, error)
-    times = max_retries + 1 if delay_level < 0 else message.reconsume_times + 1
-    level = max(delay_level, 0) or FIRST_RETRY_LEVEL + message.reconsume_times
-    await _store_again(client, group, message, times, max_retries, level)
+    await copy()
 
 
 async def _store_again(
@@ -658,7 +664,7 @@ async def _store_again(
         producer_group="CLIENT_INNER_PRODUCER",
         topic=retry_topic(group),
         queue_id=0,  # retry topics have one queue by default
-        sys_flag=message.sys_flag,
+        sys_flag=message.sys_flag & ~INNER_BATCH,
         born_timestamp_ms=message.born_timestamp_ms,
         flag=message.flag,
         properties=props.encode(properties),
@@ -667,6 +673,7 @@ async def _store_again(
         broker_name=queue.broker_name,
     )
     address = client.routes.master_of(queue.broker_name)
-    # As stored: the copied sysFlag still says how it is compressed.
+    # As stored: the copied sysFlag still says how it is compressed; a message of a batch topic's
+    # record is one of its own now.
     body = bytes(message.stored_body)
     await client.api.send(address, header, body, client.config.offset_timeout_ms)

@@ -17,6 +17,7 @@ from ordermq.model import properties as props
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import INNER_PRODUCER_GROUP
+from ordermq.model.stored_message import INNER_BATCH
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import SendHeader
 
@@ -102,7 +103,7 @@ async def store_parked(
     for each in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
         properties.pop(each, None)
     body = bytes(message.stored_body)
-    await _send(client, topic, name, properties, body, message.sys_flag)
+    await _send(client, topic, name, properties, body, message.sys_flag & ~INNER_BATCH)
 
 
 async def store_mark(client: ClientSession, topic: str, name: ParkedName, end: int) -> None:

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Sequence
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.stored_message import queue_offsets, split_records
+from ordermq.model.stored_message import INNER_BATCH, queue_offsets, split_records
 
 _SYS_FLAG = slice(36, 40)  # of a stored record
-_INNER_BATCH = 0x40 | 0x80
 
 
 def holds_batches(records: bytes) -> bool:
     """Return True if the first record holds several messages
     (docs/internals/protocol.md#batch-topics)."""
-    return int.from_bytes(records[_SYS_FLAG], "big") & _INNER_BATCH == _INNER_BATCH
+    return int.from_bytes(records[_SYS_FLAG], "big") & INNER_BATCH == INNER_BATCH
 
 
 class PoppedBatch:
