@@ -104,8 +104,12 @@ def _works(compiler: Any, compile_flags: list[str], link_flags: list[str]) -> bo
 
 
 def compile_together(compiler: Any) -> None:
-    """Let a compiler object translate the files of an extension on all cores, in their order."""
+    """Let a compiler object translate the files of an extension on all cores, in their order.
+
+    The C core's, which the extensions share, it translates once.
+    """
     compile_all = compiler.compile
+    of_core: dict[tuple[str, ...], list[str]] = {}
 
     def compile_each(sources: list[str], **options: Any) -> list[str]:
         """Return the object files; raises what the compiler raised for the first bad file."""
@@ -114,7 +118,15 @@ def compile_together(compiler: Any) -> None:
             flags = list(options.get("extra_postargs") or [])
             if Path(source).name == GENERATED:
                 flags += CORE["GENERATED_COMPILE_ARGS"]
-            return list(compile_all([source], **{**options, "extra_postargs": flags}))
+            asked = (source, str(options.get("output_dir")), *flags)
+            if asked not in of_core:
+                made = list(compile_all([source], **{**options, "extra_postargs": flags}))
+                if source not in CORE["SOURCES"]:
+                    return made
+                # Their includes are next to them and they ask for no macro of an extension, so
+                # that no other option of a call matters.
+                of_core[asked] = made
+            return of_core[asked]
 
         # The largest first, which is the generated one: it takes longer than all others.
         ordered = sorted(sources, key=lambda source: -os.path.getsize(source))

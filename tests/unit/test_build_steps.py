@@ -29,10 +29,14 @@ class Compiler:
 
     def __init__(self) -> None:
         self.flags: dict[str, list[str]] = {}
+        self.compiled: list[str] = []
 
-    def compile(self, sources: list[str], *, extra_postargs: list[str]) -> list[str]:
+    def compile(
+        self, sources: list[str], *, extra_postargs: list[str], include_dirs: tuple[str, ...] = ()
+    ) -> list[str]:
         (source,) = sources
         self.flags[Path(source).name] = extra_postargs
+        self.compiled.append(source)
         return [f"{source}.o"]
 
 
@@ -120,3 +124,28 @@ def test_objects_come_in_the_order_of_their_sources_and_generated_c_has_flags_of
         "lanes.c": ["-O3"],
         steps["GENERATED"]: ["-O3", *steps["CORE"]["GENERATED_COMPILE_ARGS"]],
     }
+
+
+def test_a_file_of_the_core_is_compiled_once_for_the_extensions_that_share_it(
+    steps: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    compiler = Compiler()
+    steps["compile_together"](compiler)
+    shared, other = steps["CORE"]["SOURCES"][0], steps["CORE"]["ENGINE_SOURCES"][0]
+    for include_dirs in (("ext/core", "ext/engine"), ("ext/core",)):
+        made = compiler.compile([shared, other], extra_postargs=["-O3"], include_dirs=include_dirs)
+        assert made == [f"{shared}.o", f"{other}.o"]
+    assert sorted(compiler.compiled) == sorted([shared, other, other])
+
+
+def test_a_file_of_the_core_is_compiled_again_with_other_flags(
+    steps: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    compiler = Compiler()
+    steps["compile_together"](compiler)
+    shared = steps["CORE"]["SOURCES"][0]
+    for flags in (["-O3"], ["-O1"]):
+        compiler.compile([shared], extra_postargs=flags)
+    assert compiler.compiled == [shared, shared]
