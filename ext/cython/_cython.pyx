@@ -29,7 +29,7 @@ from cpython.memoryview cimport (
 from cpython.pystate cimport PyGILState_Ensure, PyGILState_Release, PyGILState_STATE
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
-from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.tuple cimport PyTuple_Check, PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.type cimport PyType_Check, PyType_IsSubtype
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.errno cimport ECONNABORTED, ENOMEM

@@ -201,14 +201,16 @@ cdef class Arrivals:
     cdef object _unawaited
     cdef object _cancelled
     cdef object _cancelled_error
+    cdef object _task_kind
+    cdef object _given  # a future that is done, for tasks to look at
     cdef object _done  # a deque: each of its calls is one step for all threads
     cdef bint _is_woken  # read and changed in critical sections
 
     def __cinit__(self, loop, unawaited, cancelled):
-        from asyncio import CancelledError  # here: programs without a loop do not load it
+        from asyncio import CancelledError, Task  # here: programs without a loop do not load it
 
         self.loop, self._unawaited, self._cancelled = loop, unawaited, cancelled
-        self._cancelled_error = CancelledError
+        self._cancelled_error, self._task_kind = CancelledError, Task
         self._new_future = loop.create_future
         self._done = _deque()
 
@@ -218,6 +220,9 @@ cdef class Arrivals:
         return receipt
 
     def receipt_of(self, PendingFields message not None):
+        if self._given is None:
+            self._given = self._new_future()
+            self._given.set_result(None)
         cdef AwaitedReceipt receipt = AwaitedReceipt.__new__(AwaitedReceipt)
         receipt._arrivals, receipt._message = self, message
         message.awaited = receipt
@@ -260,6 +265,7 @@ cdef class Arrivals:
     def _settle(self):
         cdef PendingFields message
         cdef object done = self._done
+        cdef object popleft = done.popleft
         cdef Py_ssize_t left
         self._rest()
         # Not those that come meanwhile: they have woken the loop, which has others to call, too.
@@ -269,11 +275,11 @@ cdef class Arrivals:
                 left -= 1
                 message = done[0]
                 if type(message.awaited) is AwaitedReceipt:
-                    done.popleft()  # first: its caller goes on in this call, and may raise
+                    popleft()  # first: its caller goes on in this call, and may raise
                     self._give(message)
                 else:
                     self._set(message)
-                    done.popleft()
+                    popleft()
         except BaseException:  # as above: the others must not wait for the next message
             with cython.critical_section(self):
                 self._is_woken = True
@@ -301,6 +307,19 @@ cdef class Arrivals:
         return 0
 
 
+cdef extern from "Python.h":
+    ctypedef PyObject *(*iternextfunc)(PyObject *)
+    ctypedef struct TypeSlots "PyTypeObject":
+        iternextfunc tp_iternext
+    int PyCFunction_Check(PyObject *)
+    int PyExceptionInstance_Check(PyObject *)
+    PyObject *PyCFunction_GetSelf(PyObject *)  # borrowed
+    int PyContext_Enter(object) except -1
+    int PyContext_Exit(object) except -1
+    void PyErr_SetObject(PyObject *, PyObject *)
+    PyObject *PyExc_StopIteration
+
+
 cdef enum:
     RECEIPT_AWAITED = 0
     RECEIPT_GIVEN = 1
@@ -309,6 +328,7 @@ cdef enum:
 
 @cython.final
 @cython.internal
+@cython.freelist(8)
 cdef class AwaitedReceipt:
     """A receipt that one coroutine awaits; see core/contract/. To asyncio's tasks it is a future.
 
@@ -381,10 +401,55 @@ cdef class AwaitedReceipt:
 
     cdef int _give(self) except -1:
         cdef object wakeup = self._wakeup
+        cdef object context = self._context
+        cdef object given = self
+        cdef PyObject *woken = NULL
         self._state, self._wakeup = RECEIPT_GIVEN, None
-        if wakeup is not None:  # else it is not awaited yet
-            self._context.run(wakeup, self)
+        if wakeup is None:  # it is not awaited yet
+            return 0
+        # A task only looks whether what it gets has failed: of a future of asyncio it reads that
+        # without a call, and the coroutine raises the error itself. Others get this receipt.
+        if PyCFunction_Check(<PyObject *>wakeup):
+            woken = PyCFunction_GetSelf(<PyObject *>wakeup)
+        if woken is not NULL and type(<object>woken) is self._arrivals._task_kind:
+            given = self._arrivals._given
+        PyContext_Enter(context)
+        try:
+            wakeup(given)
+        finally:
+            PyContext_Exit(context)
         return 0
+
+    cdef PyObject *_stored(self) noexcept:
+        # Its receipt, borrowed, if it is there and is simple to give; else NULL.
+        cdef PyObject *receipts
+        cdef PyObject *receipt
+        if self._state != RECEIPT_GIVEN or self._message._error is not None:
+            return NULL
+        receipts = <PyObject *>self._message._receipts
+        if not PyTuple_CheckExact(<object>receipts) or PyTuple_GET_SIZE(<object>receipts) != 1:
+            return NULL
+        receipt = PyTuple_GET_ITEM(<object>receipts, 0)
+        # Of a tuple, StopIteration would take the first element; one is taken for the exception.
+        if PyTuple_Check(<object>receipt) or PyExceptionInstance_Check(receipt):
+            return NULL
+        return receipt
+
+
+cdef iternextfunc raising_next = (<TypeSlots *>AwaitedReceipt).tp_iternext
+
+
+cdef PyObject *next_of_receipt(PyObject *awaited) noexcept:
+    # In place of __next__: for an exception that Cython raises it makes a traceback with a frame,
+    # which takes as long as the rest of the wait, and a StopIteration that nobody looks at.
+    cdef PyObject *receipt = (<AwaitedReceipt>awaited)._stored()
+    if receipt is NULL:
+        return raising_next(awaited)
+    PyErr_SetObject(PyExc_StopIteration, receipt)
+    return NULL
+
+
+(<TypeSlots *>AwaitedReceipt).tp_iternext = next_of_receipt
 
 
 @cython.final

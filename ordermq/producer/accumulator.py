@@ -276,8 +276,11 @@ class Accumulator:
         if self._routes.is_known(request.topic):
             # Here, and not on the I/O thread: the selector may be the user's, and slow.
             self._choose(request, self._refusals)
-            if request.sender is None or (is_awaited and self._is_sent(request)):
-                return  # it failed, or is sent
+            if request.sender is None:
+                return  # it failed
+            # Looked at here, too: most messages of many tasks find others before them.
+            if is_awaited and not self._handed_in and self._is_sent(request):
+                return
         self._handed_in.append(request)
         if self._refusal is not None:  # closed since the caller checked: nothing would be sent
             request.fail(self._refusal)

@@ -300,3 +300,66 @@ def test_messages_of_one_request_wake_their_loops_once_each() -> None:
     for loop in loops:
         loop.run()
     assert sorted(told) == [0, 1, 2, 3]
+
+
+class Driver:
+    """Runs a coroutine by asyncio's protocol, and is no task of asyncio."""
+
+    def __init__(self, coroutine: Any) -> None:
+        self._coroutine = coroutine
+        self.woken_with: list[Any] = []
+        self.outcome: Any = None
+        self.waits_for = self._step()
+
+    def _step(self) -> Any:
+        try:
+            return self._coroutine.send(None)
+        except StopIteration as ended:
+            self.outcome = ended.value
+            return None
+
+    def wait(self) -> None:
+        self.waits_for.add_done_callback(self._wake, context=contextvars.copy_context())
+
+    def _wake(self, future: Any) -> None:
+        self.woken_with.append(future)
+        self._step()
+
+
+def test_a_driver_that_is_no_task_is_woken_with_what_it_waits_for() -> None:
+    async def work() -> None:
+        arrivals = core.Arrivals(asyncio.get_running_loop(), log_unawaited, say_sent)
+        message = waiting(arrivals, 0)
+        driver = Driver(awaited(arrivals, message))
+        driver.wait()
+        core.finish_stored([message], [("stored",)])  # type: ignore[list-item]
+        while driver.outcome is None:
+            await asyncio.sleep(0)
+        assert driver.outcome == "stored"
+        assert driver.woken_with == [driver.waits_for]
+
+    asyncio.run(work())
+
+
+class OwnTask(asyncio.Task[Any]):
+    """A task of a program that has a kind of its own."""
+
+
+@pytest.mark.parametrize("kind", [asyncio.Task, asyncio.tasks._PyTask, OwnTask])  # type: ignore[attr-defined]
+def test_tasks_of_every_kind_get_their_receipts_and_errors(kind: Any) -> None:
+    # A receipt of several fields, and one that is the value of an exception.
+    given = ["stored", ("queue", 7), StopIteration(3)]
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(lambda loop, coroutine, **more: kind(coroutine, loop=loop, **more))
+        arrivals = core.Arrivals(loop, log_unawaited, say_sent)
+        messages, tasks = await begun(arrivals, len(given) + 1)
+        core.finish_stored(messages[:-1], [(one,) for one in given])  # type: ignore[misc]
+        messages[-1].finish(None, ValueError("no"))
+        await asyncio.wait(tasks)
+        assert [task.result() for task in tasks[:-1]] == given
+        with pytest.raises(ValueError, match="no"):
+            tasks[-1].result()
+
+    asyncio.run(work())
