@@ -331,11 +331,14 @@ cdef class AssignedQueue:
             _, tokens = self.lanes.divert_columns(key, most)
             return self._diverted(tokens, &made)
 
-    cdef object _diverted(self, const uint64_t[:] tokens, const omq.omq_claim *made):
-        if tokens.shape[0] == 0:
+    cdef object _diverted(self, object tokens, const omq.omq_claim *made):
+        # By its buffer: the first typed memoryview of a module brings 12,000 lines of C along.
+        cdef const Py_buffer *column = PyMemoryView_GET_BUFFER(tokens)
+        cdef Py_ssize_t count = column.len // <Py_ssize_t>sizeof(uint64_t)
+        if count == 0:
             return None, omq.omq_assigned_queue_leave(self._state)
         return self._claimed(
-            self._lane_run(&tokens[0], tokens.shape[0]), self.last_claim_ms, made
+            self._lane_run(<const uint64_t *>column.buf, count), self.last_claim_ms, made
         ), 0
 
     @cython.critical_section

@@ -18,7 +18,7 @@ cdef class IdWindow:
     def __dealloc__(self):
         omq.omq_id_window_free(self._window)
 
-    def drop_copies(self, MessageIndex index not None, end=INT64_MAX):
+    def drop_copies(self, MessageIndex index not None, end=9223372036854775807):
         cdef size_t dropped
         cdef int64_t before = clamped(end)
         cdef omq.omq_status status

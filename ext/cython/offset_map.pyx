@@ -74,7 +74,7 @@ cdef class OffsetMap:
             PyBuffer_Release(&view)
 
     @cython.critical_section
-    def columns(self, start=0, n=INT64_MAX):
+    def columns(self, start=0, n=9223372036854775807):
         cdef size_t limit = at_least_one(n, "offset map", "columns")
         # Not more than there are: n is 2**63 - 1 where the caller wants all.
         cdef size_t held = omq.omq_offset_map_count(self._map)
