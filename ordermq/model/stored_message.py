@@ -15,7 +15,6 @@ from ordermq.errors import ProtocolError
 MAGIC_LONG_TOPIC = -626_843_477  # version 2: two bytes of topic length, for more than 127 bytes
 BORN_HOST_IPV6 = 0x10
 STORE_HOST_IPV6 = 0x20
-INNER_BATCH = 0x40 | 0x80  # the record holds several messages, each of which has these bits, too
 
 # total, magic, crc, queue id, flag, queue offset, physical offset, sys flag, born timestamp
 _HEAD = struct.Struct(">iiiiiqqiq")

@@ -15,7 +15,8 @@ import pytest
 
 from ordermq import Admin, ParkKey, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker, message_routing
-from ordermq.model.stored_message import INNER_BATCH, StoredMessage, split_records
+from ordermq.model.message import INNER_BATCH
+from ordermq.model.stored_message import StoredMessage, split_records
 from ordermq.remoting.command import Command
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.damaging_proxy import DamagingProxy
@@ -37,7 +38,7 @@ def batched(command: Command) -> None:
         head = struct.pack(">iiiii", size, 0, 0, stored.flag, len(stored.body))
         body = head + stored.body + struct.pack(">h", len(stored.properties)) + stored.properties
         holding = replace(stored, body=body, sys_flag=stored.sys_flag | INNER_BATCH)
-        records.append(holding.rewritten("orders", ""))
+        records.append(holding.rewritten("orders", b""))
     command.body = b"".join(records)
 
 

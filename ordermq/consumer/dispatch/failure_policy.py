@@ -36,9 +36,8 @@ from ordermq.events import EventType
 from ordermq.model import properties as props
 from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
 from ordermq.model.failure_story import FailureStory
-from ordermq.model.message import MessageView
+from ordermq.model.message import INNER_BATCH, MessageView
 from ordermq.model.names import check_topic, retry_topic
-from ordermq.model.stored_message import INNER_BATCH
 from ordermq.remoting.headers import SendBackHeader, SendHeader
 from ordermq.value import Value
 

@@ -14,10 +14,9 @@ from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError
 from ordermq.model import properties as props
-from ordermq.model.message import MessageView
+from ordermq.model.message import INNER_BATCH, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import INNER_PRODUCER_GROUP
-from ordermq.model.stored_message import INNER_BATCH
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import SendHeader
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from ordermq.model.message import INNER_BATCH
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.stored_message import INNER_BATCH, queue_offsets, split_records
+from ordermq.model.stored_message import queue_offsets, split_records
 
 _SYS_FLAG = slice(36, 40)  # of a stored record
 
