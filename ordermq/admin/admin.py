@@ -272,7 +272,7 @@ class Admin(Closing):
             if key is not None:
                 found = await search.by_key(topic, key, count)
             elif message_id is not None:
-                found = await search.by_id(topic, message_id)
+                found = await search.by_id(topic, message_id, count)
             elif isinstance(moment, datetime):
                 found = await search.at_time(topic, moment, count)
             else:

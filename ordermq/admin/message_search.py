@@ -16,12 +16,14 @@ from ordermq.model.identifiers import broker_of
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import dead_letter_topic
+from ordermq.model.stored_message import holds_messages
 from ordermq.remoting.codes import ResponseCode
 from ordermq.value import Value
 
 # Of a stored record: size, then, behind magic and checksum, the queue; and its queue offset
 # (docs/internals/protocol.md#stored-message).
 _PLACE = struct.Struct(">i8xi4xq")
+_MOST_IN_RECORD = 1 << 15  # messages that are stored as one record
 _NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST})
 WAITING, DONE, DEAD = "waiting", "done", "dead"
 
@@ -50,16 +52,20 @@ class MessageSearch:
         """Return the newest messages that have a key among their `keys`, the oldest first."""
         return await self._query(topic, key, count, is_id=False)
 
-    async def by_id(self, topic: str, message_id: str) -> list[MessageView]:
-        """Return the messages with an id: a producer's, or a broker's, which names its place."""
+    async def by_id(self, topic: str, message_id: str, count: int) -> list[MessageView]:
+        """Return the messages with an id: a producer's, or a broker's, which names its place.
+
+        A place of a batch topic may have more than one; the first `count` of them.
+        """
         text = message_id.upper()
         address = broker_of(text)
         masters = await self._client.name_servers.masters()
         for broker, master in masters.items():
             if master == address:
                 offset = int(text[-16:], 16)
-                return self._read(topic, broker, await self._api.message_at(master, offset))
-        return await self._query(topic, text, 32, is_id=True)
+                found = self._read(topic, broker, await self._api.message_at(master, offset))
+                return found[:count]
+        return await self._query(topic, text, count, is_id=True)
 
     async def at_offset(
         self, topic: str, offset: int, queue_ids: Sequence[int]
@@ -153,7 +159,8 @@ class MessageSearch:
         found = []
         for record, queue_id, offset in _records(body):
             queue = MessageQueue(topic, broker, queue_id)
-            found += list(self._api.batch(queue, record, (), offset, offset + 1))
+            most = _MOST_IN_RECORD if holds_messages(record) else 1
+            found += list(self._api.batch(queue, record, (), offset, offset + most))
         return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ordermq import core
 from ordermq.errors import ProtocolError
+from ordermq.model.message import INNER_BATCH
 
 MAGIC_LONG_TOPIC = -626_843_477  # version 2: two bytes of topic length, for more than 127 bytes
 BORN_HOST_IPV6 = 0x10
@@ -36,6 +37,13 @@ def stored_at(record: bytes) -> int:
     # Byte 39 is the lowest of sysFlag.
     born_size = 20 if record[39] & BORN_HOST_IPV6 else 8
     return int(_STORED.unpack_from(record, _HEAD.size + born_size)[0])
+
+
+def holds_messages(records: bytes) -> bool:
+    """Return True if the first record holds several messages
+    (docs/internals/protocol.md#batch-topics). O(1)."""
+    # Byte 39 is the lowest of sysFlag.
+    return len(records) > 39 and records[39] & INNER_BATCH == INNER_BATCH
 
 
 def queue_offsets(records: bytes) -> list[int]:

@@ -67,6 +67,14 @@ def test_members_stop_and_go_on_within_a_record(run: Run) -> None:
                 range(700, found.next_begin_offset)
             )
             assert 32 < len(found.messages) < end - 700
+            message = found.messages[3]
+            with Admin(run.cluster.name_servers) as admin:
+                at = admin.find_messages(run.topic, message_id=message.offset_message_id, count=5)
+            # A place in a broker's log has a record.
+            assert [each.message.queue_offset for each in at] == list(
+                range(at[0].message.queue_offset, at[0].message.queue_offset + 5)
+            )
+            assert at[0].message.offset_message_id == message.offset_message_id
     run.member("one", consume_message_batch_max_size=7)
     run.wait_for_more(ROWS // 3, "one")
     run.leave("one")

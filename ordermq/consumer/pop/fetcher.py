@@ -16,7 +16,7 @@ from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.offsets.offset_committer import STORE_ERRORS, OffsetCommitter
 from ordermq.consumer.pop.leases import RESTING, PopLeases
-from ordermq.consumer.pop.popped_batch import PoppedBatch, holds_batches
+from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.transport import PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
@@ -25,6 +25,7 @@ from ordermq.errors import BrokerError, OrderMQError, ProtocolError, RemotingErr
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import holds_messages
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import ResponseCode
 from ordermq.value import Value
@@ -255,7 +256,7 @@ class QueuePops:
         try:
             found = read((), batch.start, batch.end)
         except ProtocolError as error:
-            if holds_batches(batch.body):
+            if holds_messages(batch.body):
                 raise ProtocolError(_BATCH_TOPIC) from error
             raise
         if list(found.offsets) != list(batch.offsets):

@@ -5,17 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ordermq.model.message import INNER_BATCH
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import queue_offsets, split_records
-
-_SYS_FLAG = slice(36, 40)  # of a stored record
-
-
-def holds_batches(records: bytes) -> bool:
-    """Return True if the first record holds several messages
-    (docs/internals/protocol.md#batch-topics)."""
-    return int.from_bytes(records[_SYS_FLAG], "big") & INNER_BATCH == INNER_BATCH
 
 
 class PoppedBatch:
