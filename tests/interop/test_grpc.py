@@ -29,6 +29,9 @@ from tests.interop.popping import (
 )
 from tests.interop.run import Run
 
+# A first test has its cluster made, which takes a minute and a half on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 QUEUES = {"broker-a": 4, "broker-b": 4}
 # A proxy starts every group at the end, and leases for ten seconds at least.
 MEMBER = {"consume_from_where": "last_offset", "pop_invisible_ms": 10_000}

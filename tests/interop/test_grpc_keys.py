@@ -13,6 +13,9 @@ from ordermq import Message, Producer, PullConsumer, PullStatus
 from tests.interop.cluster import ROOT, Cluster
 from tests.interop.own_cluster import own_cluster
 
+# A first test has its cluster made, which takes a minute and a half on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 KEYS = [f"customer-{number}" for number in range(64)] + ["käse", "鍵", "🔑", "a b"]
 SENDER = Path(__file__).parent / "java" / "grpc" / "GrpcSender.java"
 

@@ -51,6 +51,9 @@ SOON: dict[str, Any] = {"rebalance_interval_ms": 1_000}
 def start_proxy(
     cluster: Cluster, folder: Path, mode: str, brokers: int, **settings: str
 ) -> Iterator[Cluster]:
+
+# A first test has its cluster made, which takes a minute and a half on a busy machine.
+pytestmark = pytest.mark.timeout(300)
     """Start brokers and a proxy, whose remoting port takes the place of the name server's."""
     if cluster.version.startswith("4."):
         pytest.skip("the proxy came with RocketMQ 5")

@@ -1,4 +1,5 @@
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.Map;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -13,8 +14,12 @@ import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 final class GrpcMember {
     public static void main(String[] args) throws Exception {
         ClientServiceProvider provider = ClientServiceProvider.loadService();
+        // The client gives its own start 3 s, in which a busy machine's proxy may not answer.
         ClientConfiguration proxy =
-                ClientConfiguration.newBuilder().setEndpoints("127.0.0.1:" + args[0]).build();
+                ClientConfiguration.newBuilder()
+                        .setEndpoints("127.0.0.1:" + args[0])
+                        .setRequestTimeout(Duration.ofSeconds(30))
+                        .build();
         PushConsumer consumer = provider.newPushConsumerBuilder()
                 .setClientConfiguration(proxy)
                 .setConsumerGroup(args[2])

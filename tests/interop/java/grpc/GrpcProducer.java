@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -13,8 +14,12 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 final class GrpcProducer {
     public static void main(String[] args) throws Exception {
         ClientServiceProvider provider = ClientServiceProvider.loadService();
+        // The client gives its own start 3 s, in which a busy machine's proxy may not answer.
         ClientConfiguration proxy =
-                ClientConfiguration.newBuilder().setEndpoints("127.0.0.1:" + args[0]).build();
+                ClientConfiguration.newBuilder()
+                        .setEndpoints("127.0.0.1:" + args[0])
+                        .setRequestTimeout(Duration.ofSeconds(30))
+                        .build();
         try (Producer producer = provider.newProducerBuilder()
                         .setClientConfiguration(proxy)
                         .setTopics(args[1])
