@@ -42,6 +42,8 @@ from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import MEMBER_SETTINGS, Run
 
+# A first test has its cluster made, which takes a minute and a half on a busy machine.
+pytestmark = pytest.mark.timeout(300)
 BROKERS = {"broker-a": 2, "broker-b": 2}
 _NUMBERS = itertools.count(1)
 # The proxy tells no member that others have come or gone: each looks by itself.
@@ -51,9 +53,6 @@ SOON: dict[str, Any] = {"rebalance_interval_ms": 1_000}
 def start_proxy(
     cluster: Cluster, folder: Path, mode: str, brokers: int, **settings: str
 ) -> Iterator[Cluster]:
-
-# A first test has its cluster made, which takes a minute and a half on a busy machine.
-pytestmark = pytest.mark.timeout(300)
     """Start brokers and a proxy, whose remoting port takes the place of the name server's."""
     if cluster.version.startswith("4."):
         pytest.skip("the proxy came with RocketMQ 5")
