@@ -24,9 +24,14 @@ __all__ = [
 
 VECTORS = Path(__file__).parent / "vectors"
 
-# No deadline an example: the machine's load is not what these tests are about. Failures print
-# the blob that repeats them.
-hypothesis.settings.register_profile("ordermq", deadline=None, print_blob=True)
+# No deadline an example, nor for making some: the machine's load is not what these tests are about.
+# Failures print the blob that repeats them.
+hypothesis.settings.register_profile(
+    "ordermq",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
+)
 hypothesis.settings.load_profile("ordermq")
 
 
