@@ -25,6 +25,7 @@ from ordermq import (
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import BrokerError, OrderMQError
 from ordermq.metrics.tracing import Tracing
+from ordermq.model.properties import MAX_SENT_BYTES
 from tests.component.conftest import Seen, eventually
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -200,7 +201,7 @@ def test_a_message_that_is_sent_on_keeps_its_context_and_a_full_one_goes_without
     consumer = make_consumer(listen)
     with producer:
         producer.send(Message("orders", b"1", properties={"traceparent": sent}), sharding_key="k")
-        full = {"large": "x" * 32_650}
+        full = {"large": "x" * (MAX_SENT_BYTES - 117)}  # and its own: no room for a context
         producer.send(Message("orders", b"2", properties=full), sharding_key="k")
         assert producer.hook_errors == 1
         with consumer:
