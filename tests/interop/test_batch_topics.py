@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ordermq import Admin, PullConsumer, PushConsumer
+from ordermq import Admin, ConsumeResult, PullConsumer, PushConsumer
 from ordermq.errors import RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import dead_letter_topic
@@ -18,7 +18,7 @@ from ordermq.spark.sink.block_sender import block_sender
 from ordermq.spark.sink.row_encoder import RowEncoder
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
-from tests.interop.run import Run
+from tests.interop.run import MEMBER_SETTINGS, Run
 
 ROWS, KEYS = 6_000, 16
 
@@ -75,9 +75,23 @@ def test_members_stop_and_go_on_within_a_record(run: Run) -> None:
                 range(at[0].message.queue_offset, at[0].message.queue_offset + 5)
             )
             assert at[0].message.offset_message_id == message.offset_message_id
-    run.member("one", consume_message_batch_max_size=7)
-    run.wait_for_more(ROWS // 3, "one")
-    run.leave("one")
+    listen = run.listener("one")
+
+    def stop_half_way(messages: Any, context: Any) -> ConsumeResult | None:
+        if run.count_of("one") > ROWS // 2:
+            return ConsumeResult.SUSPEND
+        listen(messages, context)
+        return None
+
+    one = PushConsumer(
+        run.group,
+        name_servers=run.cluster.name_servers,
+        **MEMBER_SETTINGS | {"consume_message_batch_max_size": 7},
+    )
+    one.subscribe(run.topic)
+    one.orderly(stop_half_way)
+    with one:
+        run.wait_for_more(ROWS // 2, "one")
     assert run.count_of("one") < ROWS
     java = run.java_member("java")
     run.wait_for_more(ROWS // 10, "java")
