@@ -207,8 +207,7 @@ def _repeatable(stored: bytes, topic: str, place: str) -> bytes:
     As bytes, because they are what a client sent: perhaps no UTF-8, or with a separator in a value.
     A message that cannot be copied would keep all others from being repeated.
     """
-    if not props.has(stored, props.RETRY_TOPIC):
-        stored = props.with_one(stored, props.RETRY_TOPIC, topic)
+    stored = props.with_default(stored, props.RETRY_TOPIC, topic)
     parts = stored.split(b"\x02")
     left_out = []
     while len(stored) > props.MAX_BYTES - _HANDLE_BYTES:

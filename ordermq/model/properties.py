@@ -140,6 +140,11 @@ def with_one(data: bytes, name: str, value: str) -> bytes:
     return data + end + encode_plain(name, value).encode()
 
 
+def with_default(data: bytes, name: str, value: str) -> bytes:
+    """Return the properties of a record, with this one if they have none of its name."""
+    return data if has(data, name) else with_one(data, name, value)
+
+
 def decode_bytes(data: bytes) -> dict[str, str]:
     """Decode the properties of a record.
 

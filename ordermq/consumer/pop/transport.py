@@ -76,9 +76,7 @@ def _split(body: bytes, parts: Sequence[PoppedOffsets]) -> list[bytes]:
 def with_origin(message: StoredMessage) -> bytes:
     """Return the record of a repeated message, with its topic where views of such look for it."""
     # Servers give such a message its own topic; views expect the retry topic there.
-    properties = message.properties
-    if not props.has(properties, props.RETRY_TOPIC):
-        properties = props.with_one(properties, props.RETRY_TOPIC, message.topic)
+    properties = props.with_default(message.properties, props.RETRY_TOPIC, message.topic)
     return message.rewritten(message.topic, properties)
 
 
