@@ -23,6 +23,12 @@ SETTINGS: dict[str, Any] = {
     "consume_from_where": "first_offset",
     "commit_interval_ms": 50,
 }
+POP_SETTINGS: dict[str, Any] = SETTINGS | {
+    "consume_mode": "pop",
+    "pop_invisible_ms": 1_500,
+    "pop_poll_ms": 200,
+    "lease_margin_ms": 200,
+}
 
 
 class Flips:
@@ -112,12 +118,8 @@ def test_messages_that_an_answer_to_a_pop_lacks_are_not_acknowledged(
         consumer = PushConsumer(
             "g",
             name_servers=proxy.address,
-            consume_mode="pop",
             pop_batch_size=8,
-            pop_invisible_ms=1_500,
-            pop_poll_ms=200,
-            lease_margin_ms=200,
-            **SETTINGS,
+            **POP_SETTINGS,
         )
         consumer.subscribe("orders", tags)
         consumer.orderly(seen.take)
@@ -172,11 +174,7 @@ def test_a_popped_batch_of_batches_is_named_and_read_again(
         consumer = PushConsumer(
             "g",
             name_servers=proxy.address,
-            consume_mode="pop",
-            pop_invisible_ms=1_500,
-            pop_poll_ms=200,
-            lease_margin_ms=200,
-            **SETTINGS,
+            **POP_SETTINGS,
         )
         consumer.subscribe("orders")
         consumer.orderly(seen.take)
