@@ -354,9 +354,7 @@ class Producer(ExplainsMethods, Starting):
         self, message: Message, key: ShardingKey | None, queue: MessageQueue | None
     ) -> core.contract.AwaitedReceipt:
         """Hand a message over; return its receipt, for the calling coroutine to await."""
-        arrivals = self._arrivals
-        if arrivals is None or arrivals.loop is not asyncio.get_running_loop():
-            arrivals = self._arrivals_of_loop()
+        arrivals = self._arrivals_of_loop()
         pending = self._preparation.one(message, key, arrivals)
         receipt = arrivals.receipt_of(pending)
         self._hand_in(message, key, queue, [pending])
