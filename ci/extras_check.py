@@ -35,6 +35,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "ordermq.audit",
         "ordermq.broker",
         "ordermq.cdc",
+        "ordermq.cli.demo.aircraft_log",
         "ordermq.config",
         "ordermq.errors",
         "ordermq.events",
@@ -51,7 +52,6 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "otel": ("ordermq.metrics.opentelemetry", "ordermq.metrics.tracing"),
     "faststream": ("ordermq.contrib.faststream",),
     "kombu": ("ordermq.contrib.kombu",),
-    "demo": ("ordermq.cli.demo.aircraft_log",),
     "spark": ("ordermq.spark", "pyspark_ordermq"),
 }
 # Names of lazy packages that need an extra although the package itself does not.

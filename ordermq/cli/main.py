@@ -34,7 +34,11 @@ _COMMANDS = {
     "config": ("config", "config", "Check settings, and connect step by step."),
     "doctor": ("doctor", "doctor", "Look for what is wrong, and say what to do about it."),
     "audit": ("audit", "audit_command", "Check recorded histories for order, loss and duplicates."),
-    "demo": ("demo", "demo", "Kill consumers and the broker during a run, and check the order."),
+    "demo": (
+        "demo.command",
+        "demo",
+        "Kill consumers and the broker during a run, and check the order.",
+    ),
 }  # fmt: skip
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _INSTALL = "the command line needs click and rich: pip install 'ordermq[cli]'"

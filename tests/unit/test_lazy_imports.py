@@ -17,7 +17,6 @@ for module, library in (
     ("ordermq.metrics.tracing", "opentelemetry"),
     ("ordermq.contrib.faststream.fastapi", "fastapi"),
     ("ordermq.contrib.faststream.fastapi", "faststream"),
-    ("ordermq.cli.demo", "click"),
     ("ordermq.contrib.kombu", "kombu"),
 ):
     sys.modules[library] = None
@@ -41,7 +40,6 @@ def test_who_imports_what_an_extra_has_is_told_its_name() -> None:
         "opentelemetry run pip install 'ordermq[otel]'",
         "fastapi.datastructures run pip install 'ordermq[faststream]' fastapi",
         "faststream run pip install 'ordermq[faststream]'",
-        "click run pip install 'ordermq[demo]'",
         "kombu.transport run pip install 'ordermq[kombu]'",
     ]
 
