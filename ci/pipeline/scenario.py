@@ -19,6 +19,9 @@ KILL_AT = 0.4  # of all rows
 STALL_LIMIT_S = 200.0  # on a busy machine a micro-batch may take more than a minute
 _POLL_S = 0.2
 _MAX_ROWS = 45_000
+# Spark lives twice for less than half a minute. The JVM's second compiler would take as much of the
+# few cores as the rows do, and its code would be used for seconds only.
+_SHORT_LIVED = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
 
 Report = Callable[[int, str], None]
 
@@ -123,7 +126,8 @@ def _in_mid_batch(folder: Path) -> bool:
 def _job(address: str, scenario: Scenario, logs: str) -> Process:
     options = ["--name-servers", address, "--folder", scenario.folder, "--max-rows", _MAX_ROWS]
     options += ["--logs", logs, "--lag", scenario.lag_file]
-    return Process("the Spark job", JOB, options, scenario.folder / "spark.log", is_tree=True)
+    log = scenario.folder / "spark.log"
+    return Process("the Spark job", JOB, options, log, is_tree=True, environment=_SHORT_LIVED)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Process:
         module: run as `python -m`.
         log: file to which its stderr is appended.
         is_tree: it starts processes of its own, which are killed with it.
+        environment: variables that it gets besides those of this process.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Process:
         log: Path,
         *,
         is_tree: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._is_tree = is_tree
@@ -56,6 +58,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                env=os.environ | dict(environment or {}),
                 start_new_session=is_tree,  # a process group, which can be killed as a whole
             )
         # A thread reads the pipe all the time: a full pipe would block the process.
