@@ -35,7 +35,6 @@ cdef extern from *:
 cdef extern from "Python.h":
     PyObject **PySequence_Fast_ITEMS(object sequence)
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
-    list PyUnicode_Split(object text, void *separator, Py_ssize_t most)
     unsigned long PyThread_get_thread_ident()
 
 

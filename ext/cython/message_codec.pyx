@@ -249,17 +249,6 @@ cdef class _Views:
         return view
 
 
-cdef bint has_blanks(str text) except -1:
-    """Return whether a character may be a blank; everything but visible ASCII counts as one."""
-    cdef Py_ssize_t size
-    cdef const char *characters = PyUnicode_AsUTF8AndSize(text, &size)
-    cdef Py_ssize_t i
-    cdef bint found = size == 0
-    for i in range(size):
-        found = found or not 32 < characters[i] < 127
-    return found
-
-
 @cython.no_gc
 cdef class MessageView:
     """One message of an index; see core/contract/."""
@@ -391,8 +380,10 @@ cdef class MessageView:
         words = self._property(b"KEYS", 4)
         if words is None:
             return []
-        # Mostly there is one key, and PyUnicode_Split starts with room for a dozen.
-        return PyUnicode_Split(words, NULL, -1) if has_blanks(words) else [words]
+        # Mostly there is one key, and a split starts with room for a dozen.
+        if not words or " " in words:
+            return [word for word in (<str>words).split(" ") if word]
+        return [words]
 
     @property
     def sharding_key(self):

@@ -89,7 +89,7 @@ def _system_properties(
     immunity_s = properties.get(props.CHECK_IMMUNITY_S)
     return SystemProperties.encoded(
         tag=properties.get(props.TAGS),
-        keys=properties.get(props.KEYS, "").split(),
+        keys=props.split_keys(properties.get(props.KEYS, "")),
         message_id=properties.get(props.UNIQ_KEY, ""),
         body_encoding=(
             BodyEncoding.GZIP if header.sys_flag & COMPRESSED else BodyEncoding.IDENTITY

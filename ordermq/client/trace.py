@@ -22,6 +22,7 @@ from ordermq.model.log_fields import log_fields
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
+from ordermq.model.properties import split_keys
 from ordermq.remoting.headers import SendHeader
 from ordermq.threads import Lock
 
@@ -126,7 +127,7 @@ class TraceDispatcher(ProcessBound):
     async def _send(self, client: ClientSession, text: bytes, words: bytes, count: int) -> None:
         try:
             queue = await self._queue(client)
-            keys = list(dict.fromkeys(words.decode().split()))
+            keys = list(dict.fromkeys(split_keys(words.decode())))
             message = Message(queue.topic, text, keys=keys)
             header = SendHeader(
                 producer_group=self._group,

@@ -61,7 +61,7 @@ class Message:
         topic: letters, digits and `% | _ -`, at most 127.
         body: 1 byte to 4 MiB (the producer checks the upper limit).
         tags: one tag, for filters.
-        keys: keys for queries; without blanks, which separate them.
+        keys: keys for queries; without blanks, which separate them; a tab is a part of its key.
         properties: user properties; names used by the protocol are refused.
         flag: 32 bits for your own use, signed.
         delay_level: 0 = now, 1..18 = the broker's levels, 1 s to 2 h; breaks order.

@@ -68,6 +68,15 @@ _NAME_END = "\x01"
 _VALUE_END = "\x02"
 
 
+def split_keys(text: str) -> list[str]:
+    """Return the keys of a property KEYS, which are separated by blanks.
+
+    Other white space is a part of its key, as for the brokers that index keys (IndexService of
+    https://github.com/apache/rocketmq).
+    """
+    return [key for key in text.split(" ") if key]
+
+
 def encode(properties: Mapping[str, str]) -> str:
     """Encode properties; empty values are left out, because readers drop them.
 

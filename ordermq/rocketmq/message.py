@@ -78,7 +78,7 @@ class Message:
             self._topic,
             self._body,
             tags=tags or None,
-            keys=keys.split(),
+            keys=props.split_keys(keys),
             properties=own,
             delay_level=self._delay_level,
         )

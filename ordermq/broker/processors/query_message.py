@@ -101,8 +101,8 @@ def _has_key(record: bytes, key: str) -> bool:
     if key.encode() not in record:  # spares most records the parsing of their properties
         return False
     properties = props.decode_bytes(StoredMessage.read(record).properties)
-    # KEYS holds several keys, separated by blanks.
-    return key in properties.get(props.KEYS, "").split() or properties.get(props.UNIQ_KEY) == key
+    keys = props.split_keys(properties.get(props.KEYS, ""))
+    return key in keys or properties.get(props.UNIQ_KEY) == key
 
 
 HANDLERS: dict[int, Handler] = {

@@ -294,7 +294,7 @@ class MessageView:
 
     @property
     def keys(self) -> list[str]:
-        return (self.get_property("KEYS") or "").split()
+        return [key for key in (self.get_property("KEYS") or "").split(" ") if key]
 
     @property
     def sharding_key(self) -> str | None:

@@ -182,7 +182,7 @@ class MessageView(Protocol):
 
     @property
     def keys(self) -> list[str]:
-        """The words of the property KEYS, [] without one."""
+        """The parts of the property KEYS between blanks (U+0020), [] without one."""
 
     @property
     def sharding_key(self) -> str | None:

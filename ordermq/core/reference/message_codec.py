@@ -289,7 +289,7 @@ class MessageView:
 
     @property
     def keys(self) -> list[str]:
-        return self.properties.get("KEYS", "").split()
+        return [key for key in self.properties.get("KEYS", "").split(" ") if key]
 
     @property
     def sharding_key(self) -> str | None:
