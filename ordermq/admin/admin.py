@@ -136,6 +136,13 @@ class Admin(Closing):
         require_place(place, name)
         return place
 
+    def _moment(self, at: object) -> datetime:
+        now_ms = self._client.clock.wall_ms()
+        moment = time_of_age(at, now_ms) if isinstance(at, str) else at
+        if not isinstance(moment, datetime):
+            raise ConfigError(f"at={at!r}: expected a datetime, or an age as '2h'")
+        return moment
+
     def topic(self, name: str) -> TopicState:
         """Return the offsets of a topic's queues, and the groups that consume it."""
         return self._client.call(self._topics.look(check_topic(name)))
@@ -260,11 +267,11 @@ class Admin(Closing):
             at: the first messages that were stored then or later; a datetime, or an age as "2h".
             count: at most so many, the newest by a key; 1..10000.
         Returns: the oldest first; [] if there is none.
-        Raises: ConfigError: not exactly one of key, message_id, offset and at.
+        Raises: ConfigError: not exactly one of key, message_id, offset and at, or of another type.
         """
         require_one(key=key, message_id=message_id, offset=offset, at=at)
         check_topic(topic)
-        moment = None if at is None else self._place("at", at)
+        moment = None if at is None else self._moment(at)
         _require_count(count, topic=topic)
         search = self._search
 
@@ -273,7 +280,7 @@ class Admin(Closing):
                 found = await search.by_key(topic, key, count)
             elif message_id is not None:
                 found = await search.by_id(topic, message_id, count)
-            elif isinstance(moment, datetime):
+            elif moment is not None:
                 found = await search.at_time(topic, moment, count)
             else:
                 assert offset is not None

@@ -25,6 +25,7 @@ from ordermq.value import Value
 _PLACE = struct.Struct(">i8xi4xq")
 _MOST_IN_RECORD = 1 << 15  # messages that are stored as one record
 _NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST})
+_KINDS: dict[str, type] = {"key": str, "message_id": str, "offset": int}
 WAITING, DONE, DEAD = "waiting", "done", "dead"
 
 
@@ -185,14 +186,18 @@ def _has_key(message: MessageView, key: str, *, is_id: bool) -> bool:
     return unique.upper() == key.upper() if is_id else key in message.keys
 
 
-def require_one(**given: object) -> str:
-    """Return the name of the one argument that is given.
+def require_one(**given: object) -> None:
+    """Require that one argument is given, and of its type.
 
-    Raises: ConfigError: none is, or several are.
+    Raises: ConfigError: none is, or several are, or it is of another type.
     """
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
         raise ConfigError(
             f"{' and '.join(names) or 'nothing'} given: expected one of {', '.join(given)}"
         )
-    return names[0]
+    value, kind = given[names[0]], _KINDS.get(names[0], object)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(
+            f"{names[0]}={value!r}: expected {'an' if kind is int else 'a'} {kind.__name__}"
+        )

@@ -67,6 +67,25 @@ def test_a_message_is_found_by_each_of_its_names(
             admin.find_messages("nothing", key="o-17")
 
 
+@pytest.mark.parametrize("key", ["a\tb", "a\u3000b", "a\nb"])
+def test_white_space_other_than_a_blank_belongs_to_its_key(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen, key: str
+) -> None:
+    producer.send(Message("orders", b"1", keys=[key, "other"]), sharding_key="k")
+    keys: list[list[str]] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        keys.extend(message.keys for message in messages)
+        seen.take(messages, context)
+
+    with make_consumer(listen):
+        seen.wait_for_count(1)
+    assert keys == [[key, "other"]]
+    with Admin(name_servers=broker.name_servers) as admin:
+        assert [found.message.text() for found in admin.find_messages("orders", key=key)] == ["1"]
+        assert admin.find_messages("orders", key="b") == []
+
+
 def test_its_state_in_each_group_is_told(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
@@ -134,6 +153,28 @@ def test_exactly_one_way_to_find_is_given(broker: EmbeddedBroker, given: dict[st
     with (
         Admin(name_servers=broker.name_servers) as admin,
         pytest.raises(ConfigError, match="expected one of key, message_id, offset, at"),
+    ):
+        admin.find_messages("orders", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"key": b"a"}, "a str"),
+        ({"message_id": 5}, "a str"),
+        ({"offset": "1"}, "an int"),
+        ({"offset": True}, "an int"),
+        ({"at": 5}, "a datetime, or an age as '2h'"),
+        ({"at": "latest"}, "a datetime, or an age as '2h'"),
+    ],
+)
+def test_what_names_a_message_has_its_type(
+    broker: EmbeddedBroker, given: dict[str, Any], kind: str
+) -> None:
+    ((name, value),) = given.items()
+    with (
+        Admin(name_servers=broker.name_servers) as admin,
+        pytest.raises(ConfigError, match=f"{name}={value!r}: expected {kind}"),
     ):
         admin.find_messages("orders", **given)
 
