@@ -15,6 +15,7 @@ import pytest
 
 from ordermq import Admin, ParkKey, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker, message_routing
+from ordermq.errors import RouteError
 from ordermq.model.message import INNER_BATCH
 from ordermq.model.stored_message import StoredMessage, split_records
 from ordermq.remoting.command import Command
@@ -77,7 +78,11 @@ class Listener:
 
 def stored_in(broker: EmbeddedBroker, topic: str) -> list[int]:
     with Admin(broker.name_servers) as admin:
-        return sorted(int(bytes(each.body)) for each in admin.peek(topic, COUNT, start="first"))
+        try:
+            found = admin.peek(topic, COUNT, start="first")
+        except RouteError:
+            return []  # the first copy makes it
+    return sorted(int(bytes(each.body)) for each in found)
 
 
 @pytest.mark.parametrize("is_concurrent", [False, True])
