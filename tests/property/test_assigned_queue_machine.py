@@ -437,10 +437,13 @@ class AssignedQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def everything_below_the_done_offset_is_finished(self) -> None:
-        buffered = self.queues[1].process_queue
+        # Without a lease nothing is claimed or committed, and the next one begins with the stored
+        # offset. A queue that was moved back and lost its lease may have older messages until then.
+        queue = self.queues[1]
+        buffered = queue.process_queue
         oldest = [at for at in (buffered.first_pending, buffered.first_consuming) if at >= 0]
-        if self.is_faithful and oldest:
-            assert self.queues[1].done_offset <= min(oldest)
+        if self.is_faithful and oldest and queue.lease is not None:
+            assert queue.done_offset <= min(oldest)
 
 
 @pytest.fixture(scope="module")
