@@ -79,6 +79,7 @@ try:
 except Exception as error:
     print(error, flush=True)
 ''')
+os._exit(0)  # Python 3.12.1 aborts at the end of one that has imported asyncio, logging and ssl
 """
     ended = subprocess.run(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True, timeout=60
