@@ -104,7 +104,12 @@ class OutcomeFuture(concurrent.futures.Future[_T]):
             self._invoke_callbacks()
 
     def _waited_for(self, timeout_s: float | None) -> tuple[_T | None, BaseException | None]:
-        """Return the result and the error once they are set, or raise TimeoutError."""
+        """Return the result and the error once they are set, or raise TimeoutError.
+
+        Raises: StateError: they are not set, and the caller is the I/O thread, which sets them.
+        """
+        if not self._outcomes and (timeout_s is None or timeout_s > 0):
+            self._runtime.require_other_thread()
         end = None if timeout_s is None else time.monotonic() + timeout_s
         woken = NativeEvent()
         self._sleepers.append(woken)

@@ -173,6 +173,17 @@ class Runtime(ProcessBound):
         """True on the I/O thread itself, where blocking would stop all clients."""
         return threading.get_ident() == self._thread.ident
 
+    def require_other_thread(self) -> None:
+        """Refuse a wait for the I/O thread on that thread, before the caller changes anything.
+
+        Raises: StateError: called on the I/O thread, where waiting would hang every client.
+        """
+        if self.is_io_thread:
+            raise StateError(
+                "a blocking call on the I/O thread, where callbacks run, would wait for ever: "
+                "make it on another thread"
+            )
+
     def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """Run `work` on the I/O thread and wait for its result, from another thread.
 
@@ -180,12 +191,11 @@ class Runtime(ProcessBound):
             StateError: called on the I/O thread itself, where waiting would hang for ever.
             NotDoneInTime: not done in `timeout_s` seconds; `work` is cancelled.
         """
-        if self.is_io_thread:
+        try:
+            self.require_other_thread()
+        except StateError:
             work.close()
-            raise StateError(
-                "a blocking call on the I/O thread, where callbacks run, would wait for ever: "
-                "make it on another thread"
-            )
+            raise
         return _Call(self, lambda: work).result(timeout_s)
 
     def complete(self, begin: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
@@ -193,7 +203,9 @@ class Runtime(ProcessBound):
 
         Args: begin: makes the coroutine, on the I/O thread: of one that was made here, before an
             exception of a signal handler, Python would say that it was never awaited.
+        Raises: StateError: called on the I/O thread.
         """
+        self.require_other_thread()
         return _Call(self, begin, is_completed=True).result(None)
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:

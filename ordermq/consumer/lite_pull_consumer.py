@@ -440,8 +440,6 @@ class LitePullConsumer(GroupConsumer):
         poller = self._holder()
         if self._ends(poller):
             raise not_running("consumer", self.group, was_closed=True)
-        if self._live().client.runtime.is_io_thread:
-            raise StateError("a blocking call on the I/O thread: use apoll there")
         return self._poll(poller, self._wait_ms(timeout_ms))
 
     def apoll(
@@ -478,7 +476,11 @@ class LitePullConsumer(GroupConsumer):
         return self._timeout_ms if timeout_ms is None else span_ms("timeout_ms", timeout_ms)
 
     def _poll(self, poller: Hashable, wait_ms: int | None) -> PolledBatch:
-        """Take the next batch; None: wait for as long as there is none."""
+        """Take the next batch; None: wait for as long as there is none.
+
+        Raises: StateError: called on the I/O thread.
+        """
+        self._live().client.runtime.require_other_thread()
         before = self._buffer.out_of(poller)
         try:
             batch = self._buffer.take(poller, self._batch_size)

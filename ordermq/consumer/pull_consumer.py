@@ -231,9 +231,11 @@ class PullConsumer(ExplainsMethods, Starting):
 
     def close(self) -> None:
         """Disconnect; a second call does nothing."""
-        self._closed = self._client is not None
-        if self._client is not None:
-            self._client.close()
+        if self._client is None:
+            return
+        self._client.runtime.require_other_thread()
+        self._closed = True
+        self._client.close()
 
     # Messages.
 

@@ -255,9 +255,13 @@ class Producer(ExplainsMethods, Starting):
 
         After an exception in it, such as KeyboardInterrupt, what waits fails and it disconnects
         all the same; a later call finishes what is left.
+
+        Raises: StateError: called on the I/O thread, where callbacks and hooks run; nothing is
+            closed then.
         """
         if self._client is None:
             return
+        self._client.runtime.require_other_thread()
         self._closed = True  # first: what is handed in from now on is refused
         note_closed(self)
         try:

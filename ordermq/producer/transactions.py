@@ -173,7 +173,12 @@ class TransactionProducer(Producer):
         client.runtime.call(register())
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Finish running checks and sends, waiting at most `timeout_s` for each; disconnect."""
+        """Finish running checks and sends, waiting at most `timeout_s` for each; disconnect.
+
+        Raises: StateError: as `Producer.close`.
+        """
+        if self._client is not None:
+            self._client.runtime.require_other_thread()
         if self._checks is not None:
             self._checks.shutdown(wait=False, cancel_futures=True)
             try:

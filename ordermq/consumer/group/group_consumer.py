@@ -69,10 +69,13 @@ class GroupConsumer(ExplainsMethods, Starting):
     def _begin_close(self) -> GroupMember | None:
         """Return the member to close; None if there is none, or `start` is about to make it.
 
-        Raises: StateError: called by a listener or callback of the member, as `close` says.
+        Raises: StateError: called by a listener or callback of the member, as `close` says, or on
+            the I/O thread.
         """
         if self._member is None and not self._is_starting:
             return None
+        if self._member is not None:
+            self._member.client.runtime.require_other_thread()
         if self._member is not None and not self._is_closing:
             self._member.require_may_close()
         # Before the member is looked for: a `start` that makes it now reads this afterwards.
