@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -21,7 +22,18 @@ _log = logging.getLogger("ordermq.client")
 # What the end of the program costs, by what was not closed. Weak keys: a producer that nobody holds
 # any more is as good as closed.
 _losses: weakref.WeakKeyDictionary[Any, Callable[[Any], str]] = weakref.WeakKeyDictionary()
-os.register_at_fork(after_in_child=_losses.clear)  # they are the parent's to close
+_LAST = -1_000_000  # the priority of a finalizer of multiprocessing: users' own come first
+_is_forked = False
+_is_child_watched = False
+
+
+def _begin_in_child() -> None:
+    global _is_forked, _is_child_watched
+    _losses.clear()  # they are the parent's to close
+    _is_forked, _is_child_watched = True, False
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def note_open(thing: _T, loss: Callable[[_T], str]) -> None:
@@ -30,6 +42,25 @@ def note_open(thing: _T, loss: Callable[[_T], str]) -> None:
     Args: loss: a function of `thing` that returns what is lost then; "" for nothing.
     """
     _losses[thing] = loss
+    _watch_end_of_child()
+
+
+def _watch_end_of_child() -> None:
+    """Warn at the end of a process of multiprocessing, also where it runs no exit handlers.
+
+    Those made by fork or forkserver, such as the workers of `concurrent.futures`, run none before
+    Python 3.13, and then only those that were registered in themselves. All run the finalizers of
+    multiprocessing. A process made by spawn runs both, the finalizers before the user's handlers.
+    """
+    global _is_child_watched
+    processes = sys.modules.get("multiprocessing.process")
+    if _is_child_watched or processes is None or processes.parent_process() is None:
+        return
+    _is_child_watched = True
+    if _is_forked or "--multiprocessing-fork" not in sys.orig_argv:  # so spawn names its children
+        from multiprocessing.util import Finalize
+
+        Finalize(None, warn_of_forgotten, exitpriority=_LAST)
 
 
 def note_closed(thing: object) -> None:

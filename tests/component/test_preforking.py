@@ -1,10 +1,11 @@
-"""The examples of docs/processes.md run as they stand, in servers that fork their workers."""
+"""The examples of docs/processes.md run as they stand, in servers and pools of processes."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -101,3 +102,59 @@ def test_celery_with_its_prefork_pool(broker: EmbeddedBroker, folder: Path, log:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0, log.read_text()
     assert "UsedAfterFork" not in log.read_text()
+
+
+def test_a_pool_of_concurrent_futures(broker: EmbeddedBroker, folder: Path, log: Path) -> None:
+    with running(log, folder, "pool.py") as program:
+        assert program.wait(60) == 0, log.read_text()
+    assert log.read_text() == ""
+    assert stored(broker) == 1_000
+
+
+FORGETFUL = """
+import atexit, multiprocessing, sys
+from ordermq import Message, Producer
+
+kept = []
+
+
+def work(servers, is_closed_at_exit):
+    kept.append(Producer("left", name_servers=servers, request_timeout_ms=600_000))
+    kept[0].start()
+    if is_closed_at_exit:
+        atexit.register(kept[0].close, 0.0)
+    kept[0].send_nowait(Message("orders", b"x"))
+
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context(sys.argv[1]).Process(
+        target=work, args=(sys.argv[2], sys.argv[3] == "closed")
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("end", ["left", "closed"])
+def test_a_process_of_multiprocessing_warns_of_what_it_leaves_open(
+    tmp_path: Path, method: str, end: str
+) -> None:
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    # A server that never answers: else a quick machine may have sent it.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "forgetful.py", method, address, end],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    warned = done.stderr.count("the program ended without close(): producer left had messages")
+    runs_handlers = method == "spawn" or sys.version_info >= (3, 13)
+    assert warned == (0 if end == "closed" and runs_handlers else 1), done.stderr
+    # Whoever closes in time is heard, too.
+    assert ("with messages not acknowledged" in done.stderr) is (warned == 0)
