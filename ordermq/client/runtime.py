@@ -55,6 +55,7 @@ class Runtime(ProcessBound):
         self.errors = 0
         self._is_stopping = False
         self._is_halted = False
+        self._io_ident = 0  # while the thread runs: a later thread may get its number
         # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
         if owner is not None:
@@ -171,7 +172,7 @@ class Runtime(ProcessBound):
     @property
     def is_io_thread(self) -> bool:
         """True on the I/O thread itself, where blocking would stop all clients."""
-        return threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self._io_ident
 
     def require_other_thread(self) -> None:
         """Refuse a wait for the I/O thread on that thread, before the caller changes anything.
@@ -266,6 +267,7 @@ class Runtime(ProcessBound):
         )
 
     def _run(self, started: threading.Event) -> None:
+        self._io_ident = threading.get_ident()
         asyncio.set_event_loop(self.loop)
         self.loop.set_exception_handler(self._on_error)
         self.loop.call_soon(started.set)
@@ -275,6 +277,7 @@ class Runtime(ProcessBound):
         finally:
             self._cancel_all()
             self.loop.close()
+            self._io_ident = 0
 
     def _run_loop(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What callbacks call on the I/O thread: what would wait for that thread is refused, not hung."""
+"""Calls of callbacks on the I/O thread: what would wait for that thread is refused, not hung."""
 
 from __future__ import annotations
 

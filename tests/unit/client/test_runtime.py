@@ -131,6 +131,21 @@ def test_a_blocking_call_on_the_io_thread_is_refused_instead_of_hanging(runtime:
         runtime.call(block())
 
 
+def test_a_later_thread_with_the_number_of_one_that_has_ended_is_not_taken_for_it() -> None:
+    ended = Runtime()
+    number = ended._thread.ident
+    ended.release()
+    found: list[bool] = []
+    # The system gives a number again as soon as its thread is gone.
+    for _ in range(50):
+        later = threading.Thread(target=lambda: found.append(ended.is_io_thread))
+        later.start()
+        later.join()
+        if later.ident == number:
+            break
+    assert not any(found)
+
+
 def test_a_thread_that_keeps_the_lock_of_a_submitted_future_holds_up_nobody_else(
     runtime: Runtime,
 ) -> None:
