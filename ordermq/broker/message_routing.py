@@ -133,13 +133,19 @@ class MessageRouting:
         properties: bytes,
         sys_flag: int,
     ) -> Append | None:
-        """Return the append of a waiting message to its real queue; None if its topic is gone."""
-        if not self._topic_exists(topic, queue_id):
+        """Return the append of a waiting message to its real queue; None if its topic is gone.
+
+        A queue that has left the topic meanwhile has no readers: its messages go to one that stays.
+        """
+        found = self._topic_now(topic, queue_id)
+        if found is None:
             log.warning(
                 "dropping a delayed message, its topic was deleted: topic=%s queue=%d",
                 topic, queue_id,
             )  # fmt: skip
             return None
+        if queue_id >= found.read_queues:
+            queue_id %= min(found.read_queues, found.write_queues)
         target = self._store.log(topic, queue_id)
         # The hosts and the born time of the first send stay: the message keeps its origin.
         writer = core.RecordWriter(topic, queue_id, message.born_host, message.store_host)
@@ -234,23 +240,24 @@ class MessageRouting:
             )
         return due_ms if due_ms > now_ms else None
 
-    def _topic_exists(self, topic: str, queue_id: int) -> bool:
-        """Return True if the topic exists, or could be created as a send would create it."""
+    def _topic_now(self, topic: str, queue_id: int) -> Topic | None:
+        """Return a topic; if there is none, create it as a send would, or return None."""
         # A retry or dead-letter topic may be created by the delivery of its first message.
         topics = self._topics
-        if topics.sendable(topic) is not None:
-            return True
+        found = topics.sendable(topic)
+        if found is not None:
+            return found
         if is_internal_name(topic):
-            found: Topic | None = topics.internal(topic)
+            found = topics.internal(topic)
         else:
             found = topics.of_first_send(topic, queue_id + 1)
         if found is None:
-            return False
+            return None
         try:
             topics.keep(found)
         except ConfigError:
-            return False
-        return True
+            return None
+        return found
 
     def _record_store(self, append: Append) -> None:
         try:

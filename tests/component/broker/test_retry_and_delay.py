@@ -15,6 +15,7 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, records
+from tests.waiting import eventually
 
 RETRY, DEAD = "%RETRY%group", "%DLQ%group"
 
@@ -97,6 +98,38 @@ def test_a_delayed_message_of_a_deleted_topic_is_dropped_and_the_others_are_deli
         client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "gone"})
         clock.advance(1_000)
         assert wait_for(client, clock, "kept").body == b"kept"
+
+
+@pytest.mark.parametrize("when", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+def test_delayed_messages_of_a_queue_that_has_left_its_topic_go_to_one_that_stays(
+    client: WireClient, clock: ManualClock, when: dict[str, str]
+) -> None:
+    client.create_topic("orders", 8)
+    for number in range(3):
+        client.send("orders", f"{number}".encode(), 6, properties=when)
+    client.send("orders", b"stays", 3, properties=when)
+    client.create_topic("orders", 4)
+    clock.advance(1_000)
+    found: list[StoredMessage] = []
+    while len(found) < 3:
+        waiting = client.start_pull("orders", len(found), 2, suspend_ms=10_000_000)
+        found += records(client.wait(waiting, clock).body)
+    assert [(each.body, each.queue_id) for each in found] == [(b"0", 2), (b"1", 2), (b"2", 2)]
+    assert records(client.pull("orders", 0, 3).body)[0].body == b"stays"
+    assert client.max_offset("orders", 6) == 0
+
+
+def test_a_delayed_message_makes_no_topic_in_which_nobody_reads_it(
+    client: WireClient, clock: ManualClock
+) -> None:
+    client.create_topic("orders", 16)
+    client.send("orders", b"later", 13, properties={"DELAY": "1"})
+    client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    clock.advance(1_000)
+    eventually(
+        lambda: [each.body for each in records(client.pull("orders", 0, 5).body)] == [b"later"],
+        "it is in one of the 8 queues that a first send creates",
+    )
 
 
 def test_a_message_sent_back_waits_in_the_retry_topic(

@@ -223,6 +223,16 @@ def test_a_commit_creates_a_topic_again_that_was_deleted_meanwhile(client: WireC
     assert bodies(client) == [b"half"]
 
 
+def test_a_commit_into_a_queue_that_has_left_its_topic_goes_to_one_that_stays(
+    client: WireClient,
+) -> None:
+    client.create_topic("orders", 8)
+    half = send_half(client, queue_id=6)
+    client.create_topic("orders", 4)
+    assert end(client, half, COMMIT).code == 0
+    assert [message.body for message in stored(client, queue_id=2)] == [b"half"]
+
+
 # -- questions -----------------------------------------------------------------------------
 
 
