@@ -68,6 +68,7 @@ class Heartbeats:
         self._reconnecting: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._groups_made: Counter[tuple[str, str]] = Counter()  # by `create_group`
+        self._refusals: dict[str, BrokerError] = {}  # by address, of the last heartbeat
         self._is_stopped = False
         self.acknowledged_ms: int | None = None  # the last one, by any broker
 
@@ -92,6 +93,10 @@ class Heartbeats:
             if isinstance(error, BrokerError) and is_denied(error.response_code, str(error)):
                 raise error
             self._outages.failed(address, "heartbeat", error)
+
+    def refusal_of(self, address: str) -> BrokerError | None:
+        """Return why a broker has refused the last heartbeat; None if it has not."""
+        return self._refusals.get(address)
 
     def is_registered(self, address: str) -> bool:
         """Return True if `register_with` succeeded and the connection has lasted; any thread."""
@@ -228,4 +233,10 @@ class Heartbeats:
     async def _send(self, address: str) -> int:
         # Described in its turn: what was true before an unregistration is not after it.
         async with self._turns[address]:
-            return await self._api.heartbeat(address, self._describe())
+            try:
+                version = await self._api.heartbeat(address, self._describe())
+            except BrokerError as error:
+                self._refusals[address] = error
+                raise
+            self._refusals.pop(address, None)
+            return version

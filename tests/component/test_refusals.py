@@ -92,6 +92,38 @@ def test_a_group_that_brokers_do_not_create_is_named(
         eventually(lambda: consumer.health().is_ready, "it is ready again")
 
 
+def test_a_refused_heartbeat_is_not_taken_for_a_group_that_brokers_do_not_create(
+    broker: EmbeddedBroker,
+    producer: Producer,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As after a restart of a broker that knows no group yet, with another policy for the account.
+    beats = [0]
+    heartbeat = server.HANDLERS[RequestCode.HEART_BEAT]
+
+    def refuse(context: Any, connection: Any, request: Any) -> None:
+        beats[0] += 1
+        if beats[0] == 1:  # of `start`, which would raise it
+            connection.reply(request, ResponseCode.SUCCESS)
+        elif beats[0] < 12:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, "account 'm' has no permission")
+        else:
+            heartbeat(context, connection, request)
+
+    monkeypatch.setitem(server.HANDLERS, RequestCode.HEART_BEAT, refuse)
+    producer.send(Message("orders", b"1"), sharding_key="k")
+    with consumer_of(broker, seen, lock_retry_ms=10) as consumer:
+        eventually(lambda: bool(consumer.health().reasons), "it is not ready")
+        reason = consumer.health().reasons[0]
+        assert f"{broker.address} refuses the heartbeats, so nothing is consumed" in reason
+        assert "account 'm' has no permission" in reason
+        assert "autoCreateSubscriptionGroup" not in caplog.text
+        seen.wait_for_count(1)
+        eventually(lambda: consumer.health().is_ready, "it is ready again")
+
+
 def test_a_group_that_may_not_consume_is_not_taken_for_an_account(
     broker: EmbeddedBroker,
     producer: Producer,

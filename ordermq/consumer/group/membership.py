@@ -133,6 +133,9 @@ class Membership:
 
     async def _cause(self) -> str:
         for address in self._client.routes.masters():
+            refusal = self._client.heartbeats.refusal_of(address)
+            if refusal is not None:  # first: a group may be unknown only because nobody may join it
+                return f"{address} refuses the heartbeats, so nothing is consumed: {refusal}"
             try:
                 await self._client.api.check_group(address, self._group)
             except BrokerError as error:
