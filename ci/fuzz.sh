@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Coverage-guided fuzzing. Of the C core under ASan and UBSan: stored records, their columns, command
 # headers, batch bodies, replies (headers of answers to pulls), sends (to a broker), messages and
-# acknowledgements of a proxy (proxied), the steps of maps, queues, lanes and locks, and sequences of
+# acknowledgements of a proxy (proxied), requests to one (to_proxy), the steps of maps, queues, lanes and locks, and sequences of
 # calls on an assigned queue (assigned). Of Python's decoders, with Atheris (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed
 # bodies), what a broker sends to a client: answers, requests, pulls, and what a proxy does: http2,
 # proto (messages of gRPC).
@@ -20,7 +20,7 @@ if [ "${1:-}" = --keep ]; then
     keep=yes
     shift
 fi
-native=(records columns headers batches replies sends proxied structures assigned)
+native=(records columns headers batches replies sends proxied to_proxy structures assigned)
 decoders=(frames fields parts packed answers requests pulls http2 proto)
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=("${native[@]}" "${decoders[@]}")

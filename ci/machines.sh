@@ -40,6 +40,7 @@ drive() { # the machine's name, then the command that runs its driver
         "sends $CASES $SEED $vectors/core/plain_sends.hex"
         "proxied $CASES $SEED $vectors/core/proxy_message.hex"
         "proxied $CASES $SEED $vectors/core/proxy_answer.hex"
+        "to_proxy $CASES $SEED $vectors/messages/batch_body.hex"
         "batches $((CASES / 10)) $SEED $vectors/messages/batch_body.hex" "handover 3 $SEED" "threads 200"
         "replies $CASES $SEED $vectors/core/reply_header.hex $vectors/core/binary_header.hex" "engine 3 $SEED")
     # Threads that wait read by epoll.

@@ -26,6 +26,27 @@ cdef extern from "proxy_message.h" nogil:
     omq.bool omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored)
 
 
+# What ext/wire/proxy_send.h declares.
+cdef extern from "proxy_send.h" nogil:
+    int64_t OMQ_PROXY_NUMBER_MOST
+    ctypedef struct omq_proxy_head:
+        omq.omq_text topic
+        int64_t born_ms
+        int64_t now_ms
+        omq.bool is_zipped
+    ctypedef struct omq_proxy_send:
+        size_t size
+        omq.bool is_keyed
+    omq.bool omq_proxy_send_measure(
+        const omq_proxy_head *head, const omq.omq_outgoing *message, omq_proxy_send *send
+    )
+    uint8_t *omq_proxy_send_write(const omq_proxy_send *send, uint8_t *at)
+    omq.bool omq_proxy_batch_measure(
+        const omq_proxy_head *head, omq.omq_text batch, size_t *size
+    )
+    void omq_proxy_batch_write(const omq_proxy_head *head, omq.omq_text batch, uint8_t *request)
+
+
 cdef enum:
     SMALL_MESSAGE = 2048  # bytes of properties that are written on the stack
 
@@ -69,6 +90,36 @@ def stored_by_proxy(bytes data not None):
         decoded(&stored.message_id), stored.offset, decoded(&stored.transaction_id),
         decoded(&stored.recall_handle),
     )
+
+
+def encode_proxy_send(
+    bytes topic not None, bytes body not None, str properties, *, int32_t flag, bint is_zipped,
+    int64_t born_ms, int64_t now_ms,
+):
+    cdef omq_proxy_head head
+    cdef omq_proxy_send send
+    cdef omq.omq_outgoing outgoing
+    cdef Py_ssize_t text_size
+    cdef size_t size
+    cdef bytes request
+    if not (0 <= born_ms <= OMQ_PROXY_NUMBER_MOST and 0 <= now_ms <= OMQ_PROXY_NUMBER_MOST):
+        raise failure(_status.OUT_OF_RANGE, f"send born at {born_ms} and encoded at {now_ms}")
+    head.topic, head.is_zipped = text_of(topic), is_zipped
+    head.born_ms, head.now_ms = born_ms, now_ms
+    outgoing.body, outgoing.flag = text_of(body), flag
+    if properties is None:
+        if not omq_proxy_batch_measure(&head, outgoing.body, &size):
+            return None
+        request = PyBytes_FromStringAndSize(NULL, size)
+        omq_proxy_batch_write(&head, outgoing.body, <uint8_t *>PyBytes_AS_STRING(request))
+        return request, False
+    outgoing.properties.bytes = <const uint8_t *>PyUnicode_AsUTF8AndSize(properties, &text_size)
+    outgoing.properties.size = text_size
+    if not omq_proxy_send_measure(&head, &outgoing, &send):
+        return None
+    request = PyBytes_FromStringAndSize(NULL, send.size)
+    omq_proxy_send_write(&send, <uint8_t *>PyBytes_AS_STRING(request))
+    return request, bool(send.is_keyed)
 
 
 cdef bytes proxy_record(const omq_proxy_message *message, uint8_t *text, str topic):

@@ -75,6 +75,7 @@ __all__ = [
     "UniqueIds",
     "all_acknowledged",
     "encode_batch",
+    "encode_proxy_send",
     "encode_rows",
     "finish_stored",
     "gathered",
@@ -155,6 +156,7 @@ RequestTemplate: type[contract.RequestTemplate] = _core.RequestTemplate
 java_hash: contract.JavaHash = _core.java_hash
 RecordWriter: type[contract.RecordWriter] = _core.RecordWriter
 encode_batch: contract.EncodeBatch = _core.encode_batch
+encode_proxy_send: contract.EncodeProxySend = _core.encode_proxy_send
 encode_rows: contract.EncodeRows = _core.encode_rows
 # The engine's classes are of the core for CPython alone. Ask HAS_ENGINE where a path is chosen: the
 # others pull in Python, read on the I/O thread, and read each send as a command.

@@ -44,23 +44,6 @@ class ProtoMessage(Record, kw_only=True):
         return bytes(out)
 
     @classmethod
-    def encoded(cls, **values: Any) -> bytes:
-        """Encode a message with these fields, without making it, which takes most of the time.
-
-        Args: values: by the names of fields; messages may be given in bytes.
-        """
-        out = bytearray()
-        by_name = _plan_of(cls).by_name
-        for name, value in values.items():
-            each = by_name[name]
-            if value is not None and value != each.default:
-                if each.shape is None:
-                    _write_one(each.key, value, out)
-                else:
-                    _write_several(each, value, out)
-        return bytes(out)
-
-    @classmethod
     def from_bytes(cls: type[_M], data: bytes) -> _M:
         """Decode a message.
 
@@ -97,7 +80,6 @@ class _Plan:
             for each in fields(kind)
         ]
         self.by_number = {each.number: each for each in self.fields}
-        self.by_name = {each.name: each for each in self.fields}
         self._defaults = {
             each.name: each.default for each in fields(kind) if each.default is not MISSING
         }

@@ -76,6 +76,7 @@ ENGINE = [
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "all_acknowledged": "AllAcknowledged",
     "encode_batch": "EncodeBatch",
+    "encode_proxy_send": "EncodeProxySend",
     "encode_rows": "EncodeRows",
     "finish_stored": "FinishStored",
     "gathered": "Gathered",
@@ -130,6 +131,7 @@ RECORD_WRITERS: list[type[contract.RecordWriter]] = [
 ]
 ENCODERS: list[contract.EncodeBatch] = [cffi_binding.encode_batch, reference.encode_batch]
 ROW_ORDERS: list[contract.OrderedRows] = [cffi_binding.ordered_rows, reference.ordered_rows]
+PROXY_SENDS: list[contract.EncodeProxySend] = [reference.encode_proxy_send]
 ROW_ENCODERS: list[contract.EncodeRows] = [cffi_binding.encode_rows, reference.encode_rows]
 HASHES: list[contract.JavaHash] = [cffi_binding.java_hash, reference.java_hash]
 TEMPLATES: list[type[contract.FrameTemplate]] = [

@@ -87,6 +87,7 @@ from ordermq.core.contract.process_queue import (
 )
 from ordermq.core.contract.proxy_message import (
     AllAcknowledged,
+    EncodeProxySend,
     ProxyMessage,
     ReadProxyMessage,
     ReadStoredByProxy,
@@ -129,6 +130,7 @@ __all__ = [
     "ConsumeRun",
     "DurationCounts",
     "EncodeBatch",
+    "EncodeProxySend",
     "EncodeRows",
     "EventLines",
     "FRAME_VALUES_MOST",

@@ -1,4 +1,4 @@
-"""Answers of RocketMQ's proxy over gRPC that have a part per message."""
+"""Requests to RocketMQ's proxy over gRPC, and its answers, that have a part per message."""
 
 from __future__ import annotations
 
@@ -51,4 +51,38 @@ class ReadStoredByProxy(Protocol):
 
         Args: data: a `SendMessageResponse` of the definition.
         Returns: None if it says anything else, or is malformed.
+        """
+
+
+class EncodeProxySend(Protocol):
+    """Type of `ordermq.core.encode_proxy_send`."""
+
+    def __call__(
+        self,
+        topic: bytes,
+        body: bytes,
+        properties: str | None,
+        *,
+        flag: int,
+        is_zipped: bool,
+        born_ms: int,
+        now_ms: int,
+    ) -> tuple[bytes, bool] | None:
+        """Write the request that sends a proxy what a request to a broker holds
+        (docs/internals/protocol.md#grpc).
+
+        Pure, any thread. O(size). What RocketMQ gives a meaning to, and no field of a message says,
+        is left out.
+
+        Args:
+            topic: a `Resource` of the definition.
+            properties: in text form; None: the body is a batch body, and its messages have theirs.
+            flag: of the message; those of a batch have theirs.
+            is_zipped: the body is.
+            born_ms, now_ms: ms since 1970, at most 2**53; delays count from `now_ms`.
+        Returns: a `SendMessageRequest`, and whether it is one message with a message group, for
+            the proxy puts that into the group's queue. None: the protocol has no way to say it: a
+            message has a flag or a delay level, or a time that is no number of at most 2**53; or a
+            batch body is malformed or has a half message.
+        Raises: ValueError: `born_ms` or `now_ms` is out of its range.
         """

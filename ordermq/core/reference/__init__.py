@@ -39,6 +39,7 @@ from ordermq.core.reference.proxy_message import (
     read_proxy_message,
     stored_by_proxy,
 )
+from ordermq.core.reference.proxy_send import encode_proxy_send
 from ordermq.core.reference.request_template import RequestTemplate
 from ordermq.core.reference.trace_records import TracedListener, TraceRecords
 
@@ -76,6 +77,7 @@ __all__ = [
     "UniqueIds",
     "all_acknowledged",
     "encode_batch",
+    "encode_proxy_send",
     "encode_rows",
     "finish_stored",
     "gathered",

@@ -69,4 +69,7 @@ void read_sends_exactly(const uint8_t *bytes, size_t size);
 /* sanitize_proxy.c: answers of a proxy, read, and their messages written as records. */
 void read_proxied_exactly(const uint8_t *bytes, size_t size);
 
+/* Requests to a proxy, of a batch body and of its bytes as properties. */
+void send_to_proxy_exactly(const uint8_t *bytes, size_t size);
+
 #endif

@@ -693,6 +693,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
                    {"columns", read_answer_exactly},
                    {"sends", read_sends_exactly},
                    {"proxied", read_proxied_exactly},
+                   {"to_proxy", send_to_proxy_exactly},
                    {"structures", drive_structures},
                    {"assigned", drive_calls}};
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
@@ -767,6 +768,9 @@ int main(int argc, char **argv) {
     } else if (strcmp(argv[1], "proxied") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 1, read_proxied_exactly);
+    } else if (strcmp(argv[1], "to_proxy") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 1, send_to_proxy_exactly);
     } else if (strcmp(argv[1], "engine") == 0) {
         drive_engine(&seed, amount);
     } else if (strcmp(argv[1], "waits") == 0) {

@@ -1,8 +1,9 @@
 /* Answers of a proxy in memory of exactly their size: read, and their messages written as records
- * that are read again. */
+ * that are read again; and requests to a proxy, whose messages are read again. */
 #include <string.h>
 
 #include "proxy_message.h"
+#include "proxy_send.h"
 #include "sanitize.h"
 
 static void *exactly(size_t size) {
@@ -83,6 +84,41 @@ void read_proxied_exactly(const uint8_t *bytes, size_t size) {
         require_within(message.body, exact, size, false);
         REQUIRE(message.queue_offset >= 0 && message.reconsume_times >= 0);
         write_record(&message, size);
+    }
+    free(exact);
+}
+
+/* Require that a request has the messages of its field 1, and each its fields. */
+static void require_request(const uint8_t *request, size_t size) {
+    omq_proxy_message message;
+    const char *problem = omq_proxy_message_read(request, size, &message);
+    REQUIRE(problem == NULL && message.data.bytes == NULL); /* none of an answer's kind */
+}
+
+void send_to_proxy_exactly(const uint8_t *bytes, size_t size) {
+    static const omq_proxy_head head = {
+        .topic = {(const uint8_t *)"\x12\x06orders", 8}, .born_ms = 1700000000123, .now_ms = 1};
+    omq_proxy_send send;
+    size_t request_size;
+    uint8_t *exact = exactly(size);
+    if (size > 0) {
+        memcpy(exact, bytes, size);
+    }
+    if (omq_proxy_batch_measure(&head, (omq_text){exact, size}, &request_size)) {
+        uint8_t *request = exactly(request_size);
+        omq_proxy_batch_write(&head, (omq_text){exact, size}, request);
+        require_request(request, request_size);
+        free(request);
+    }
+    for (size_t i = 0; i < size; i++) { /* more of it are properties */
+        exact[i] = exact[i] < 8 ? exact[i] % 3 : exact[i];
+    }
+    omq_outgoing message = {{exact, size / 2}, {exact, size}, 0};
+    if (omq_proxy_send_measure(&head, &message, &send)) {
+        uint8_t *request = exactly(send.size);
+        REQUIRE(omq_proxy_send_write(&send, request) == request + send.size);
+        require_request(request, send.size);
+        free(request);
     }
     free(exact);
 }

@@ -71,20 +71,6 @@ def test_lists_of_numbers_are_read_packed_and_one_by_one() -> None:
     assert Queue(accept_message_types=[1, 2]).to_bytes() == b"\x28\x01\x28\x02"
 
 
-def test_fields_are_encoded_as_those_of_a_message_are() -> None:
-    topic = Resource(name="orders")
-    values = {
-        "topic": topic, "user_properties": {"": "x", "a": ""},
-        "system_properties": SystemProperties(tag="", keys=["a", ""], queue_id=-1),
-        "body": b"b" * 200,
-    }  # fmt: skip
-    assert Message.encoded(**values) == Message(**values).to_bytes()
-    assert Message.encoded(**values | {"topic": topic.to_bytes()}) == Message(**values).to_bytes()
-    assert Message.encoded(body=b"", topic=None) == b""
-    with pytest.raises(KeyError):
-        Message.encoded(tag="t")
-
-
 TEXTS = st.text(max_size=5)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 SYSTEMS = st.builds(
