@@ -1,5 +1,6 @@
 /* The id window of ordermq.h: a ring of the newest ids, each with its body's size and checksum, and
- * chains of it by hash. */
+ * chains of it by hash. The chains lie beside the ring: a search passes ids of other hashes, and so
+ * touches a cache line of eight links in place of one for each id. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,14 +29,18 @@ typedef struct {
         uint8_t *elsewhere;
     } id;
     omq_window_body body;
-    uint32_t hash;
-    uint32_t next; /* in the chain: index + 1 in the ring, 0 at its end */
     uint16_t size;
     bool is_chained;
 } omq_window_id;
 
+typedef struct {
+    uint32_t hash;
+    uint32_t next; /* in the chain: index + 1 in the ring, 0 at its end */
+} omq_window_link;
+
 struct omq_id_window {
     omq_window_id *ring;
+    omq_window_link *links; /* of each id of the ring, at its index */
     uint32_t *chains;     /* first of each: index + 1, 0 if empty */
     uint32_t capacity;    /* of the ring; at most `size` */
     uint32_t chain_count; /* a power of two, at least the capacity; 0 before the first id */
@@ -56,9 +61,13 @@ omq_id_window *omq_id_window_new(uint32_t size, uint64_t seed) {
     return window;
 }
 
-static omq_window_id *at_age(const omq_id_window *window, uint32_t number) {
+static uint32_t index_at_age(const omq_id_window *window, uint32_t number) {
     uint32_t left = window->capacity - window->first;
-    return window->ring + (number < left ? window->first + number : number - left);
+    return number < left ? window->first + number : number - left;
+}
+
+static omq_window_id *at_age(const omq_id_window *window, uint32_t number) {
+    return window->ring + index_at_age(window, number);
 }
 
 static const uint8_t *bytes_of(const omq_window_id *id) {
@@ -76,6 +85,7 @@ void omq_id_window_clear(omq_id_window *window) {
         free_id(at_age(window, i));
     }
     free(window->ring);
+    free(window->links);
     free(window->chains);
     *window = (omq_id_window){.size = window->size, .newest = -1, .seed = window->seed};
 }
@@ -97,32 +107,41 @@ static uint32_t hash_of(const omq_id_window *window, const uint8_t *bytes, size_
     return (uint32_t)omq_key_hash(bytes, size, window->seed ^ body.crc ^ body.size);
 }
 
-static void enchain(omq_id_window *window, omq_window_id *id) {
-    uint32_t *chain = window->chains + (id->hash & (window->chain_count - 1));
-    id->next = *chain;
-    *chain = (uint32_t)(id - window->ring) + 1;
-    id->is_chained = true;
+static uint32_t *chain_of(const omq_id_window *window, uint32_t hash) {
+    return window->chains + (hash & (window->chain_count - 1));
+}
+
+/* Put an id of the ring, whose link has its hash, into its chain. */
+static void enchain(omq_id_window *window, uint32_t index) {
+    uint32_t *chain = chain_of(window, window->links[index].hash);
+    window->links[index].next = *chain;
+    *chain = index + 1;
+    window->ring[index].is_chained = true;
 }
 
 /* Take an id out of its chain; `place` is what names it there. */
-static void unchain(omq_window_id *id, uint32_t *place) {
-    *place = id->next;
-    id->is_chained = false;
+static void unchain(omq_id_window *window, uint32_t *place) {
+    uint32_t index = *place - 1;
+    *place = window->links[index].next;
+    window->ring[index].is_chained = false;
 }
 
 /* Return the place in a chain that names this message, or the chain's end, which holds 0. */
 static uint32_t *find(const omq_id_window *window, const omq_text *text, omq_window_body body,
                       uint32_t hash) {
-    uint32_t *place = window->chains + (hash & (window->chain_count - 1));
+    uint32_t *place = chain_of(window, hash);
     while (*place != 0) {
-        omq_window_id *id = window->ring + (*place - 1);
-        /* Equal hashes are not enough: a message that is no copy would be lost. */
-        if (id->hash == hash && id->size == text->size && id->body.size == body.size &&
-            id->body.crc == body.crc &&
-            memcmp(bytes_of(id), text->bytes, text->size) == 0) {
-            break;
+        omq_window_link *link = window->links + (*place - 1);
+        if (link->hash == hash) {
+            /* Equal hashes are not enough: a message that is no copy would be lost. */
+            const omq_window_id *id = window->ring + (*place - 1);
+            if (id->size == text->size && id->body.size == body.size &&
+                id->body.crc == body.crc &&
+                memcmp(bytes_of(id), text->bytes, text->size) == 0) {
+                break;
+            }
         }
-        place = &id->next;
+        place = &link->next;
     }
     return place;
 }
@@ -130,11 +149,11 @@ static uint32_t *find(const omq_id_window *window, const omq_text *text, omq_win
 static void drop_oldest(omq_id_window *window) {
     omq_window_id *oldest = window->ring + window->first;
     if (oldest->is_chained) {
-        uint32_t *place = window->chains + (oldest->hash & (window->chain_count - 1));
+        uint32_t *place = chain_of(window, window->links[window->first].hash);
         while (*place != window->first + 1) {
-            place = &window->ring[*place - 1].next;
+            place = &window->links[*place - 1].next;
         }
-        unchain(oldest, place);
+        unchain(window, place);
     }
     free_id(oldest);
     window->first = window->first + 1 == window->capacity ? 0 : window->first + 1;
@@ -153,8 +172,11 @@ static omq_status grow(omq_id_window *window) {
         chain_count *= 2;
     }
     uint32_t *chains = calloc(chain_count, sizeof *chains);
-    omq_window_id *ring =
-        chains == NULL ? NULL : realloc(window->ring, capacity * sizeof *ring);
+    omq_window_link *links =
+        chains == NULL ? NULL : realloc(window->links, capacity * sizeof *links);
+    /* Kept where the ring finds no memory: it has more room than the ring then, and no harm. */
+    window->links = links == NULL ? window->links : links;
+    omq_window_id *ring = links == NULL ? NULL : realloc(window->ring, capacity * sizeof *ring);
     if (ring == NULL) {
         free(chains);
         return OMQ_NO_MEMORY;
@@ -163,6 +185,7 @@ static omq_status grow(omq_id_window *window) {
     uint32_t older = window->first > 0 ? window->capacity - window->first : 0;
     if (older > 0) {
         memmove(ring + (capacity - older), ring + window->first, older * sizeof *ring);
+        memmove(links + (capacity - older), links + window->first, older * sizeof *links);
         window->first = capacity - older;
     }
     free(window->chains);
@@ -171,9 +194,8 @@ static omq_status grow(omq_id_window *window) {
     window->capacity = capacity;
     window->chain_count = chain_count;
     for (uint32_t i = 0; i < window->count; i++) {
-        omq_window_id *id = at_age(window, i);
-        if (id->is_chained) {
-            enchain(window, id);
+        if (at_age(window, i)->is_chained) {
+            enchain(window, index_at_age(window, i));
         }
     }
     return OMQ_OK;
@@ -194,7 +216,7 @@ static omq_status note(omq_id_window *window, int64_t offset, const omq_text *te
             if (*is_copy && wants_new) {
                 return OMQ_OK;
             }
-            unchain(same, place);
+            unchain(window, place);
         }
     }
     /* After the search: the next message may still be a copy of one `size` offsets before it. */
@@ -205,9 +227,9 @@ static omq_status note(omq_id_window *window, int64_t offset, const omq_text *te
     if (window->count == window->capacity && grow(window) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
-    omq_window_id *id = at_age(window, window->count);
-    *id = (omq_window_id){
-        .offset = offset, .body = body, .hash = hash, .size = (uint16_t)text->size};
+    uint32_t index = index_at_age(window, window->count);
+    omq_window_id *id = window->ring + index;
+    *id = (omq_window_id){.offset = offset, .body = body, .size = (uint16_t)text->size};
     uint8_t *bytes = id->id.here;
     if (text->size > INLINE_ID) {
         bytes = id->id.elsewhere = malloc(text->size);
@@ -216,7 +238,8 @@ static omq_status note(omq_id_window *window, int64_t offset, const omq_text *te
         }
     }
     memcpy(bytes, text->bytes, text->size);
-    enchain(window, id);
+    window->links[index].hash = hash;
+    enchain(window, index);
     window->count++;
     return OMQ_OK;
 }
@@ -325,15 +348,16 @@ const char *omq_id_window_check(const omq_id_window *window) {
         chained += id->is_chained;
         REQUIRE(id->offset <= window->newest, "an id past the newest offset");
         REQUIRE(i == 0 || at_age(window, i - 1)->offset < id->offset, "ids out of order");
-        REQUIRE(id->hash == hash_of(window, bytes_of(id), id->size, id->body),
+        REQUIRE(window->links[index_at_age(window, i)].hash ==
+                    hash_of(window, bytes_of(id), id->size, id->body),
                 "an id with another hash");
     }
     for (uint32_t chain = 0; chain < window->chain_count; chain++) {
-        for (uint32_t at = window->chains[chain]; at != 0; at = window->ring[at - 1].next) {
-            const omq_window_id *id = window->ring + (at - 1);
+        for (uint32_t at = window->chains[chain]; at != 0; at = window->links[at - 1].next) {
             REQUIRE(++found <= chained, "a chain with a foreign id, or a circle");
-            REQUIRE(id->is_chained, "a chain with an id that is in none");
-            REQUIRE((id->hash & (window->chain_count - 1)) == chain, "an id in another's chain");
+            REQUIRE(window->ring[at - 1].is_chained, "a chain with an id that is in none");
+            REQUIRE(chain_of(window, window->links[at - 1].hash) == window->chains + chain,
+                    "an id in another's chain");
         }
     }
     REQUIRE(found == chained, "a chained id in no chain");
