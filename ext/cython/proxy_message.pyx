@@ -23,7 +23,8 @@ cdef extern from "proxy_message.h" nogil:
         omq.omq_text transaction_id
         omq.omq_text recall_handle
         int64_t offset
-    omq.bool omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored)
+    size_t omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored)
+    size_t omq_proxy_stored_ids(const uint8_t *data, size_t size, uint8_t *text)
 
 
 # What ext/wire/proxy_send.h declares.
@@ -82,14 +83,24 @@ def all_acknowledged(bytes data not None):
 
 def stored_by_proxy(bytes data not None):
     cdef omq_proxy_stored stored
-    if not omq_proxy_stored_read(
-        <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &stored
-    ):
+    cdef const uint8_t *bytes_ = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef size_t size = PyBytes_GET_SIZE(data)
+    cdef size_t count = omq_proxy_stored_read(bytes_, size, &stored)
+    if count == 0:
         return None
     return (
-        decoded(&stored.message_id), stored.offset, decoded(&stored.transaction_id),
-        decoded(&stored.recall_handle),
+        decoded(&stored.message_id) if count == 1 else joined_ids(bytes_, size), stored.offset,
+        decoded(&stored.transaction_id), decoded(&stored.recall_handle),
     )
+
+
+cdef str joined_ids(const uint8_t *data, size_t size):
+    """Return the ids of the messages that an answer says are stored."""
+    cdef uint8_t *text = <uint8_t *>allocate(size, 1)
+    try:
+        return PyUnicode_DecodeUTF8(<char *>text, omq_proxy_stored_ids(data, size, text), NULL)
+    finally:
+        PyMem_Free(text)
 
 
 def encode_proxy_send(

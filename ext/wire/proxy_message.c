@@ -338,23 +338,24 @@ static bool read_stored(omq_text entry, omq_proxy_stored *stored) {
     return true;
 }
 
-bool omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored) {
-    bool found = false;
+size_t omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored) {
+    size_t count = 0;
+    omq_proxy_stored other;
     omq_text whole = {data, size};
     if (!all_well(whole, SENT_STATUS)) {
-        return false;
+        return 0;
     }
     for (cursor parts = over(whole); parts.at < parts.end;) {
         field part;
         (void)take(&parts, &part); /* as above */
         if (part.number == ENTRY) {
-            if (found || !read_stored(part.bytes, stored)) {
-                return false;
+            if (!read_stored(part.bytes, count == 0 ? stored : &other)) {
+                return 0;
             }
-            found = true;
+            count++;
         }
     }
-    return found;
+    return count;
 }
 
 static uint8_t *put(uint8_t *at, omq_text text) {
@@ -362,6 +363,24 @@ static uint8_t *put(uint8_t *at, omq_text text) {
         memcpy(at, text.bytes, text.size);
     }
     return at + text.size;
+}
+
+size_t omq_proxy_stored_ids(const uint8_t *data, size_t size, uint8_t *text) {
+    uint8_t *at = text;
+    bool is_first = true;
+    for (cursor parts = over((omq_text){data, size}); parts.at < parts.end;) {
+        field part;
+        omq_proxy_stored stored;
+        (void)take(&parts, &part); /* it was read, so it can be */
+        if (part.number == ENTRY && read_stored(part.bytes, &stored)) {
+            if (!is_first) {
+                *at++ = ',';
+            }
+            at = put(at, stored.message_id);
+            is_first = false;
+        }
+    }
+    return (size_t)(at - text);
 }
 
 /* Write one property; nothing of one without a name or a value, which is none. */

@@ -50,8 +50,13 @@ typedef struct {
     int64_t offset;
 } omq_proxy_stored;
 
-/* Read the answer to a send of one message that is stored. Returns false if it says anything else,
- * or is malformed: then nothing of `stored` counts. O(size). */
-bool omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored);
+/* Read the answer to a send whose messages are stored. Writes what it says of the first one, and
+ * returns how many there are; 0 if it says anything else, or is malformed: then nothing of `stored`
+ * counts. O(size). */
+size_t omq_proxy_stored_read(const uint8_t *data, size_t size, omq_proxy_stored *stored);
+
+/* Write the ids of the messages of an answer that was read, with commas between them, and return
+ * their size. `text` has room for `size` bytes. O(size). */
+size_t omq_proxy_stored_ids(const uint8_t *data, size_t size, uint8_t *text);
 
 #endif

@@ -6,7 +6,8 @@ from typing import Protocol, TypeAlias
 
 # Queue id, queue offset, message id and receipt handle (empty: it has none), stored record.
 ProxyMessage: TypeAlias = "tuple[int, int, str, str, bytes]"
-# Message id, queue offset, transaction id, recall handle; texts are empty where there is none.
+# Message ids, joined with commas, and of the first message queue offset, transaction id and recall
+# handle; texts are empty where there is none.
 StoredByProxy: TypeAlias = "tuple[str, int, str, str]"
 
 
@@ -44,8 +45,8 @@ class ReadStoredByProxy(Protocol):
     """Type of `ordermq.core.stored_by_proxy`."""
 
     def __call__(self, data: bytes) -> StoredByProxy | None:
-        """Read the answer to a send of one message that is stored: it has one entry, and the
-        statuses of all and of that entry, which must be there, are OK.
+        """Read the answer to a send whose messages are stored: it has an entry for each, and the
+        statuses of all and of each entry, which must be there, are OK.
 
         Pure, any thread. O(size).
 

@@ -58,10 +58,14 @@ def stored_by_proxy(data: bytes) -> StoredByProxy | None:
     try:
         if not _all_well(data, _SENT_STATUS):
             return None
-        entries = [value for number, _, value in _fields(data) if number == _ENTRY]
-        return _stored(entries[0]) if len(entries) == 1 else None
+        stored = [_stored(value) for number, _, value in _fields(data) if number == _ENTRY]
     except ProtocolError:
         return None
+    if not stored:
+        return None
+    _, offset, transaction_id, recall_handle = stored[0]
+    ids = ",".join(message_id for message_id, *_ in stored)
+    return ids, offset, transaction_id, recall_handle
 
 
 def _stored(entry: bytes) -> StoredByProxy:

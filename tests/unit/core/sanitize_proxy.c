@@ -68,6 +68,19 @@ static void write_record(const omq_proxy_message *message, size_t size) {
     free(text);
 }
 
+static void read_stored_exactly(const uint8_t *bytes, size_t size) {
+    omq_proxy_stored stored;
+    size_t count = omq_proxy_stored_read(bytes, size, &stored);
+    if (count > 0) {
+        uint8_t *text = exactly(size);
+        omq_text ids = {text, omq_proxy_stored_ids(bytes, size, text)};
+        REQUIRE(ids.size <= size && omq_is_utf8(ids.bytes, ids.size));
+        REQUIRE(ids.size + 1 >= stored.message_id.size + count);
+        require_within(stored.message_id, bytes, size, true);
+        free(text);
+    }
+}
+
 void read_proxied_exactly(const uint8_t *bytes, size_t size) {
     omq_proxy_message message;
     uint8_t *exact = exactly(size);
@@ -75,6 +88,7 @@ void read_proxied_exactly(const uint8_t *bytes, size_t size) {
         memcpy(exact, bytes, size);
     }
     (void)omq_proxy_all_well(exact, size);
+    read_stored_exactly(exact, size);
     if (omq_proxy_message_read(exact, size, &message) == NULL && message.data.bytes != NULL) {
         const omq_text texts[] = {message.message_id, message.receipt_handle, message.tag,
                                   message.message_group, message.trace_context};

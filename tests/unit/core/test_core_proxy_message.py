@@ -269,7 +269,10 @@ def sent(*entries, whole=OK):
         (sent(SendResultEntry(status=OK)), ("", 0, "", "")),
         (b"\xa2\x06\x01x" + sent(STORED), ("id", MAX_OFFSET, "t", "r")),
         (sent(), None),
-        (sent(STORED, STORED), None),
+        (sent(STORED, SendResultEntry(status=OK, message_id="j")), ("id,j", MAX_OFFSET, "t", "r")),
+        (sent(SendResultEntry(status=OK), STORED), (",id", 0, "", "")),
+        (sent(STORED, SendResultEntry(status=FENCED, message_id="id")), None),
+        (sent(STORED, SendResultEntry(status=OK, offset=-1)), None),
         (sent(STORED, whole=FENCED), None),
         (sent(STORED, whole=None), None),
         (sent(SendResultEntry(status=FENCED, message_id="id")), None),
@@ -281,13 +284,13 @@ def sent(*entries, whole=OK):
         (b"", None),
     ],
 )
-def test_a_send_is_stored_where_its_answer_says_so_of_one_message(core, data, expected):
+def test_a_send_is_stored_where_its_answer_says_so_of_each_message(core, data, expected):
     assert core.stored_by_proxy(data) == expected
 
 
-@given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 3))
+@given(st.binary(max_size=60), st.integers(0, 80), st.integers(0, 3))
 def test_cores_agree_about_answers_to_sends(new, at, cut):
-    data = bytearray(sent(STORED))
+    data = bytearray(sent(STORED, STORED))
     data[at : at + cut] = new
     for each in (new, bytes(data)):
         assert reference.stored_by_proxy(each) == _cython.stored_by_proxy(each)
