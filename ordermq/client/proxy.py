@@ -35,7 +35,7 @@ from ordermq.errors import (
     RequestTimeout,
     RouteError,
 )
-from ordermq.grpc.connection import Asker, Call, GrpcConnection, GrpcEvents
+from ordermq.grpc.connection import Call, GrpcConnection, GrpcEvents
 from ordermq.grpc.messages import (
     PYTHON,
     Address,
@@ -183,27 +183,14 @@ class ProxyConnections(Connections):
         """
         connection = await self.grpc(address)
         await connection.writable()
-        data = await connection.unary(method, request, self._call_metadata(), timeout_ms)
+        data = await connection.unary(method, request, self.call_metadata(), timeout_ms)
         self.has_answered(address)
         return data
 
-    def ask_now(
-        self, address: str, method: str, request: bytes, timeout_ms: int, asker: Asker
-    ) -> bool:
-        """Call a method if that is possible at once; the asker is told the outcome.
-
-        Returns: False if nothing was sent.
-        """
-        connection = cast(GrpcConnection | None, self._open.get(address))
-        if (
-            connection is None
-            or not connection.is_open
-            or not connection.is_writable
-            or not connection.has_room
-        ):
-            return False
-        connection.ask(method, request, self._call_metadata(), timeout_ms, asker)
-        return True
+    def ready_now(self, address: str) -> GrpcConnection | None:
+        """Return the connection to a proxy if a call may begin on it at once; else None."""
+        connection = cast(GrpcConnection | None, super().writable_now(address))
+        return connection if connection is not None and connection.has_room else None
 
     def has_answered(self, address: str) -> None:
         """Note that a proxy is there."""
@@ -215,9 +202,10 @@ class ProxyConnections(Connections):
         """Begin a call whose answers are read one by one; raises as `get`."""
         connection = await self.grpc(address)
         await connection.room()
-        return connection.call(method, self._call_metadata(), timeout_ms)
+        return connection.call(method, self.call_metadata(), timeout_ms)
 
-    def _call_metadata(self) -> bytes:
+    def call_metadata(self) -> bytes:
+        """Return the metadata of one call."""
         return self._metadata.of_call(self._clock.wall_ms())
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
@@ -508,14 +496,13 @@ class ProxyApi(BrokerApi):
         waiting: ResponseFuture | None,
     ) -> bool:
         # Calls begin on the I/O thread only.
-        if not self._runtime.is_io_thread or not self.proxies.is_open(address):
+        if not self._runtime.is_io_thread or (ready := self.proxies.ready_now(address)) is None:
             return False
         # Encoded now: the header is filled anew for the next request.
         request, is_keyed = send_request(self._config, header, body, self._clock.wall_ms())
         place = header.topic, header.queue_id if is_keyed else -1
         sent = _Sent(self, address, place, waiting)
-        if not self.proxies.ask_now(address, "SendMessage", request, timeout_ms, sent):
-            return False
+        ready.ask("SendMessage", request, self.proxies.call_metadata(), timeout_ms, sent)
         if waiting is not None:
             waiting.callers, waiting.is_asked = None, True
             waiting.code = RequestCode.SEND_MESSAGE_V2
@@ -542,7 +529,7 @@ class ProxyApi(BrokerApi):
         return SendReplyHeader(ids, queue_id, offset, recall_handle=recall_handle or None)
 
     def _told_by(self, said: SendMessageResponse, address: str, topic: str) -> StoredByProxy:
-        """Return the places of several messages, or raise why one has none."""
+        """Return the places of messages, or raise why one has none."""
         failure = "the proxy did not store the message"
         statuses = [said.status, *(entry.status for entry in said.entries)]
         raise_if_unserved(statuses, failure, topic=topic, address=address)
@@ -608,6 +595,8 @@ class _StoredAnswer(Command):
 
 class _Sent:
     """A send that was asked for; tells its producer the answer."""
+
+    __slots__ = ("_address", "_api", "_place", "_waiting")
 
     def __init__(
         self, api: ProxyApi, address: str, place: tuple[str, int], waiting: ResponseFuture | None

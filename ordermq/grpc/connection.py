@@ -11,7 +11,7 @@ import logging
 import ssl
 import urllib.parse
 from collections import deque
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ordermq import forking
@@ -57,6 +57,11 @@ class GrpcEvents(Protocol):
         """Handle the end of the connection; its calls have already failed."""
 
 
+@lru_cache(maxsize=256)  # nearly all calls have one of few
+def _timeout_field(timeout_ms: int) -> bytes:
+    return header_block([("grpc-timeout", f"{timeout_ms}m")])
+
+
 def _framed(message: bytes) -> bytes:
     """Return a message as gRPC puts it into a stream: not compressed, its length before it."""
     return b"\0%b%b" % (len(message).to_bytes(4, "big"), message)
@@ -64,6 +69,10 @@ def _framed(message: bytes) -> bytes:
 
 class Exchange:
     """One call: messages out, messages in, and the status at its end. On the loop's thread."""
+
+    __slots__ = (
+        "_connection", "_partial", "is_half_closed", "is_over", "method", "stream_id", "unsent",
+    )  # fmt: skip
 
     def __init__(self, connection: GrpcConnection, stream_id: int, method: str) -> None:
         self.method = method
@@ -126,6 +135,8 @@ class Exchange:
 class Call(Exchange):
     """A call whose messages are awaited one by one."""
 
+    __slots__ = ("_error", "_messages", "_wake")
+
     def __init__(self, connection: GrpcConnection, stream_id: int, method: str) -> None:
         super().__init__(connection, stream_id, method)
         self._messages: deque[bytes] = deque()
@@ -181,6 +192,8 @@ class UnaryCall(Exchange):
         deadline_ms: the connection then ends it.
         heard_bytes: received on the connection when it began.
     """
+
+    __slots__ = ("_answer", "_asker", "deadline_ms", "heard_bytes")
 
     def __init__(
         self, connection: GrpcConnection, stream_id: int, method: str, asker: Asker
@@ -395,7 +408,7 @@ class GrpcConnection(asyncio.Protocol):
             head = self._heads[method] = self._head(method)
         if timeout_ms is None:
             return head + metadata
-        return head + metadata + header_block([("grpc-timeout", f"{timeout_ms}m")])
+        return head + metadata + _timeout_field(timeout_ms)
 
     def _end_late(self, now_ms: int) -> None:
         for asked in self._unary_calls.due(now_ms):

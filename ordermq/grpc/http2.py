@@ -202,10 +202,10 @@ class Http2:
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is not None and kind != _CONTINUATION:
             raise ProtocolError("headers of HTTP/2 are not continued")
-        if kind == _DATA:
-            self._take_data(flags, stream_id, payload)
-        elif kind == _HEADERS:
+        if kind == _HEADERS:  # first: most answers have two, and one frame of data
             self._take_headers(flags, stream_id, payload)
+        elif kind == _DATA:
+            self._take_data(flags, stream_id, payload)
         elif kind == _CONTINUATION:
             self._take_continuation(flags, stream_id, payload)
         elif kind == _SETTINGS:
@@ -232,7 +232,7 @@ class Http2:
         self._read(0, len(payload))
         if stream_id not in self._windows:
             return  # of a stream that was reset
-        data = _unpadded(flags, payload)
+        data = _unpadded(payload) if flags & _PADDED else payload
         if data:
             self._events.on_data(stream_id, data)
         if flags & _END_STREAM:
@@ -251,7 +251,7 @@ class Http2:
     def _take_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id:
             raise ProtocolError("headers of HTTP/2 without a stream")
-        block = _unpadded(flags, payload)
+        block = _unpadded(payload) if flags & _PADDED else payload
         if flags & _HAS_PRIORITY:
             block = block[5:]
         if flags & _END_HEADERS:
@@ -368,9 +368,7 @@ def _string(text: str) -> bytes:
     return bytes(out) + data
 
 
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    if not flags & _PADDED:
-        return payload
+def _unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise ProtocolError("a frame of HTTP/2 has more padding than bytes")
     return payload[1 : len(payload) - payload[0]]

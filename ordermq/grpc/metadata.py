@@ -11,6 +11,9 @@ from ordermq.config import RemotingConfig
 from ordermq.grpc.http2 import header_block
 from ordermq.version import VERSION
 
+_ID_DIGITS = 8
+_LAST_ID = (1 << 4 * _ID_DIGITS) - 1  # the next one is 0 again
+
 
 class CallMetadata:
     """The metadata of a client's calls, as blocks of headers."""
@@ -30,10 +33,12 @@ class CallMetadata:
         """
         second = wall_ms // 1_000
         if second != self._second:
-            self._block = header_block(shared_metadata(self._config, self._client_id, wall_ms))
+            shared = shared_metadata(self._config, self._client_id, wall_ms)
+            # Without the digits of its own: the number of a call, whose field is the last one.
+            call_id = "x-mq-request-id", f"{self._id_prefix}{0:0{_ID_DIGITS}x}"
+            self._block = header_block([*shared, call_id])[:-_ID_DIGITS]
             self._second = second
-        call_id = f"{self._id_prefix}{next(self._ids):08x}"
-        return self._block + header_block([("x-mq-request-id", call_id)])
+        return b"%b%0*x" % (self._block, _ID_DIGITS, next(self._ids) & _LAST_ID)
 
 
 def shared_metadata(config: RemotingConfig, client_id: str, wall_ms: int) -> list[tuple[str, str]]:

@@ -487,7 +487,7 @@ class InFlightBatch(ResponseFuture):
 
     def answered(self, command: Command) -> None:
         if self._end_token:
-            self._guarded(lambda: self._read(command))
+            self._guarded(self._read, command)
         else:
             self._repair_end(command)
 
@@ -507,7 +507,7 @@ class InFlightBatch(ResponseFuture):
 
     def failed(self, error: Exception) -> None:
         if self._end_token:
-            self._guarded(lambda: self._after_failure(error))
+            self._guarded(self._after_failure, error)
 
     def _read(self, answer: Command) -> None:
         try:
@@ -588,9 +588,9 @@ class InFlightBatch(ResponseFuture):
         finish_stored(self._batch, receipts)
         self._protocol.trace(self._batch, receipts)
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guarded(self, step: Callable[..., None], *arguments: object) -> None:
         try:
-            step()
+            step(*arguments)
         except Exception as error:  # noqa: BLE001 - a defect: callers must not wait for ever
             _log.exception(
                 "%s: internal error (please report)",
