@@ -79,6 +79,8 @@ async def _connected(
     try:
         async with asyncio.timeout(config.connect_timeout_ms / 1000):
             sock = await dialer.open(*split_address(address))
+            # Before the connection has it: a server that hangs up now is one that did not accept.
+            peer = SocketAddress(sock.family, sock.getpeername())
             connection = await finish(sock)
     except BaseException as error:
         if sock is not None:
@@ -86,7 +88,7 @@ async def _connected(
         if isinstance(error, OSError | TimeoutError):
             raise connect_failed(error, address, dialer, is_tls=is_tls) from error
         raise
-    return connection, SocketAddress(sock.family, sock.getpeername())
+    return connection, peer
 
 
 def own_address(transport: asyncio.BaseTransport | None) -> str:

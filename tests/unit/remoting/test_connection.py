@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 
 import pytest
 
@@ -19,6 +20,7 @@ from ordermq.errors import (
 )
 from ordermq.remoting.command import Command, Serialization, encode
 from ordermq.remoting.connection import Connection
+from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.response_futures import ResponseFuture
 
 from .wire_server import Line, WireServer, run, until
@@ -507,3 +509,27 @@ def test_headers_are_binary_where_the_settings_say_so_and_the_code_fits() -> Non
         ]
 
     run(work())
+
+
+def test_a_server_that_hangs_up_as_soon_as_it_has_accepted_is_not_connected_to() -> None:
+    class Reset(Dialer):
+        async def open(self, host: str, port: int) -> socket.socket:
+            opened = await super().open(host, port)
+            accepted, _ = server.accept()
+            # Reset, not ended: as of a process that is killed with what it has not read.
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+            sockets.append(opened)
+            return opened
+
+    sockets: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = join_address(*server.getsockname())
+        clock = SystemClock()
+
+        async def work() -> None:
+            with pytest.raises(ConnectFailed, match="cannot connect: "):
+                await Connection.open(address, clock, CONFIG, Owner(), dialer=Reset(clock))
+
+        run(work())
+    assert sockets[0].fileno() == -1  # closed, and not left to whoever collects it
