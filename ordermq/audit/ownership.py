@@ -185,7 +185,10 @@ class OwnershipRules:
             if old.ended is Cause.NONE and old.client != client and not progress.broker_seen:
                 self._check_old_lease(t, ref, progress, old, client)
             generation = progress.begin_generation(Cause.ROLLBACK if held else cause)
-        if not progress.broker_seen:
+        # An unlock that a broker's end has swallowed left the lock where it was: its owner gets it
+        # again, and no new owner needs an epoch of its own.
+        is_same = old is not None and (old.client, old.epoch) == (client, epoch)
+        if not progress.broker_seen and not is_same:
             self._check_epoch_rises(progress, client, epoch, ref)
             progress.epoch, progress.epoch_ref = max(epoch, progress.epoch), ref
         ownership = Ownership(client, epoch, generation, ref, t)

@@ -949,6 +949,19 @@ def test_a_history_without_a_broker_is_checked_by_the_clients_leases() -> None:
     assert broken(audit(run.events)) == ["I6"]
 
 
+def test_a_member_whose_unlock_was_lost_with_the_broker_gets_its_own_epoch_again() -> None:
+    run = Run(broker=None)
+    run.open("a")
+    run.lock("a", 1)
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.unlock("a")
+    run.lock("a", 1)
+    run.consume("a", 1)
+    run.commit("a", 2)
+    sound(run)
+
+
 def a_late_grant(*, taken_over_after_ms: int = CLIENT_LEASE_MS + 10) -> Run:
     """Member a is stopped between its grant and the record of it, until its lease is over."""
     run = Run(broker=None)
