@@ -31,7 +31,7 @@ from ordermq.remoting.command import (
     decode_frame,
     encode,
 )
-from ordermq.remoting.connecting import connect_plainly, own_address
+from ordermq.remoting.connecting import connect_failed, connect_plainly, own_address
 from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.framing import Framing
 from ordermq.remoting.reading import WRONG_PORT, Reading, ReadingOf, transport_reading
@@ -131,6 +131,7 @@ class Connection(asyncio.Protocol):
         # time of that check.
         self._incomplete: tuple[int, int] | None = None
         self._error: Exception | None = None
+        self._unmade: OSError | None = None  # why it never began
         self._is_closing = False
         self._refused: list[ResponseFuture] = []  # asked for while the connection was ending
         self._ended = asyncio.Event()
@@ -156,9 +157,11 @@ class Connection(asyncio.Protocol):
             TLS handshake failed.
         """
         make = partial(cls, address, clock, config, events, reading_of)
-        connection, peer = await connect_plainly(
-            make, address, config, tls, dialer or Dialer(clock)
-        )
+        dialer = dialer or Dialer(clock)
+        connection, peer = await connect_plainly(make, address, config, tls, dialer)
+        if connection._unmade is not None:
+            connection.abort(connection._unmade)
+            raise connect_failed(connection._unmade, address, dialer) from connection._unmade
         connection.peer = peer
         return connection
 
@@ -339,7 +342,13 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
-        reading = self._reading = self._reading_of(self, self._transport)
+        try:
+            reading = self._reading = self._reading_of(self, self._transport)
+        except OSError as error:  # the process has no file descriptor left for it
+            # `open` ends it. Of a transport that is aborted in here, uvloop closes the descriptor
+            # at once, and a second time with the socket, when it may be another one's.
+            self._unmade = error
+            return
         self._socket = SharedSocket(
             self._transport, self._lock, reading.new_outbox, self.abort, self.tls
         )
@@ -445,7 +454,8 @@ class Connection(asyncio.Protocol):
         for waiting in self._refused:
             self._fail(waiting, self._closed_error(ConnectFailed))
         self._ended.set()
-        self._events.on_closed(self, self._error)
+        if self._unmade is None:
+            self._events.on_closed(self, self._error)
 
     def _fail_pending(self) -> None:
         for waiting in self._pending.end():

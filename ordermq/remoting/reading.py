@@ -235,7 +235,11 @@ class SharedReading:
         shared = transport.get_extra_info("socket")
         # A duplicate: the transport may close its own while another thread reads.
         self._socket = socket.fromfd(shared.fileno(), shared.family, shared.type)
-        self._gate = select.epoll()
+        try:
+            self._gate = select.epoll()
+        except OSError:  # too many files
+            self._socket.close()
+            raise
         for number in (self._socket.fileno(), self._gate.fileno()):
             forking.keep_from_children(number)
         self._is_over = False  # nothing more is to be read

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import struct
+from typing import NoReturn
 
 import pytest
 
@@ -533,3 +536,22 @@ def test_a_server_that_hangs_up_as_soon_as_it_has_accepted_is_not_connected_to()
 
         run(work())
     assert sockets[0].fileno() == -1  # closed, and not left to whoever collects it
+
+
+def test_a_connection_that_finds_no_file_descriptor_is_not_made() -> None:
+    def none_left(connection: object, transport: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def work() -> None:
+        owner = Owner()
+        async with WireServer(echo) as server:
+            with pytest.raises(ConnectFailed, match=r"cannot connect: .*Too many open files"):
+                await Connection.open(
+                    server.address, SystemClock(), CONFIG, owner, reading_of=none_left
+                )
+            connection = await connect(server, owner)  # as soon as there is one
+            assert (await connection.request(Command.request(1), 5_000)).code == 0
+            await connection.close()
+        assert owner.closed == [None]  # nobody was told of the end of what never began
+
+    run(work())
