@@ -19,6 +19,8 @@ UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages after the last i
 _REPLY_SUFFIX = "_REPLY_TOPIC"
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 120  # with %RETRY% before it, a longer one is no legal topic
+# Of what a group popped of a topic without an acknowledgement: %RETRY%group_topic.
+_MAX_RETRY_TOPIC_LENGTH = len(RETRY_PREFIX) + MAX_GROUP_LENGTH + 1 + MAX_TOPIC_LENGTH
 
 # Sets, because compiling patterns for the same was part of the time to import a consumer.
 _ALLOWED = frozenset(f"%|_-{ascii_letters}{digits}")
@@ -52,9 +54,11 @@ _RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 def check_topic(name: str) -> str:
     """Return `name` if it is a legal topic.
 
-    Raises: ConfigError: empty, longer than 127, or a character other than `%|a-zA-Z0-9_-`.
+    Raises: ConfigError: empty, longer than 127 (one of retries may have two names in it), or a
+        character other than `%|a-zA-Z0-9_-`.
     """
-    return _check(name, "topic", MAX_TOPIC_LENGTH)
+    is_retry = isinstance(name, str) and name.startswith(RETRY_PREFIX)
+    return _check(name, "topic", _MAX_RETRY_TOPIC_LENGTH if is_retry else MAX_TOPIC_LENGTH)
 
 
 @functools.lru_cache(1024)  # called for each message, and a producer sends to few topics

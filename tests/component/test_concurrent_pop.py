@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from ordermq import Admin, DeadLetter, MessageView, Producer, PushConsumer
+from ordermq import Admin, DeadLetter, Message, MessageView, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.consumer.pop import leases
 from ordermq.errors import ConfigError, StateError
@@ -90,6 +91,44 @@ def test_a_failed_message_comes_again_with_its_topic_and_the_number_of_attempts(
     seen.wait_for_count(40)
     assert numbers(seen) == each_once(40)
     assert tries == [("orders", times, times) for times in range(4)]
+
+
+def test_a_failed_message_of_the_longest_names_comes_again_also_after_a_restart(
+    tmp_path: Path, broker_config: BrokerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "DELAY_LEVELS_MS", (1,) * 18)
+    group, topic, path = "g" * 120, "t" * 127, tmp_path / "long.db"
+    tries: list[tuple[str, int]] = []
+
+    def consume(broker: EmbeddedBroker, until: int) -> None:
+        def listen(messages: list[MessageView], context: ConcurrentContext) -> None:
+            tries.append((messages[0].topic, messages[0].reconsume_times))
+            if len(tries) < 4:
+                raise ValueError
+
+        consumer = PushConsumer(
+            group,
+            name_servers=broker.name_servers,
+            consume_from_where="first_offset",
+            consume_mode="pop",
+            pop_poll_ms=200,
+        )
+        consumer.subscribe(topic)
+        consumer.concurrently(listen)
+        with consumer:
+            eventually(lambda: len(tries) >= until, "it comes again")
+
+    with EmbeddedBroker(path, config=broker_config) as broker:
+        with Producer("p", name_servers=broker.name_servers) as producer:
+            producer.send(Message(topic, b"x"))
+        consume(broker, 2)
+    with EmbeddedBroker(path, config=broker_config) as broker:
+        consume(broker, 4)
+    assert {name for name, _ in tries} == {topic}
+    # What a member that leaves has not begun is given back, and counts as an attempt, too.
+    times = [each for _, each in tries]
+    assert times[:2] == [0, 1]
+    assert times == sorted(set(times))
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def test_a_group_is_as_long_as_its_retry_topic_allows() -> None:
         check_group(longest + "g")
 
 
+def test_a_retry_topic_has_room_for_the_names_of_a_group_and_a_topic() -> None:
+    longest = retry_topic(f"{'g' * 120}_{'t' * 127}")
+    assert check_topic(longest) == longest
+    with pytest.raises(ConfigError, match=r"256 characters: expected 1\.\.255"):
+        check_topic(longest + "t")
+
+
 @pytest.mark.parametrize("name", ["DEFAULT_PRODUCER", "DEFAULT_CONSUMER"])
 def test_reserved_groups_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="reserved"):
