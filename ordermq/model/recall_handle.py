@@ -30,6 +30,11 @@ class RecallHandle(NamedTuple):
 
         Raises: ConfigError: the text is not a handle.
         """
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"recall_handle={text!r}: expected a str, SendReceipt.recall_handle, which is None "
+                "for a message that is not timed"
+            )
         try:
             # Without `validate` the decoder skips foreign characters, and a damaged handle would
             # recall another message.

@@ -45,7 +45,10 @@ def test_a_timed_message_is_recalled_by_its_receipt(
 
 
 def test_a_message_that_is_not_timed_has_no_recall_handle(producer: Producer) -> None:
-    assert producer.send(later(b"x")).recall_handle is None
+    receipt = producer.send(later(b"x"))
+    assert receipt.recall_handle is None
+    with pytest.raises(ConfigError, match="None for a message that is not timed"):
+        producer.recall("orders", receipt.recall_handle)  # type: ignore[arg-type]
     assert producer.send(later(b"x", delay_level=1)).recall_handle is None
 
 
