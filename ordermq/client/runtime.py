@@ -26,7 +26,7 @@ from ordermq.threads import NativeEvent, RLock, start_thread
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
-_ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
+ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
 _HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
 _ERROR_PAUSE_S = 0.1  # for memory to come back, where the loop itself fails
 _LAST_ROUNDS = 3  # of cancelling what still runs
@@ -133,6 +133,11 @@ class Runtime(ProcessBound):
             self._thread.join()
 
     @property
+    def is_stopping(self) -> bool:
+        """True once the last owner has let the thread go, which cancels what still runs there."""
+        return self._is_stopping
+
+    @property
     def is_halted(self) -> bool:
         """True once the program ends: nothing runs on the I/O thread any more."""
         return self._is_halted
@@ -189,7 +194,8 @@ class Runtime(ProcessBound):
         """Run `work` on the I/O thread and wait for its result, from another thread.
 
         Raises:
-            StateError: called on the I/O thread itself, where waiting would hang for ever.
+            StateError: called on the I/O thread itself, where waiting would hang for ever, or that
+                thread has ended, also meanwhile.
             NotDoneInTime: not done in `timeout_s` seconds; `work` is cancelled.
         """
         try:
@@ -219,7 +225,7 @@ class Runtime(ProcessBound):
             self.post(submitted.begin)
         except RuntimeError:
             work.close()  # else Python warns that it was never awaited
-            raise StateError(_ENDED) from None
+            raise StateError(ENDED) from None
         return submitted
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -342,7 +348,7 @@ class _Call(Generic[_T]):
             try:
                 self._runtime.post(self._begin)
             except RuntimeError:
-                raise StateError(_ENDED) from None
+                raise StateError(ENDED) from None
             while not self._is_done:
                 left_s = SIGNAL_CHECK_S if end is None else end - time.monotonic()
                 if left_s <= 0:
@@ -358,6 +364,8 @@ class _Call(Generic[_T]):
             raise
         assert self._task is not None
         if self._task.cancelled():
+            if self._runtime.is_stopping:
+                raise StateError(ENDED)
             raise concurrent.futures.CancelledError
         return self._task.result()
 
@@ -418,7 +426,7 @@ class _SubmittedWork(OutcomeFuture[_T]):
 
 
 def _refuse(*ignored: object, **also_ignored: object) -> NoReturn:
-    raise StateError(_ENDED)
+    raise StateError(ENDED)
 
 
 os.register_at_fork(after_in_child=Runtime._forget)

@@ -16,11 +16,11 @@ from ordermq.client.heartbeats import Heartbeats, Registration
 from ordermq.client.name_server_api import NameServerApi, are_proxies, parse_name_servers
 from ordermq.client.pull_connections import PullConnections
 from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
-from ordermq.client.runtime import NotDoneInTime, Runtime, cancelled
+from ordermq.client.runtime import ENDED, NotDoneInTime, Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import GRPC, split_address
-from ordermq.errors import OrderMQError, RouteError
+from ordermq.errors import OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.loggers import LogErrors, dropped_lines
 from ordermq.model.identifiers import unique_instance
@@ -235,11 +235,21 @@ class ClientSession(ProcessBound):
         return self.runtime.submit(work)
 
     async def acall(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run `work` on the I/O thread and await its result, on any loop."""
+        """Run `work` on the I/O thread and await its result, on any loop.
+
+        Raises: StateError: that thread has ended, also meanwhile.
+        """
         # A caller's coroutine may run on the I/O thread itself, as a hook does.
         if self.runtime.is_io_thread:
             return await work
-        return await asyncio.wrap_future(self.runtime.submit(work))
+        try:
+            return await asyncio.wrap_future(self.runtime.submit(work))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            # Who waits was not cancelled, only the work, by the end of its thread.
+            if self.runtime.is_stopping and task is not None and not task.cancelling():
+                raise StateError(ENDED) from None
+            raise
 
     def ask_health(self, collect: Callable[[], _H], kind: Callable[..., _H]) -> _H:
         """Return what `collect` returns on the I/O thread; of one that hangs, say so."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from ordermq import LitePullConsumer, PushConsumer
+from ordermq import Admin, LitePullConsumer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.group.group_member import GroupMember
 from ordermq.errors import StateError
@@ -77,6 +79,53 @@ def test_a_close_during_the_start_leaves_nothing_that_consumes(
         eventually(lambda: tool.members("g") == [], "nothing is left in the group")
     with pytest.raises(StateError, match="only once"):
         consumer.start()
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["last client", "one of two"])
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+def test_a_start_that_a_close_cancels_says_so(
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[PushConsumer] | type[LitePullConsumer],
+    others: bool,
+) -> None:
+    consumer = make(kind, broker)
+    reached, cancels = threading.Event(), threading.Event()
+
+    async def joining(self: GroupMember) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while not cancels.is_set():
+            reached.set()
+            await asyncio.sleep(0.001)
+        if others:  # else the end of the I/O thread does it
+            task.cancel()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(GroupMember, "_join", joining)
+    outcome: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            consumer.start()
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            outcome.append(error)
+
+    with contextlib.ExitStack() as stack:
+        if others:
+            stack.enter_context(Admin(broker.name_servers))
+        thread = threading.Thread(target=start)
+        thread.start()
+        assert reached.wait(20)
+        closing = threading.Thread(target=consumer.close)
+        closing.start()
+        eventually(lambda: consumer._is_close_called, "close has begun")
+        cancels.set()
+        for each in (closing, thread):
+            each.join(20)
+            assert not each.is_alive()
+    assert [type(each) for each in outcome] == [StateError]
+    assert "close() was called while start()" in str(outcome[0])
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])

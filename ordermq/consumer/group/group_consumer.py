@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from typing import TYPE_CHECKING
 
 from ordermq.closing import Starting
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ordermq.health import ConsumerHealth
 
 
+_CANCELLED = asyncio.CancelledError, concurrent.futures.CancelledError
 _CLOSED_MEANWHILE = "close() was called while start() was under way; create a new consumer"
 
 
@@ -49,8 +51,8 @@ class GroupConsumer(ExplainsMethods, Starting):
             if member is not None:
                 # Registered already: without a goodbye the group would wait for it to expire.
                 member.abandon_start()
-            # Whatever a closed connection has raised in it, also a cancellation of its own.
-            if self._is_close_called and isinstance(error, (OrderMQError, asyncio.CancelledError)):
+            # Whatever a closed connection has raised in it, also a cancellation.
+            if self._is_close_called and isinstance(error, (OrderMQError, *_CANCELLED)):
                 raise StateError(_CLOSED_MEANWHILE, group=self.group) from error
             raise
         finally:

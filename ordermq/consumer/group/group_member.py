@@ -740,14 +740,10 @@ class GroupMember(ProcessBound):
 
     def ask_lag(self) -> dict[MessageQueue, Lag]:
         """Return `lag()`, or what was known before if it cannot be had; from any other thread."""
-        work = self.lag()
+        self.client.runtime.require_other_thread()
         try:
-            return self.client.call(work, _LAG_TIMEOUT_S)
-        except StateError:
-            raise  # on the I/O thread
-        except RuntimeError:  # that thread has just ended
-            work.close()
-        except (TimeoutError, CancelledError):
+            return self.client.call(self.lag(), _LAG_TIMEOUT_S)
+        except (TimeoutError, CancelledError, StateError):  # the thread has just ended
             pass
         wall_ms = self.client.clock.wall_ms()
         return {item.queue: _lag_of(item, wall_ms, False) for item in self._rebalancer.assigned()}

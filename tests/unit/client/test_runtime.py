@@ -17,6 +17,8 @@ import pytest
 
 from ordermq.client.outcome_future import OutcomeFuture
 from ordermq.client.runtime import Runtime, Shutdown
+from ordermq.client.session import ClientSession
+from ordermq.config import RemotingConfig
 from ordermq.errors import StateError
 from tests.component.interruption import HandledCall, InterruptedCall, quick_collections
 from tests.waiting import eventually
@@ -275,6 +277,40 @@ def test_what_still_runs_at_the_end_is_cancelled() -> None:
     runtime.call(start())
     runtime.release(owner)
     assert ended.is_set()
+
+
+def test_who_waits_for_what_the_end_cancels_is_told_of_the_end() -> None:
+    owner, begun = Owner(), threading.Event()
+    runtime = Runtime.acquire(owner)
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(lambda: runtime.call(endless()))
+        assert begun.wait(WAIT_S)
+        runtime.release(owner)
+        with pytest.raises(StateError, match="the I/O thread has ended"):
+            waiting.result(WAIT_S)
+
+
+def test_who_awaits_what_the_end_cancels_is_told_of_the_end_and_not_cancelled() -> None:
+    session = ClientSession("127.0.0.1:1", RemotingConfig())
+    begun = threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def program() -> None:
+        waiting = asyncio.create_task(session.acall(endless()))
+        assert await asyncio.to_thread(begun.wait, WAIT_S)
+        await asyncio.to_thread(session.close)
+        with pytest.raises(StateError, match="the I/O thread has ended"):
+            await waiting
+
+    asyncio.run(program())
 
 
 def test_what_begins_while_the_thread_ends_is_cancelled_too() -> None:
