@@ -461,11 +461,11 @@ Where it goes, of samples with `perf` of 2,000,000 messages each; the machine di
 that only shares count (2026-11-29). **TLS**: half of what it adds is OpenSSL, a fifth are Python's
 objects around each record, the rest is the kernel's and copies. At batch 1 two fifths are the
 interpreter's, whose lock the thread that deciphers and the listener's take by turns.
-**deduplicate**: nine tenths are the search of an id among the last 1,000 of its queue, which mostly
-waits for memory: those of 8 queues are half a megabyte. **lite poll**, one message at a time: nine
-tenths are in the thread that polls, two thirds in the interpreter, for each call is a method with
-its checks and a list that it returns. **spans** (below): OpenTelemetry's SDK makes, fills and ends
-one for each message.
+**deduplicate**: nine tenths were the search of an id among the last 1,000 of its queue, most of it
+waits for memory; it reads less since. **lite poll**, one message at a time: nine tenths are in the
+thread that polls, two thirds in the interpreter, for each call is a method with its checks and a
+list that it returns. **spans** (below): OpenTelemetry's SDK makes, fills and ends one for each
+message.
 """
 
 

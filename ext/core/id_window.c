@@ -1,6 +1,6 @@
 /* The id window of ordermq.h: a ring of the newest ids, each with its body's size and checksum, and
- * chains of it by hash. The chains lie beside the ring: a search passes ids of other hashes, and so
- * touches a cache line of eight links in place of one for each id. */
+ * chains of it by hash. The links of the chains lie beside the ring: a search walks past ids of other
+ * hashes, and those of a whole window stay in the cache, as the ids do not. */
 #include <stdlib.h>
 #include <string.h>
 
