@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Coverage-guided fuzzing. Of the C core under ASan and UBSan: stored records, their columns, command
 # headers, batch bodies, replies (headers of answers to pulls), sends (to a broker), messages and
-# acknowledgements of a proxy (proxied), requests to one (to_proxy), the steps of maps, queues, lanes and locks, and sequences of
-# calls on an assigned queue (assigned). Of Python's decoders, with Atheris (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed
-# bodies), what a broker sends to a client: answers, requests, pulls, and what a proxy does: http2,
-# proto (messages of gRPC).
+# acknowledgements of a proxy (proxied), requests to one (to_proxy), the steps of maps, queues, lanes
+# and locks, and sequences of calls on an assigned queue (assigned). Of Python's decoders, with Atheris
+# (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed bodies), what a broker
+# sends to a client: answers, requests, pulls, and what a proxy does: http2, proto (messages of gRPC).
 #   ci/fuzz.sh                      ten minutes for each target
 #   SECONDS_EACH=15 ci/fuzz.sh      less
 #   ci/fuzz.sh records headers      only these targets
