@@ -33,6 +33,24 @@ def make(
     return consumer
 
 
+def started(
+    consumer: PushConsumer | LitePullConsumer, outcome: list[BaseException | None]
+) -> threading.Thread:
+    """Start a consumer in a thread, which appends the error, or None, to `outcome`."""
+
+    def start() -> None:
+        try:
+            consumer.start()
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            outcome.append(error)
+        else:
+            outcome.append(None)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    return thread
+
+
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
 @pytest.mark.parametrize("step", ["__init__", "start", "_join"])
 def test_a_close_during_the_start_leaves_nothing_that_consumes(
@@ -56,17 +74,7 @@ def test_a_close_during_the_start_leaves_nothing_that_consumes(
 
     monkeypatch.setattr(GroupMember, step, waiting_in_io if step == "_join" else waiting)
     outcome: list[BaseException | None] = []
-
-    def start() -> None:
-        try:
-            consumer.start()
-        except BaseException as error:  # noqa: BLE001 - whatever it is
-            outcome.append(error)
-        else:
-            outcome.append(None)
-
-    thread = threading.Thread(target=start)
-    thread.start()
+    thread = started(consumer, outcome)
     assert reached.wait(20)
     assert consumer.close() is True
     goes_on.set()
@@ -103,19 +111,11 @@ def test_a_start_that_a_close_cancels_says_so(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(GroupMember, "_join", joining)
-    outcome: list[BaseException] = []
-
-    def start() -> None:
-        try:
-            consumer.start()
-        except BaseException as error:  # noqa: BLE001 - whatever it is
-            outcome.append(error)
-
+    outcome: list[BaseException | None] = []
     with contextlib.ExitStack() as stack:
         if others:
             stack.enter_context(Admin(broker.name_servers))
-        thread = threading.Thread(target=start)
-        thread.start()
+        thread = started(consumer, outcome)
         assert reached.wait(20)
         closing = threading.Thread(target=consumer.close)
         closing.start()
