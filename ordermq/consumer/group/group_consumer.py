@@ -78,8 +78,8 @@ class GroupConsumer(ExplainsMethods, Starting):
             return None
         if self._member is not None:
             self._member.client.runtime.require_other_thread()
-        if self._member is not None and not self._is_closing:
-            self._member.require_may_close()
+            if not self._is_closing:
+                self._member.require_may_close()
         # Before the member is looked for: a `start` that makes it now reads this afterwards.
         self._is_closing = self._is_close_called = True
         return self._member
