@@ -53,8 +53,8 @@ def send_request(
     )
     if request is None:
         raise _cannot(
-            "`delay_level` (give `delay_ms` or `deliver_at_ms`) or a message's `flag` (put it into "
-            "a property)",
+            "`delay_level` (give `delay_ms` or `deliver_at_ms`), a message's `flag` (put it into a "
+            "property) or a time that is no number",
             header,
         )
     return request

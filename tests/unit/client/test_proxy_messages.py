@@ -95,6 +95,7 @@ def test_a_batch_becomes_its_messages() -> None:
     [
         ({props.DELAY: "3"}, {}, "delay_level"),
         ({}, {"flag": 7}, "flag"),
+        ({props.TIMER_DELAY_MS: "soon"}, {}, "a time that is no number"),
         ({}, {"sys_flag": 0x1 | 0x100}, "zlib"),
     ],
 )
