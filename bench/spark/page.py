@@ -334,13 +334,14 @@ Where the time goes. A reader of two columns spends a quarter of a microsecond o
 all columns half of one. The rest is Spark's copy of each column from Arrow into its rows, above all
 of the strings: with `all_properties=true` a map of properties has ten. So ask for `columns`.
 RocketMQ hands out at most 32 messages per answer, unless [settings of the broker](spark.md#tuning)
-say more; its broker then spends three times what Kafka's does on a message that is read, and four
-to five times on one that is written: on a machine whose cores serve the broker, too, that limits
-the rate.
+say more; its broker then spends three times what Kafka's does on a message that is read, and twice
+to three times as much on one that is written: on a machine whose cores serve the broker, too, that
+limits the rate.
 
 Where a row's wall time goes that is written into an ordinary topic. RocketMQ's broker alone needs
-as long as Spark, connector and broker of Kafka together: the last row of the table has the sink's
-own requests, made beforehand and sent while nothing else runs. What it does with them, sampled with
+between three quarters of the time that Spark, connector and broker of Kafka take together, and all
+of it, from run to run: the last row of the table has the sink's own requests, made beforehand and
+sent while nothing else runs. What it does with them, sampled with
 `perf` on a busy machine: 45% is the thread that reads each message from the log again, behind the
 answer: it parses the properties into a map, writes the entry of the queue by a system call, and
 indexes the id. A quarter stores the batches, half of it the kernel's zeroing of the log's new
