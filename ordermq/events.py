@@ -250,9 +250,17 @@ class History(Closing):
             self.on_error(error)
 
     def _write(self, lines: bytes) -> int:
-        """Write lines; return how many of them, of the end, found no space."""
+        """Write lines; return how many of them, of the end, found no space.
+
+        Raises: OSError: the disk took none, or the file has no name any more.
+        """
         data = b"\n" + lines if self._is_torn else lines
         written = os.write(self._file, data)
+        # Writes into a file that somebody deleted, or put another one in the place of, succeed.
+        if not os.fstat(self._file).st_nlink:
+            raise FileNotFoundError(
+                errno.ENOENT, "it was deleted, and is written anew after a restart", str(self.path)
+            )
         if written == len(data):
             self._is_torn = False
             return 0

@@ -224,6 +224,37 @@ def test_lines_without_space_are_counted_and_the_next_ones_are_whole(
     assert len(failed) == 54 - len(whole)
 
 
+@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_lines_into_a_file_that_was_deleted_are_counted_and_told(
+    path: Path, caplog: pytest.LogCaptureFixture, in_background: bool, is_replaced: bool
+) -> None:
+    failed: list[None] = []
+    guarded = GuardedRecorder(
+        History(path, "p1", in_background=in_background), lambda: failed.append(None)
+    )
+    guarded.record(EventType.UNLOCK)
+    guarded.wait_written()
+    assert not failed
+    path.unlink()
+    if is_replaced:
+        path.write_text("")
+    guarded.record(EventType.UNLOCK)
+    guarded.record(EventType.UNLOCK)
+    guarded.wait_written()
+    assert len(failed) == 2
+    (told,) = caplog.records
+    assert f"it was deleted, and is written anew after a restart: '{path}'" in told.getMessage()
+    guarded.close()
+
+
+def test_a_history_that_was_moved_goes_on_in_its_file(path: Path) -> None:
+    with History(path, "p1", in_background=True) as history:
+        path.rename(path.with_suffix(".1"))
+        history.record(EventType.UNLOCK)
+    assert [line["type"] for line in lines(path.with_suffix(".1"))] == ["OPEN", "UNLOCK", "CLOSE"]
+
+
 def test_events_beyond_what_may_wait_are_counted_and_leave_a_gap(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
