@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,7 @@ def rocketmq_parts(version: str, *options: str) -> Iterator[dict[str, str]]:
 def rocketmq_processes(version: str, *options: str) -> Iterator[dict[str, Part]]:
     """Run RocketMQ; yields its parts by name."""
     script = str(ROOT / "ci" / "rocketmq.sh")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes must not outlive this
     with tempfile.TemporaryDirectory() as folder:
         where = [version, "--folder", str(Path(folder) / "rocketmq")]
         subprocess.run([script, "up", *where, "--heap", "1024", *options], check=True)
