@@ -93,7 +93,17 @@ def readme_figures() -> str:
             f"the queues within {row['worst_ms'] / 1000:.1f} s (worst); {row['lost']} messages "
             "lost."
         )
-    lines.append("\nMethod and machine: [docs/benchmarks.md](docs/benchmarks.md).")
+    spark = load("spark_kafka")
+    if spark is not None:
+        read, rows = spark["works"]["key and value"], spark["workload"]["rows"]
+        name = f"ordermq, RocketMQ {spark['versions']['rocketmq']}"
+        plain, batched = read[name], read[f"{name}, batch topic"]
+        lines.append(
+            f"- Spark reads {rows:,} keys and bodies from RocketMQ, compared with Kafka's connector "
+            f"and Kafka: {plain['rate_ratio']:.1f} times the rate at {plain['cpu_ratio']:.2f} of "
+            f"the CPU; from a [batch topic](docs/spark.md#batch-topics) "
+            f"{batched['rate_ratio']:.1f} times at {batched['cpu_ratio']:.2f}."
+        )
     return "\n".join(lines) + "\n"
 
 
