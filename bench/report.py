@@ -99,9 +99,10 @@ def readme_figures() -> str:
         name = f"ordermq, RocketMQ {spark['versions']['rocketmq']}"
         plain, batched = read[name], read[f"{name}, batch topic"]
         lines.append(
-            f"- Spark reads {rows:,} keys and bodies from RocketMQ, compared with Kafka's connector "
-            f"and Kafka: {plain['rate_ratio']:.1f} times the rate at {plain['cpu_ratio']:.2f} of "
-            f"the CPU; from a [batch topic](docs/spark.md#batch-topics) "
+            f"- Spark reads {rows:,} keys and bodies from RocketMQ, compared with Kafka's "
+            f"connector and Kafka: {plain['rate_ratio']:.1f} times the rate at "
+            f"{plain['cpu_ratio']:.2f} of the CPU; from a "
+            "[batch topic](docs/spark.md#batch-topics) "
             f"{batched['rate_ratio']:.1f} times at {batched['cpu_ratio']:.2f}."
         )
     return "\n".join(lines) + "\n"
