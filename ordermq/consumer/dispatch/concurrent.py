@@ -276,9 +276,10 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         # After `finish`, so that a revocation does not wait for these.
         if kept:
             # Neither done nor stored again: they hold the commit, and are retried in place.
-            pause_ms = self._config.send_back_retry_ms
+            first, retry_ms = min(kept), self._config.send_back_retry_ms
+            pause_ms = self._member.refusals.pause_ms(assigned, retry_ms, first)
             if is_outage:
-                pause_ms = self._failures.delay_of(assigned, min(kept))
+                pause_ms = self._failures.delay_of(assigned, first)
             await self._clock.sleep_ms(pause_ms)
             if assigned.requeue(claim, kept):
                 self.submit(assigned)
@@ -313,10 +314,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         assert delay_level is not None
         cause = treatment.error
         if delay_level >= 0 and message.reconsume_times < max_retries:
-            return await self._is_sent(
-                message,
-                self._deliver_later(assigned, message, delay_level, max_retries),
-            )
+            send = self._deliver_later(assigned, message, delay_level, max_retries)
+            return await self._is_sent(assigned, message, "sending a message back", send)
         async with self._guard.moving(treatment.since_ms) as may_move:
             if not may_move:
                 return False  # it waits like those that are not consumed at all
@@ -325,7 +324,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             first_ms = self._clock.now_ms() if attempts == 1 else None
             story = self._failures.story(message, cause, attempts, first_ms)
             send = send_dead_letter(self._client, self._group, message, attempts, story)
-            is_sent = await self._is_sent(message, send)
+            is_sent = await self._is_sent(assigned, message, "storing a dead letter", send)
             if is_sent:
                 self._statistics.add("dead_letters", queue=message.message_queue)
                 self._guard.note(message.message_queue, cause_of(cause))
@@ -336,18 +335,18 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     ) -> None:
         await send_back(self._client, self._group, message, delay_level, max_retries)
 
-    async def _is_sent(self, message: MessageView, send: Coroutine[Any, Any, None]) -> bool:
+    async def _is_sent(
+        self,
+        assigned: AssignedQueue,
+        message: MessageView,
+        action: str,
+        send: Coroutine[Any, Any, None],
+    ) -> bool:
         try:
             await send
         except (RemotingError, RouteError) as error:
             self._statistics.add("send_back_errors")
-            _log.warning(
-                "%s: sending offset %d back failed, retrying in place: %s",
-                message.message_queue,
-                message.queue_offset,
-                error,
-                extra=self._fields(message.message_queue, offset=message.queue_offset),
-            )
+            self._member.refusals.failed(assigned, action, error, message.queue_offset)
             return False
         except Exception:  # noqa: BLE001 - an internal error must not lose the message
             self._statistics.add("internal_errors")
@@ -358,5 +357,6 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 extra=self._fields(message.message_queue, offset=message.queue_offset),
             )
             return False
+        self._member.refusals.ended(assigned, message.queue_offset)
         self._statistics.add("sent_back")
         return True

@@ -345,6 +345,7 @@ class FailureHandler:
         self._chance = chance
         self._recorder = member.recorder
         self._statistics = member.statistics
+        self._refusals = member.refusals
         self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""
 
     def delay_ms(self, assigned: AssignedQueue, context: ConsumeContext, done: int = 0) -> int:
@@ -359,7 +360,8 @@ class FailureHandler:
         failures = assigned.attempts.get(offset, 0) + assigned.outages.get(offset, 0)
         retry = self._policy.retry
         chance = self._chance() if retry.jitter else 0.0
-        return backoff_ms(retry, failures, default_ms, chance)
+        pause_ms = backoff_ms(retry, failures, default_ms, chance)
+        return self._refusals.pause_ms(assigned, pause_ms, offset)
 
     def next_step(
         self, assigned: AssignedQueue, context: ConsumeContext, verdict: Verdict
@@ -397,8 +399,9 @@ class FailureHandler:
         else:
             step = decide(self._policy, attempts, self._limit)
         # A queue that hangs on a message says so at attempts 1, 2, 4, 8 .. A part of a batch that
-        # is done is progress, and not worth a line.
-        if step not in _RETRIES or (not done and attempts & (attempts - 1) == 0):
+        # is done is progress, and not worth a line. One whose dead letter is refused hangs, too.
+        hangs = step in _RETRIES or self._refusals.is_refused(assigned, failed[0])
+        if not hangs or (not done and attempts & (attempts - 1) == 0):
             self._log_failure(assigned, context, verdict, step, failed, attempts, rule)
         return step
 
@@ -518,14 +521,9 @@ class FailureHandler:
             await send_dead_letter(self._client, self._group, message, attempts, story)
         except (RemotingError, RouteError) as error:
             # The message is retried like after any failure, and sent again if it fails again.
-            _log.warning(
-                "%s: storing the dead letter of offset %d failed, retrying later: %s",
-                assigned.queue,
-                offset,
-                error,
-                extra=self._fields(assigned.queue, offset=offset),
-            )
+            self._refusals.failed(assigned, "storing a dead letter", error, offset)
             return False
+        self._refusals.ended(assigned, offset)
         self._statistics.add("diverted", queue=assigned.queue)
         self._statistics.add("dead_letters", queue=assigned.queue)
         self._recorder.record_messages(

@@ -58,6 +58,7 @@ class ParkedKeys:
         self._statistics = member.statistics
         self._call = call
         self._submit = submit
+        self._refusals = member.refusals
         self._busy: set[tuple[KeyOrderedQueue, bytes]] = set()  # keys being moved, either way
         # Requests of tools: the queues that may have some, how far each broker's log was read for
         # them, and what was found.
@@ -99,6 +100,7 @@ class ParkedKeys:
                 if not assigned.holds(claim, self._now_ms()):
                     break
                 await self._store(message, key)
+                self._refusals.ended(assigned, message.queue_offset)
                 self._recorder.record_messages(
                     EventType.DIVERT,
                     assigned.queue,
@@ -108,11 +110,9 @@ class ParkedKeys:
                 )
                 done += 1
         except (RemotingError, RouteError) as error:
-            _log.warning(
-                "%s: storing offset %d in parking topic %s failed, retrying: %s",
-                assigned.queue, claim.messages[done].queue_offset, self._topic, error,
-                extra=self._fields(assigned.queue, offset=claim.messages[done].queue_offset),
-            )  # fmt: skip
+            offset = claim.messages[done].queue_offset
+            action = f"storing in parking topic {self._topic}"
+            self._refusals.failed(assigned, action, error, offset)
         finally:
             # What is stored counts as done in the source queue, so its commit continues.
             counts = assigned.end_batch(claim, done, self._now_ms())
@@ -123,7 +123,9 @@ class ParkedKeys:
             self._busy.discard((assigned, key))
             return False
         if done < len(claim.messages):
-            await self._client.clock.sleep_ms(_RETRY_MS)
+            offset = claim.messages[done].queue_offset
+            pause_ms = self._refusals.pause_ms(assigned, _RETRY_MS, offset)
+            await self._client.clock.sleep_ms(pause_ms)
         return True
 
     async def _store(self, message: MessageView, key: bytes) -> None:
@@ -140,15 +142,12 @@ class ParkedKeys:
             try:
                 keys = set(await self._read(assigned))
                 assigned.restore_parked(generation, keys)
+                self._refusals.ended(assigned)
                 break
             except OrderMQError as error:
-                _log.warning(
-                    "%s: reading the parking topic failed, retrying: %s",
-                    assigned.queue,
-                    error,
-                    extra=self._fields(assigned.queue),
-                )
-                await self._client.clock.sleep_ms(_RETRY_MS)
+                self._refusals.failed(assigned, f"reading parking topic {self._topic}", error)
+                pause_ms = self._refusals.pause_ms(assigned, _RETRY_MS)
+                await self._client.clock.sleep_ms(pause_ms)
         self._held.add(assigned)
         # From the start of the log: a request may have come while the queue had no owner.
         self._watched.pop(assigned.queue.broker_name, None)

@@ -710,6 +710,9 @@ class GroupMember(ProcessBound):
             )
         if refusals := self._fetcher.refusals():
             reasons.append(f"pulls of {len(refusals)} queues are refused: {min(refusals)}")
+        if refusals := [*self.offsets.refusals.values()]:
+            reasons.append(f"commits of {len(refusals)} queues are refused: {min(refusals)}")
+        reasons += self._member.refusals.reasons(held)
         age_ms, oldest = self._fetcher.oldest_poll(now_ms) or (None, None)
         if age_ms is not None and age_ms > _POLLS_MISSED * self._settings.pull.pull_timeout_ms:
             reasons.append(f"{oldest} has not been polled for {age_ms / 1_000:.0f} s")

@@ -224,6 +224,7 @@ class OffsetCommitter:
         self._writes: dict[MessageQueue, asyncio.Future[None]] = {}  # under way
         self._is_closing = False
         self._refusals: dict[tuple[str, str], str] = {}  # of starts, by topic and broker
+        self.refusals: dict[MessageQueue, str] = {}  # of commits, until one is stored
         self.is_local = storage.is_local
         self._assigned: Callable[[], Iterable[AssignedQueue]] = list
         # `_commit_idle` runs, or is about to: the I/O thread is woken once, not for each queue.
@@ -429,6 +430,7 @@ class OffsetCommitter:
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is kept for a queue that was given up."""
         self._busy.pop(queue, None)
+        self.refusals.pop(queue, None)
 
     def close(self) -> None:
         """Release the storage."""
@@ -468,6 +470,8 @@ class OffsetCommitter:
             if await self._began_anew(assigned, offset, error):
                 return await self._commit(assigned)
             self._client.report_failure(queue.broker_name, "commit", error)
+            if not is_busy(error):
+                self.refusals[queue] = str(error)
             # A topic that is gone has no position, and nobody waits for one.
             is_gone = error.response_code == ResponseCode.TOPIC_NOT_EXIST
             return is_gone and assigned.state is QueueState.DRAINING
@@ -475,6 +479,7 @@ class OffsetCommitter:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
         assigned.committed(offset, lease)
+        self.refusals.pop(queue, None)
         self._statistics.committed(queue, asked_ms)
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True

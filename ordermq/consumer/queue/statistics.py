@@ -17,6 +17,7 @@ from ordermq import core
 from ordermq.clock import Clock, SystemClock
 from ordermq.config.checks import hint
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
+from ordermq.consumer.queue.copy_refusals import CopyRefusals
 from ordermq.events import EventType, GuardedRecorder, Member, Recorder, members_of
 from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageView
@@ -444,9 +445,10 @@ class MemberContext:
 
     Attributes:
         fields: those of its log records.
+        refusals: of copies of failed messages.
     """
 
-    __slots__ = ("client", "fields", "group", "recorder", "statistics")
+    __slots__ = ("client", "fields", "group", "recorder", "refusals", "statistics")
 
     def __init__(
         self,
@@ -460,3 +462,4 @@ class MemberContext:
         self.recorder = recorder
         self.statistics = statistics
         self.fields = MemberFields(group, client.client_id)
+        self.refusals = CopyRefusals(client)
