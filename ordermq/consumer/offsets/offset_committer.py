@@ -223,8 +223,8 @@ class OffsetCommitter:
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
         self._writes: dict[MessageQueue, asyncio.Future[None]] = {}  # under way
         self._is_closing = False
-        self._refusals: dict[tuple[str, str], str] = {}  # of starts, by topic and broker
-        self.refusals: dict[MessageQueue, str] = {}  # of commits, until one is stored
+        self._refused_starts: dict[tuple[str, str], str] = {}  # of starts, by topic and broker
+        self.refused_commits: dict[MessageQueue, str] = {}  # of commits, until one is stored
         self.is_local = storage.is_local
         self._assigned: Callable[[], Iterable[AssignedQueue]] = list
         # `_commit_idle` runs, or is about to: the I/O thread is woken once, not for each queue.
@@ -281,14 +281,14 @@ class OffsetCommitter:
                 raise
             self._tell_of_refusal(queue, start, error)
             return start, str(error)
-        self._refusals.pop((queue.topic, queue.broker_name), None)
+        self._refused_starts.pop((queue.topic, queue.broker_name), None)
         self._record(EventType.COMMIT_ACK, queue, lease, start)
         return start, ""
 
     def _tell_of_refusal(self, queue: MessageQueue, start: int, error: BrokerError) -> None:
         place, reason = (queue.topic, queue.broker_name), str(error)
-        if self._refusals.get(place) != reason:
-            self._refusals[place] = reason
+        if self._refused_starts.get(place) != reason:
+            self._refused_starts[place] = reason
             _log.warning(
                 "%s: start offset %d is not stored, the broker refused it (%s); consuming all the "
                 "same. Until something is committed, messages that are sent while no member runs "
@@ -430,7 +430,7 @@ class OffsetCommitter:
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is kept for a queue that was given up."""
         self._busy.pop(queue, None)
-        self.refusals.pop(queue, None)
+        self.refused_commits.pop(queue, None)
 
     def close(self) -> None:
         """Release the storage."""
@@ -471,7 +471,7 @@ class OffsetCommitter:
                 return await self._commit(assigned)
             self._client.report_failure(queue.broker_name, "commit", error)
             if not is_busy(error):
-                self.refusals[queue] = str(error)
+                self.refused_commits[queue] = str(error)
             # A topic that is gone has no position, and nobody waits for one.
             is_gone = error.response_code == ResponseCode.TOPIC_NOT_EXIST
             return is_gone and assigned.state is QueueState.DRAINING
@@ -479,7 +479,7 @@ class OffsetCommitter:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
         assigned.committed(offset, lease)
-        self.refusals.pop(queue, None)
+        self.refused_commits.pop(queue, None)
         self._statistics.committed(queue, asked_ms)
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
