@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import defaultdict
 from collections.abc import Callable
 
-from ordermq.broker.message_routing import DeliveryParts
+from ordermq.broker.message_routing import DeliveryParts, timer_delay_ms
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import (
     Append,
@@ -160,6 +161,10 @@ class _DueTimes:
         """Return the messages that are due at a time."""
         return list(self._offsets.get(due_ms, ()))
 
+    def has(self, offset: int, due_ms: int) -> bool:
+        """Return whether a message waits for a time."""
+        return offset in self._offsets.get(due_ms, ())
+
     def remove(self, offset: int, due_ms: int) -> None:
         """Remove a message."""
         offsets = self._offsets[due_ms]
@@ -212,10 +217,28 @@ class TimedMessages:
         # A time that a user gave is one of the wall clock, which may be set; a delay is not.
         self._at_times = _DueTimes(clock.wall_ms)
         self._after_delays = _DueTimes(parts.steady.ms)
-        for offset, due_ms in self._pending.load():
-            self.add(offset, due_ms)
+        # Of messages of an earlier run that are due sooner than it said, by the time that it said,
+        # which is in the handle for a recall: their offsets, and when they are due.
+        self._sooner: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._load(parts.steady.ms())
         self._arrived = asyncio.Event()
         store.on_append(self._on_append)
+
+    def _load(self, started_ms: int) -> None:
+        delays = set()
+        # The clock of an earlier run may have been ahead, or this one may be behind: a whole delay
+        # has passed when it has passed since this run began.
+        for offset, due_ms, record in self._pending.containing(b"TIMER_DELAY_", started_ms):
+            delay_ms = timer_delay_ms(props.decode_bytes(StoredMessage.read(record).properties))
+            if delay_ms is not None:
+                delays.add(offset)
+                soonest_ms = min(due_ms, started_ms + delay_ms)
+                self.add(offset, soonest_ms, is_delay=True)
+                if soonest_ms < due_ms:
+                    self._sooner[due_ms].append((offset, soonest_ms))
+        for offset, due_ms in self._pending.load():
+            if offset not in delays:
+                self.add(offset, due_ms)
 
     def add(self, offset: int, due_ms: int, *, is_delay: bool = False) -> None:
         """Add a durable message."""
@@ -247,7 +270,7 @@ class TimedMessages:
         taken = self._take_recalled(handle)
         if taken is None:
             return False
-        waiting, offset = taken
+        waiting, offset, due_ms = taken
         removal = self._pending.removal(offset)
 
         def finish(error: StoreError | None) -> None:
@@ -255,7 +278,7 @@ class TimedMessages:
                 self._pending.removed(removal)
                 self._statistics.messages_recalled += 1
             else:
-                self._put_back(waiting, [(offset, handle.deliver_at_ms)])
+                self._put_back(waiting, [(offset, due_ms)])
             done(error)
 
         self._store.submit(Write(finish, statements=removal.statements))
@@ -269,18 +292,21 @@ class TimedMessages:
         waiting.put_back(taken)
         self._statistics.timed_messages += len(taken)
 
-    def _take_recalled(self, handle: RecallHandle) -> tuple[_DueTimes, int] | None:
+    def _take_recalled(self, handle: RecallHandle) -> tuple[_DueTimes, int, int] | None:
+        said_ms = handle.deliver_at_ms
         for waiting in (self._at_times, self._after_delays):
-            for offset in waiting.at(handle.deliver_at_ms):
+            found = [(offset, said_ms) for offset in waiting.at(said_ms)]
+            found += [each for each in self._sooner.get(said_ms, ()) if waiting.has(*each)]
+            for offset, due_ms in found:
                 properties = props.decode_bytes(self._message(offset).properties)
                 # Several messages may be due in the same millisecond.
                 if (
                     properties.get(props.UNIQ_KEY) == handle.message_id
                     and properties.get(props.REAL_TOPIC) == handle.topic
                 ):
-                    waiting.remove(offset, handle.deliver_at_ms)
+                    waiting.remove(offset, due_ms)
                     self._statistics.timed_messages -= 1
-                    return waiting, offset
+                    return waiting, offset, due_ms
         return None
 
     async def _move(self, waiting: _DueTimes, taken: list[tuple[int, int]]) -> StoreError | None:

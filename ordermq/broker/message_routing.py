@@ -9,7 +9,7 @@ message is for a retry or a dead-letter topic is decided before, in
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ordermq import core
@@ -227,9 +227,8 @@ class MessageRouting:
         now_ms = self._steady.ms() if is_delay else self._clock.wall_ms()
         max_delay_ms = self._config.timer_max_delay_ms
         try:
-            due_ms = int(properties[name]) * (1_000 if name == props.TIMER_DELAY_S else 1)
-            if is_delay:
-                due_ms += now_ms
+            delay_ms = timer_delay_ms(properties)
+            due_ms = int(properties[name]) if delay_ms is None else now_ms + delay_ms
         except ValueError:
             due_ms = now_ms + max_delay_ms + 1  # refused below, with the property in the text
         if due_ms > now_ms + max_delay_ms:
@@ -288,6 +287,17 @@ def delay_level(text: str | None) -> int:
         return min(max(int(text), 0), len(DELAY_LEVELS_MS))
     except ValueError:
         return 0
+
+
+def timer_delay_ms(properties: Mapping[str, str]) -> int | None:
+    """Return the delay of a timed message; None if it is due at a time, or has none.
+
+    Raises: ValueError: it is malformed.
+    """
+    timer = next((each for each in props.TIMERS if each in properties), None)
+    if timer is None or timer == props.TIMER_DELIVER_MS:
+        return None
+    return int(properties[timer]) * (1_000 if timer == props.TIMER_DELAY_S else 1)
 
 
 def _with_real_queue(topic: str, queue_id: int, properties: dict[str, str]) -> dict[str, str]:

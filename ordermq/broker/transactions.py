@@ -40,6 +40,7 @@ _ENDED = {
     "transactions_rolled_back": ": it was rolled back, by the answer to a check or before",
     "transactions_discarded": f": it was given up after the last check, now in {UNDECIDED_TOPIC}",
 }
+_TIME_TO_COME_BACK_MS = 3_600_000  # of producers, after a start of the broker
 _CHECKS_AT_ONCE = 64  # half messages looked at before other requests get the loop
 
 
@@ -75,6 +76,7 @@ class Transactions:
         self._config = config
         self._clock = clock
         self._steady = steady
+        self._started_ms = steady.ms()
         self._statistics = statistics
         self._pending = PendingLog(store, HALF_TOPIC)
         self._waiting: dict[int, HalfMessage] = {}
@@ -166,16 +168,18 @@ class Transactions:
             raise broken
 
     def _check(self, half: HalfMessage) -> None:
-        config, now_ms = self._config, self._steady.ms()
+        now_ms = self._steady.ms()
         if now_ms < half.due_ms:
             return
-        # By age too: without a live producer no check is ever counted.
-        is_too_old = now_ms - half.stored_ms > config.transaction_max_age_ms
-        if is_too_old or half.times_asked >= config.transaction_check_max:
+        if half.times_asked >= self._config.transaction_check_max:
             self._give_up(half)
             return
         connection = self._producers.next_of(half.producer_group, self._clock.now_ms())
         if connection is None:
+            # No check is ever counted.
+            if self._is_too_old(half, now_ms):
+                self._give_up(half)
+                return
             log.warning(
                 "cannot check transaction, its group has no live producer: group=%s offset=%d",
                 half.producer_group, half.offset,
@@ -185,6 +189,13 @@ class Transactions:
         self._statistics.transactions_asked += 1
         # Not awaited: a count that is lost in a crash costs one check more than configured.
         self._store.submit(Write(self._count_failed_write, statements=[self._asked(half)]))
+
+    def _is_too_old(self, half: HalfMessage, now_ms: int) -> bool:
+        most_ms = self._config.transaction_max_age_ms
+        # In this run, too: the clock may have been behind when it was stored, or be ahead now. Or
+        # the broker was away for days, and its producers are just coming back.
+        since_ms = now_ms - self._started_ms
+        return now_ms - half.stored_ms > most_ms and since_ms > min(most_ms, _TIME_TO_COME_BACK_MS)
 
     def _give_up(self, half: HalfMessage) -> None:
         """Move an undecided message to a topic for operators, as Java's broker does."""

@@ -40,6 +40,10 @@ class PendingLog:
             else:
                 yield offset, number
 
+    def containing(self, words: bytes, above: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (offset, number, record) of messages with some bytes and a greater number."""
+        return self._store.tagged_with(self.log, above, words)
+
     def record(self, offset: int) -> bytes:
         """Return the record of a message that has not left."""
         record = self._store.record(self.log, offset)

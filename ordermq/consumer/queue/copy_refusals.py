@@ -58,9 +58,7 @@ class CopyRefusals:
         refused = self._refused.get(assigned)
         return refused is not None and offset in refused[1]
 
-    def pause_ms(
-        self, assigned: AssignedQueue, shortest_ms: int, offset: int = WHOLE_QUEUE
-    ) -> int:
+    def pause_ms(self, assigned: AssignedQueue, shortest_ms: int, offset: int = WHOLE_QUEUE) -> int:
         """Return the pause before the next try: longer with each refusal in a row."""
         refused = self._refused.get(assigned)
         times = 0 if refused is None else refused[1].get(offset, 0)

@@ -173,6 +173,52 @@ def test_timed_messages_and_recalls_survive_a_restart(tmp_path: Path, clock: Man
         assert [m.body for m in wait_for(client, clock)] == [b"0", b"3"]
 
 
+@pytest.mark.parametrize("jump_days", [-3_650, -1, 3_650])
+@pytest.mark.parametrize(
+    ("name", "value"), [("TIMER_DELAY_SEC", "10"), ("TIMER_DELAY_MS", "10000")]
+)
+def test_after_a_restart_a_delay_ends_at_most_once_more_after_it_whatever_the_clock_said(
+    tmp_path: Path, clock: ManualClock, jump_days: int, name: str, value: str
+) -> None:
+    path = tmp_path / "broker.db"
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        handles = [send(client, body, **{name: value}) for body in (b"0", b"1")]
+        send(client, b"2", **at(clock, 20_000))
+    clock.jump_wall(jump_days * 24 * 3_600_000)
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        if jump_days > 0:  # all are due
+            assert {m.body for m in wait_for(client, clock)} == {b"0", b"1", b"2"}
+            return
+        client.round_trip()
+        assert broker.statistics.timed_messages == 3
+        assert recall(client, handles[1].ext["recallHandle"]).code == 0
+        assert recall(client, handles[1].ext["recallHandle"]).code != 0
+        clock.advance(9_999)
+        client.round_trip()
+        assert client.max_offset("orders") == 0
+        clock.advance(1)
+        assert [m.body for m in wait_for(client, clock)] == [b"0"]
+        assert recall(client, handles[0].ext["recallHandle"]).code != 0
+        # A time that a user gave is one of the wall clock.
+        assert broker.statistics.timed_messages == 1
+
+
+def test_many_delays_are_loaded_at_a_start_each_once(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "broker.db"
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        for number in range(600):
+            send(client, str(number).encode(), TIMER_DELAY_MS=str(1_000 + number))
+        send(client, b"TIMER_DELAY_MS", **at(clock, 5_000))  # the word in a body makes no delay
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        client.round_trip()
+        assert broker.statistics.timed_messages == 601
+        clock.advance(5_000)
+        found: list[bytes] = []
+        while len(found) < 601:
+            found += [m.body for m in wait_for(client, clock, len(found))]
+        assert [int(body) for body in found if body.isdigit()] == list(range(600))
+
+
 def test_kill_loses_no_timed_message_and_delivers_none_twice(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     broker = BrokerProcess(path)

@@ -405,6 +405,36 @@ def test_a_waiting_half_message_and_its_number_of_checks_survive_a_restart(
         assert end(client, half, COMMIT).code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.parametrize("days", [4, 3_650])
+def test_after_days_without_the_broker_the_producer_is_asked_before_anything_is_given_up(
+    restart: Callable[[], EmbeddedBroker], clock: ManualClock, days: int
+) -> None:
+    # Down for so long, or its clock was behind when it stored the half message, or is ahead now.
+    with restart() as broker, WireClient(broker.port) as client:
+        half = send_half(client)
+    clock.jump_wall(days * 86_400_000)
+    with restart() as broker, WireClient(broker.port) as client:
+        let_look(client, clock, 60)  # no producer is back yet
+        assert broker.statistics.transactions_discarded == 0
+        introduce(client)
+        question(client, clock)
+        end_oneway(client, half, COMMIT, is_from_check=True)
+        assert first_body(client) == b"half"
+
+
+def test_a_half_message_of_an_earlier_run_without_any_producer_is_given_up(
+    restart: Callable[[], EmbeddedBroker], clock: ManualClock
+) -> None:
+    with restart() as broker, WireClient(broker.port) as client:
+        send_half(client)
+    clock.jump_wall(4 * 86_400_000)
+    with restart() as broker, WireClient(broker.port) as client:
+        clock.advance(3_600_000)
+        let_look(client, clock, 2)
+        eventually(lambda: broker.statistics.transactions_discarded == 1, "it is given up")
+        assert bodies(client, UNDECIDED) == [b"half"]
+
+
 def test_an_end_from_before_a_restart_never_ends_a_new_half_message(
     restart: Callable[[], EmbeddedBroker],
 ) -> None:
