@@ -16,9 +16,9 @@ import functools
 import inspect
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from ordermq.errors import UsedAfterFork
 from ordermq.real_threads import require_real_threads
@@ -64,6 +64,7 @@ class ProcessBound:
 
 
 _bound: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
+_Bound = TypeVar("_Bound", bound=ProcessBound)
 # Sockets and the like, by number: a child must not hold them open beyond the parent's close, or
 # the peer would not notice the parent's end.
 _descriptors: set[int] = set()
@@ -86,6 +87,11 @@ def _unless_inherited(close: FunctionType, is_awaited: bool) -> Any:
 
 async def _nothing() -> None:
     """Do nothing."""
+
+
+def own(things: Iterable[_Bound]) -> list[_Bound]:
+    """Return those that this process made, and not one that it was forked from."""
+    return [thing for thing in things if not thing._is_inherited]
 
 
 def keep_from_children(descriptor: int) -> None:

@@ -12,6 +12,7 @@ from ordermq.consumer.hooks import ConsumeCall
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.queue.statistics import COUNTERS, Lag
+from ordermq.forking import own
 from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import Instrument
 from ordermq.model.message_queue import MessageQueue
@@ -79,9 +80,9 @@ class WatchedClients:
             self._consumers.add(consumer)
 
     def watched_consumers(self) -> list[_Consumer]:
-        """Return the consumers that still exist."""
+        """Return the consumers that still exist, without those of a process that has forked."""
         with self._lock:
-            return list(self._consumers)
+            return own(self._consumers)
 
     def sends(self) -> Iterator[tuple[Values, Durations]]:
         """Return the durations of the producers' sends, by the labels of `OPERATIONS`."""
@@ -92,7 +93,7 @@ class WatchedClients:
         """Return the state of all of them at this moment; takes seconds if a broker is away."""
         consumers = self.watched_consumers()
         with self._lock:
-            producers, queries = list(self._producers), list(self._queries)
+            producers, queries = own(self._producers), list(self._queries)
         found: defaultdict[Instrument, defaultdict[Values, list[float]]] = defaultdict(
             lambda: defaultdict(list)
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from ordermq import (
     LitePullConsumer,
@@ -35,6 +36,7 @@ from ordermq.config import BrokerConfig
 from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.errors import OrderMQError, StoreError, UsedAfterFork
 from ordermq.events import EventType, History
+from ordermq.metrics.prometheus import PrometheusMetrics
 from tests.component.certificates import Authority
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.forked import Child, in_child
@@ -539,6 +541,40 @@ def test_objects_that_could_not_be_made_do_not_disturb_a_fork(
         file.close()
     offsets.close()
     assert kept
+
+
+def test_a_scrape_in_a_child_reads_what_the_child_made(broker: EmbeddedBroker, seen: Seen) -> None:
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry)
+    poller = LitePullConsumer("of-a-poller", name_servers=broker.name_servers)
+    consumer = PushConsumer("of-the-parent", name_servers=broker.name_servers)
+    producer = Producer("of-a-parent", name_servers=broker.name_servers)
+    metrics.watch_consumer(consumer)
+    metrics.watch_poller(poller)
+    metrics.watch_producer(producer)
+    consumer.subscribe("orders")
+    consumer.orderly(seen.take)
+    poller.subscribe("orders")
+
+    def work() -> None:
+        # Also what others have registered there: an exception would hide it.
+        Gauge("of_the_application", "A metric.", registry=registry).set(1)
+        own = Producer("of-the-child", name_servers=broker.name_servers)
+        metrics.watch_producer(own)
+        with own:
+            own.send(Message("orders", b"x"))
+            text = generate_latest(registry).decode()
+        assert "of_the_application 1.0" in text
+        assert '"of-the-child"' in text
+        for inherited in ("of-the-parent", "of-a-parent", "of-a-poller"):
+            assert inherited not in text
+
+    with consumer, poller, producer:
+        producer.send(Message("orders", b"x"))
+        in_child(work)
+        text = generate_latest(registry).decode()
+        for group in ("of-the-parent", "of-a-parent", "of-a-poller"):
+            assert f'"{group}"' in text
 
 
 def refuses(method: Callable[[], object]) -> None:
