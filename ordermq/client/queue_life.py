@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from ordermq.client.queue_scan import scan
@@ -27,6 +27,24 @@ _SKEW_MINUTES: Final = 1
 _MS: Final = 60_000  # of a minute
 _GONE: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER})
 _UNKNOWN_QUEUE: Final = "queueId["  # "queueId[3] is illegal, topic:[orders] ..."
+
+
+class Landmark(Protocol):
+    """A message that was read of a queue, by which its life is told from others.
+
+    Args:
+        offset: of the message.
+        minute: of its storage at the broker, since 1970.
+    """
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def minute(self) -> int: ...
+
+    def is_of(self, message: MessageView) -> bool:
+        """Return whether this is the message, read again."""
 
 
 class QueueMark(NamedTuple):
@@ -54,6 +72,9 @@ class QueueMark(NamedTuple):
         """Return the mark of a text that `str` made; raises ValueError for another."""
         offset, minute, digest = text.split(".")
         return cls(int(offset, 16), int(minute, 16), int(digest, 16))
+
+    def is_of(self, message: MessageView) -> bool:
+        return QueueMark.of(message) == self
 
     def __str__(self) -> str:
         # Short: a checkpoint has one for each of perhaps a thousand queues.
@@ -93,8 +114,14 @@ async def mark_before(
     return None
 
 
+async def is_there(session: ClientSession, group: str, queue: MessageQueue, mark: Landmark) -> bool:
+    """Return whether a queue still has the marked message; raises as `mark_before`."""
+    message = await _message(session, group, queue, mark.offset)
+    return message is not None and mark.is_of(message)
+
+
 async def new_life(
-    session: ClientSession, group: str, queue: MessageQueue, at: int, mark: QueueMark | None
+    session: ClientSession, group: str, queue: MessageQueue, at: int, mark: Landmark | None
 ) -> NewLife | None:
     """Return the new life that a queue began since it was marked, if it did.
 
@@ -106,7 +133,7 @@ async def new_life(
     message = None if mark is None else await _message(session, group, queue, mark.offset)
     reason = ""
     if mark is not None and message is not None:
-        if QueueMark.of(message) == mark:
+        if mark.is_of(message):
             return None
         reason = (
             f"its message at offset {mark.offset} was stored at {_moment(mark.minute * _MS)}, "
@@ -124,7 +151,7 @@ async def new_life(
 
 
 async def _first_unread(
-    session: ClientSession, group: str, queue: MessageQueue, first: int, mark: QueueMark | None
+    session: ClientSession, group: str, queue: MessageQueue, first: int, mark: Landmark | None
 ) -> int:
     """Return the first offset stored after the marked message, and not by a minute earlier.
 
@@ -162,4 +189,7 @@ def is_gone(error: OrderMQError) -> bool:
 
 
 def _moment(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(" ", "seconds")
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(" ", "seconds")
+    except (ValueError, OverflowError):  # a damaged one: no checksum covers it
+        return f"{ms} ms after 1970"

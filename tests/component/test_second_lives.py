@@ -12,7 +12,10 @@ import pytest
 
 from ordermq import Admin, LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.queue_life import QueueMark
 from ordermq.consumer.fetch import life_watch
+from ordermq.consumer.fetch.life_watch import LifeWatch
+from ordermq.errors import RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
@@ -175,6 +178,59 @@ def test_a_topic_recreated_with_as_many_messages_is_found_by_an_idle_member(
         recreate(broker, 30)
         member.wait_for("new", 30)
         member.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_topic_that_is_recreated_before_the_first_look_is_found(
+    kind: str, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy broker answers no look while its messages are read, and the topic is made anew."""
+    monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
+    is_busy = True
+    mark_before = LifeWatch._mark_before
+
+    async def unanswered(watch: LifeWatch, offset: int) -> Any:
+        if is_busy:
+            raise RequestTimeout("a test's own")
+        return await mark_before(watch, offset)
+
+    monkeypatch.setattr(LifeWatch, "_mark_before", unanswered)
+    send(broker, "old", 30)
+    member = Member(kind, broker.name_servers, tmp_path, pull_delay_on_error_ms=200)
+    member.wait_for("old", 30)
+    recreate(broker, 60)
+    is_busy = False
+    member.wait_for("new", 60)
+    assert member.consumer.statistics["new_lives"] == 1
+    assert len(member.got) == 90
+    member.close()
+
+
+@pytest.mark.parametrize("part", ["stored_ms", "physical_offset"])
+def test_a_pulled_message_of_which_a_part_was_damaged_begins_no_life(
+    part: str, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No checksum covers its store time and its place in the log."""
+    monkeypatch.setattr(life_watch, "_PAUSE_MS", 1)
+    note_read = LifeWatch.note_read
+
+    def damaged(watch: LifeWatch, offset: int, stored_ms: int, physical_offset: int) -> None:
+        note_read(watch, offset, *(
+            (stored_ms ^ 1 << 40, physical_offset) if part == "stored_ms"
+            else (stored_ms, physical_offset ^ 1 << 40)
+        ))  # fmt: skip
+
+    monkeypatch.setattr(LifeWatch, "note_read", damaged)
+    send(broker, "old", 30)
+    member = Member("orderly", broker.name_servers, tmp_path)
+    member.wait_for("old", 30)
+    life = member.consumer._member._fetcher._by_queue[QUEUE].life
+    eventually(lambda: type(life.mark) is QueueMark, "a look has made a mark")
+    send(broker, "more", 5)
+    member.wait_for("more", 5)
+    assert len(member.got) == 35
+    assert member.consumer.statistics["new_lives"] == 0
+    member.close()
 
 
 def member_in_its_last_call(broker: EmbeddedBroker, folder: Path) -> tuple[Member, threading.Event]:

@@ -43,7 +43,7 @@ from ordermq.remoting.response_futures import ResponseFuture
 from ordermq.value import Value
 
 if TYPE_CHECKING:
-    from ordermq.client.queue_life import NewLife, QueueMark
+    from ordermq.client.queue_life import Landmark, NewLife
 
 _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20  # Java's pause where a broker asks for one
@@ -209,7 +209,7 @@ class QueueFetcher:
         mark: of the life in which the queue was fetched before; None if it was not.
     """
 
-    def __init__(self, parts: FetchParts, assigned: AssignedQueue, mark: QueueMark | None) -> None:
+    def __init__(self, parts: FetchParts, assigned: AssignedQueue, mark: Landmark | None) -> None:
         member = parts.member
         self._client = client = member.client
         self._config = config = parts.config
@@ -345,6 +345,9 @@ class QueueFetcher:
         self, batch: MessageBatch, next_offset: int, max_offset: int
     ) -> Callable[[], object] | None:
         self._count(len(batch))
+        if self.life.mark is None and len(batch):
+            last = batch[-1]
+            self.began(last.queue_offset, last.store_timestamp_ms, last.physical_offset)
         self.assigned.max_offset = max_offset
         submits = self._copies.accept(self._generation, batch, next_offset)
         return partial(self._receiver.submit, self.assigned) if submits else None
@@ -363,6 +366,11 @@ class QueueFetcher:
 
     def permit(self, permit: FillPermit) -> bool:
         return self.assigned.permit(self._generation, permit)
+
+    def began(self, offset: int, stored_ms: int, physical_offset: int) -> None:
+        # Not of the life before, whose last answers may still come.
+        if self._moving != self.assigned.generation == self._generation:
+            self.life.note_read(offset, stored_ms, physical_offset)
 
     def filled(self, is_dispatched: bool) -> None:
         self._begun()
@@ -660,7 +668,7 @@ class Fetcher:
         path = self._choose_path(member.statistics)
         self._parts = FetchParts(member, config, offsets, receiver, path, move)
         self._before_first = before_first
-        self._marks: dict[MessageQueue, QueueMark] = {}  # of queues that were given up
+        self._marks: dict[MessageQueue, Landmark] = {}  # of queues that were given up
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
 
     def begin(

@@ -16,9 +16,11 @@ from ordermq.errors import BrokerError, OrderMQError, ProtocolError
 from ordermq.model.names import TOOLS_GROUP
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import PullReplyHeader
+from ordermq.value import Value
 
 if TYPE_CHECKING:
-    from ordermq.client.queue_life import NewLife, QueueMark
+    from ordermq.client.queue_life import Landmark, NewLife, QueueMark
+    from ordermq.model.message import MessageView
 
 _log = logging.getLogger("ordermq.consumer")
 # A topic that is deleted, made again and filled beyond our offset leaves a gap in the messages, for
@@ -28,6 +30,32 @@ _RENEW_MS = 30_000  # age of a mark; a younger one repeats less where a broker l
 # A topic made again with as many messages as were read looks like one to which nothing came.
 _IDLE_MS = 120_000
 _PAUSE_MS = 5_000  # between two looks: a queue with a message each few seconds needs no more
+
+
+class PulledMark(Value):
+    """A message of a pull, by which the life of its queue is known until a look has made a mark.
+
+    No checksum covers what it is made of. So it is another message only if both differ.
+
+    Args:
+        offset: of the message in its queue.
+        stored_ms: when its broker stored it, since 1970.
+        physical_offset: in the broker's log.
+    """
+
+    offset: int
+    stored_ms: int
+    physical_offset: int
+
+    @property
+    def minute(self) -> int:
+        return self.stored_ms // 60_000
+
+    def is_of(self, message: MessageView) -> bool:
+        return (
+            message.store_timestamp_ms == self.stored_ms
+            or message.physical_offset == self.physical_offset
+        )
 
 
 class LifeWatch:
@@ -41,7 +69,7 @@ class LifeWatch:
         mark: of an earlier assignment of the queue to this member.
         on_new_life: awaited with what a look beside the pulls found.
     Attributes:
-        mark: a message of the queue; None before the first look.
+        mark: a message of the queue; None before the first one is read.
         is_doubtful: look before the next pull: something may have happened to the topic.
     """
 
@@ -49,7 +77,7 @@ class LifeWatch:
         self,
         client: ClientSession,
         assigned: AssignedQueue,
-        mark: QueueMark | None,
+        mark: Landmark | None,
         statistics: ConsumerStatistics,
         on_new_life: Callable[[NewLife], Awaitable[None]],
     ) -> None:
@@ -68,6 +96,15 @@ class LifeWatch:
         """Look at a queue that was just assigned, beside its first pulls."""
         if self._assigned.next_pull_offset:
             self._look_soon()
+
+    def note_read(self, offset: int, stored_ms: int, physical_offset: int) -> None:
+        """Note a message of the present life; on the I/O thread.
+
+        A look takes a request. A topic may be deleted, and be made again with as many messages,
+        before that is answered.
+        """
+        if self.mark is None:
+            self.mark = PulledMark(offset, stored_ms, physical_offset)
 
     def note_messages(self) -> None:
         """Note that messages have come; any thread, at each answer."""
@@ -125,12 +162,12 @@ class LifeWatch:
         """Return the new life of a queue, where a broker sends its reader back from `at`; or
         within its present life the offset to continue from.
         """
-        from ordermq.client.queue_life import NewLife
+        from ordermq.client.queue_life import NewLife, is_there  # here and below: long after start
 
         queue, first, end = self._assigned.queue, reply.next_begin_offset, reply.max_offset
         mark = self.mark
         try:
-            if mark is not None and mark == await self._mark_before(mark.offset + 1):
+            if mark is not None and await is_there(self._client, TOOLS_GROUP, queue, mark):
                 # The queue was cut short, or somebody has sought beyond its end.
                 return min(mark.offset + 1, first)
             if life := await self._new_life(at):
@@ -143,7 +180,7 @@ class LifeWatch:
         return NewLife(queue, at, first, end, f"the broker counts anew from {first} on")
 
     async def _mark_before(self, offset: int) -> QueueMark | None:
-        from ordermq.client.queue_life import mark_before  # here and below: long after the start
+        from ordermq.client.queue_life import mark_before
 
         return await mark_before(self._client, TOOLS_GROUP, self._assigned.queue, offset)
 

@@ -45,6 +45,9 @@ class EngineTarget(PullTarget, Protocol):
     def permit(self, permit: FillPermit) -> bool:
         """Give the queue's permit; False: the generation in which the loop began is over."""
 
+    def began(self, offset: int, stored_ms: int, physical_offset: int) -> None:
+        """Note a message of the loop's first answer; called before `filled`, once."""
+
     def filled(self, is_dispatched: bool) -> None:
         """Note that messages were buffered.
 
