@@ -27,6 +27,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
+_ANSWER_S = 0.5  # longer than a live broker takes, shorter than whoever closes notices
 _HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
 _ERROR_PAUSE_S = 0.1  # for memory to come back, where the loop itself fails
 _LAST_ROUNDS = 3  # of cancelling what still runs
@@ -574,6 +575,11 @@ class Shutdown:
         """
         self._ask_for(0.0)
         self._hurry()
+
+    def left_s(self, part: float = 1.0) -> float:
+        """Return the time that is left of what was given, or a part of it; in any case enough for
+        a broker that answers."""
+        return max((self._end_s - time.monotonic()) * part, _ANSWER_S)
 
     async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
         """Do a part of the end; False if it took too long, or nobody waits any more."""

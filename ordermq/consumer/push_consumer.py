@@ -636,8 +636,9 @@ class PushConsumer(GroupConsumer):
         (docs/internals/semantics.md#graceful-shutdown).
 
         Args:
-            timeout_s: time that running listeners may take. After it their queues are given
-                up without unlock; their locks expire at the broker.
+            timeout_s: time that all of it may take, running listeners, `on_revoked` and brokers
+                that do not answer. After it queues are given up without unlock; their locks
+                expire at the broker.
         A second call, from another thread, ends that wait immediately. After an exception in it,
         such as KeyboardInterrupt, nothing is waited for, no lock is renewed any more, and the
         locks expire at the broker; a later call finishes what is left.

@@ -151,7 +151,10 @@ class End:
     def __init__(self) -> None:
         self.is_late = False
 
-    async def unless_hurried(self, work: Awaitable[object]) -> bool:
+    def left_s(self) -> float:
+        return 60.0
+
+    async def unless_hurried(self, work: Awaitable[object], timeout_s: float) -> bool:
         await work
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import fields
@@ -449,7 +450,8 @@ class GroupMember(ProcessBound):
         A second call ends the wait. After an exception, such as a second Ctrl-C, nothing is waited
         for and no lock is renewed any more; a later call finishes what is left.
 
-        Returns: False if a batch was still in progress after `timeout_s`; likewise later.
+        Returns: False if a batch or a callback was still in progress after `timeout_s`; likewise
+            later.
         """
         note_closed(self)
         try:
@@ -473,10 +475,13 @@ class GroupMember(ProcessBound):
             # Before anything is released: a pass under way would take back what others wait for.
             self._rebalancer.stop_acquiring()
             self.offsets.leave()
+            begun_s = time.monotonic()
             if self._locks.are_exclusive:
-                await self._leave_group()
+                # Half: a broker that does not answer must leave time for the queues of the others.
+                await self._leave_group(self._shutdown.left_s(0.5))
+            left_s = max(timeout_s - (time.monotonic() - begun_s), 0.0)
             is_in_order = await self._shutdown.unless_hurried(
-                self._rebalancer.release_all(), timeout_s
+                self._rebalancer.release_all(), left_s
             )
             if self._revocation.unstored:
                 _log.error(
@@ -491,14 +496,15 @@ class GroupMember(ProcessBound):
                 # No unlock: the next owner would run messages that a batch here is still at.
                 self._report_stuck()
             if not self._locks.are_exclusive:
-                await self._leave_group()
+                await self._leave_group(self._shutdown.left_s())
         finally:
             # Whatever happened: the locks of a member that goes on renewing them never expire.
-            await self._disconnect()
-        return is_in_order and not self._revocation.unstored
+            is_called_back = await self._disconnect()
+        return is_in_order and is_called_back and not self._revocation.unstored
 
-    async def _leave_group(self) -> None:
-        await self._shutdown.unless_hurried(self.client.leave(consumer_group=self._group))
+    async def _leave_group(self, timeout_s: float) -> None:
+        leave = self.client.leave(consumer_group=self._group)
+        await self._shutdown.unless_hurried(leave, timeout_s)
 
     def _report_stuck(self) -> None:
         held = self._rebalancer.assigned()
@@ -587,18 +593,27 @@ class GroupMember(ProcessBound):
     async def _gather_counts(self) -> None:
         self._settings.statistics.gather()
 
-    async def _disconnect(self) -> None:
+    async def _disconnect(self) -> bool:
+        """Disconnect; False if callbacks of the user still run."""
         # The connections last: the user's `on_revoked` may still ask the brokers something.
         # The loops first: a pass under way may still begin to give a queue up.
         await cancelled(*self._loops)
         await self._rebalancer.abandon()
         await self._fetcher.close()
         callbacks = asyncio.gather(*self._callbacks, return_exceptions=True)
-        await self._shutdown.unless_hurried(callbacks)
+        is_called_back = await self._shutdown.unless_hurried(callbacks, self._shutdown.left_s())
+        if not is_called_back:
+            _log.error(
+                "group %s: closed while a callback (on_revoked or the like) still runs; it is not "
+                "waited for any more",
+                self._group,
+                extra=self._fields(),
+            )
         await self.client.disconnect()
         if (traces := self._settings.traces) is not None:
-            await self._shutdown.unless_hurried(traces.flush())
+            await self._shutdown.unless_hurried(traces.flush(), self._shutdown.left_s())
             await traces.end()
+        return is_called_back
 
     def _end(self, timeout_s: float) -> None:
         # Each may be called again, so that a later `close` finishes an interrupted one.

@@ -222,7 +222,11 @@ class GrpcPop:
 
     async def close(self, late: Awaitable[object]) -> None:
         # Once nobody waits, what the proxy still holds comes again when its leases end.
-        await self._returns.end.unless_hurried(self._end_feeds(late))
+        end = self._returns.end
+        await end.unless_hurried(self._end_feeds(late), end.left_s())
+        await end.unless_hurried(self._terminate(), end.left_s())
+
+    async def _terminate(self) -> None:
         for address in self._client.routes.masters():
             if not self._proxy.proxies.is_open(address):
                 continue
