@@ -131,6 +131,22 @@ def test_without_fail_on_data_loss_a_topic_made_anew_is_read_from_its_first_mess
     assert "are not those" not in caplog.text
 
 
+@pytest.mark.parametrize("again", [(3, 3, 3, 3), (4, 3, 7, 3)])
+def test_a_topic_is_known_by_the_first_messages_of_each_queue(producer, admin, run, again):
+    """A query that began when there were none has looked at one queue only since then."""
+    driver = run(fail_on_data_loss="false")
+    start = driver.initial()
+    assert driver.next_end(start, None) is None
+    fill(producer, 3, 3, 3, 3)
+    end = batch(driver, start)
+    renew(admin)
+    fill(producer, *again)
+    anew = batch(driver, end)
+    assert anew.anew == set(QUEUES)
+    last = batch(driver, anew)
+    assert taken(driver, anew, last) == {n: range(count) for n, count in enumerate(again)}
+
+
 @pytest.mark.parametrize("is_idle", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_the_queues_of_a_topic_made_anew_are_found_before_the_next_look_at_routes(
