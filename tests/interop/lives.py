@@ -46,8 +46,6 @@ GROUPS = 10
 MESSAGES = 100  # per group
 RESTARTS = 5  # per group
 DEADLINE_S = 60.0
-MARK_S = 0.0  # a member marks the queue by the first messages of a life
-PROGRAM_MARK_S = 7.0  # an idle query of Spark looks at its queues each 5 s
 START_DEADLINE_S = 600.0  # of the first life: Spark takes minutes to start on a busy machine
 LIFE_DEADLINE_S = 180.0  # over the longest time between two looks of an idle queue
 POLL_MS = 100
@@ -401,7 +399,7 @@ class LivesOfTopic:
                 **{("auto_" if kind.startswith("lite") else "") + "commit_interval_ms": 1_000},
             )
 
-        return self._played(KINDS, joined, MARK_S)
+        return self._played(KINDS, joined)
 
     def with_programs(self) -> dict[str, tuple[int, int, int]]:
         """Let it live under the programs; returns the same."""
@@ -409,13 +407,12 @@ class LivesOfTopic:
         def started(kind: str, delivered: Delivered) -> Program:
             return Program(kind, self._name_servers, self._topic, delivered)
 
-        return self._played(tuple(PROGRAMS), started, PROGRAM_MARK_S)
+        return self._played(tuple(PROGRAMS), started)
 
     def _played(
         self,
         kinds: Sequence[str],
         start: Callable[[str, Delivered], Member | Program],
-        mark_s: float,
     ) -> dict[str, tuple[int, int, int]]:
         delivered = {kind: Delivered() for kind in kinds}
         sent: list[bytes] = []
@@ -445,7 +442,6 @@ class LivesOfTopic:
                     f"{self._topic}: life {life + 1} of {self._count}: {len(sent)} sent so far, "
                     f"missing {missing}, {time.monotonic() - began:.0f} s\n"
                 )
-                pause.wait(mark_s)
                 delete(admin, self._topic)
                 pause.wait(self._draw.choice((0.0, 0.1, 1.0)))
                 create(admin, self._topic, 2)
