@@ -34,6 +34,7 @@ READ_GROUP: Final = "ordermq-spark"  # a pull request must name a group: this on
 SINK_GROUP: Final = "ordermq-spark-sink"
 _DAY_MS: Final = 86_400_000
 _LEAST_TIMESTAMP_MS: Final = 100_000_000_000
+_MOST_TIMESTAMP_MS: Final = 253_402_300_799_999  # the last of the year 9999
 
 # Keys that Spark passes on although they mean nothing to a format. The first two are of sinks,
 # the others of CREATE TABLE; refusing them would refuse every such query.
@@ -410,8 +411,13 @@ def _read_per_queue(
     members = json.loads(value)
     if not isinstance(members, dict):
         raise ValueError
-    found = ((parse_queue(name), read(each)) for name, each in members.items())
-    return tuple(sorted(found, key=lambda pair: pair[0]))
+    found = sorted(
+        ((parse_queue(name), read(each)) for name, each in members.items()),
+        key=lambda pair: pair[0],
+    )
+    if len({queue for queue, _ in found}) < len(found):
+        raise ValueError  # as t@b:0 and t@b:00
+    return tuple(found)
 
 
 def _read_offset(where: object) -> int | Edge:
@@ -454,8 +460,9 @@ def _read_timestamps(others: Edge) -> Callable[[str], Boundary]:
 def _read_timestamp(value: object) -> int:
     text = str(value)
     if text.isdecimal():
-        # In ms this is 1973, in seconds all times of this century: a topic is not that old.
-        if 0 < int(text) < _LEAST_TIMESTAMP_MS:
+        # In ms the first is 1973, in seconds all times of this century: a topic is not that old.
+        # Beyond the last one are all times since 1978 in microseconds.
+        if 0 < int(text) < _LEAST_TIMESTAMP_MS or int(text) > _MOST_TIMESTAMP_MS:
             raise ValueError
         return int(text)
     moment = datetime.fromisoformat(text)
@@ -467,6 +474,12 @@ def _read_timestamp(value: object) -> int:
 
 def _read_selector(value: str) -> str:
     selector_of(value)
+    return value
+
+
+def _read_writer(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", value):
+        raise ValueError
     return value
 
 
@@ -972,6 +985,14 @@ SINK: Final = (
         "order to guarantee, else the write fails: within a key; also within a target queue, "
         "which needs one task per queue; or none",
     ),
+    Setting(
+        "writer",
+        _read_writer,
+        "up to 32 letters, digits, _ and -",
+        "",
+        "name of this write in the stamps of its messages; needed where several writes send rows "
+        "of one source to one topic that drop_repeats reads",
+    ),
     *config_settings(
         SendConfig(max_batch_bytes=_SINK_BATCH_BYTES),
         send_timeout_ms="timeout of one send attempt",
@@ -998,6 +1019,7 @@ class SinkOptions:
     queue_column: str
     selector: str
     order: Order
+    writer: str
     config: ProducerConfig
 
     @classmethod

@@ -20,6 +20,7 @@ LEASE_COLUMN: Final = "lease"
 # The properties by which the sink stamps a message with its origin, and `drop_repeats` finds
 # repeated ones. Their names are part of the data in users' topics: never change them.
 STAMP_SOURCE: Final = "omq_source"  # topic@broker/queue, or the partition of a query
+STAMP_UNORDERED: Final = "~"  # before a source whose stamps do not rise; no topic begins with it
 # The offset in the source; without one the micro-batch, or in a batch write the row.
 STAMP_SEQUENCE: Final = "omq_offset"
 STAMP_ROW: Final = "omq_row"  # counts rows of one offset or micro-batch; left out where it is 0

@@ -193,6 +193,19 @@ def test_a_key_in_several_tasks_is_refused_without_origin_columns_too(
     write(rows, target, order="none")
 
 
+def test_drop_repeats_leaves_out_no_message_of_an_unordered_or_of_another_write(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    write(frame(spark).repartition(3), target, order="none")
+    assert ordermq.spark.drop_repeats(written(spark, target)).count() == 400
+    named = target | {"topic": "named"}
+    for writer in ("one", "one", "two"):
+        write(frame(spark), named, writer=writer)
+    found = ordermq.spark.drop_repeats(written(spark, named)).collect()
+    sources = [row.properties["omq_source"].split(":")[0] for row in found]
+    assert {one: sources.count(one) for one in sources} == {"one": 400, "two": 400}
+
+
 @pytest.mark.parametrize(
     ("mode", "said"), [("overwrite", "cannot be overwritten"), ("error", "SAVE_MODE")]
 )

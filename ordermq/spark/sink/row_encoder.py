@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ordermq import core
 from ordermq.errors import ConfigError
@@ -18,7 +19,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import index_of
 from ordermq.spark.options import Order, SinkOptions
 from ordermq.spark.row_order import missing_origin_columns, text_values
-from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE
+from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE, STAMP_UNORDERED
 from ordermq.spark.sink.block_sender import MOST_ROWS, Block
 from ordermq.spark.sink.row_stamps import SourceOrder, Stamps
 
@@ -78,7 +79,11 @@ class RowEncoder:
         self._unique = UniqueKeys()
         self._rows = 0
         has_origins = not missing_origin_columns(columns)
-        self.source_order = SourceOrder(options.order is not Order.NONE) if has_origins else None
+        is_ordered = options.order is not Order.NONE
+        self.source_order = SourceOrder(is_ordered) if has_origins else None
+        self._writer = "" if is_ordered or not has_origins else STAMP_UNORDERED
+        if options.writer:
+            self._writer += f"{options.writer}:"
         self.targets: set[MessageQueue] = set()
         self.keys: set[str] | None = set() if options.key_column else None
 
@@ -101,9 +106,11 @@ class RowEncoder:
         found: dict[MessageQueue, list[Block]] = {}
         if not batch.num_rows:
             return found
+        if not self._rows:
+            self._check_kinds(batch.schema)
         keys = self._keys(batch)
         stamps = self._stamps(batch, keys)
-        bodies = text_values(self._bodies(batch))
+        bodies = text_values(batch.column(self._options.body_column))
         fixed, named = self._properties(batch, keys, stamps)
         for queue, rows in self._by_target(batch, keys):
             self.targets.add(queue)
@@ -157,23 +164,32 @@ class RowEncoder:
 
     # The columns.
 
-    def _bodies(self, batch: Any) -> Any:
-        name = self._options.body_column
-        column = batch.column(name)
-        kind = column.type
-        if not (pa.types.is_binary(kind) or pa.types.is_string(kind) or _is_large(kind)):
-            raise ConfigError(
-                f"column {name!r} is {kind}, expected BINARY or STRING: make one, for example "
-                "with to_json(struct(...)), or name another by option body_column"
-            )
-        return column
+    def _check_kinds(self, schema: Any) -> None:
+        """Refuse columns of types that no message can have."""
+        options = self._options
+        wanted = [(options.body_column, _is_text_or_bytes, "BINARY or STRING", _MAKE_BODY)]
+        if options.key_column:
+            wanted.append((options.key_column, _is_plain, "a type that can be cast to STRING", ""))
+        if options.topic_column:
+            wanted.append((options.topic_column, _is_text, "STRING", ""))
+        if options.queue_column:
+            wanted.append((options.queue_column, pa.types.is_integer, "an integer type", ""))
+        for name, is_right, kinds in _OWN_COLUMNS:
+            if name in self._columns:
+                wanted.append((name, is_right, kinds, ""))
+        faults = [
+            f"column {name!r} is {schema.field(name).type}, expected {kinds}{more}"
+            for name, is_right, kinds, more in wanted
+            if not is_right(schema.field(name).type)
+        ]
+        if faults:
+            raise ConfigError(f"{'; '.join(faults)}. Cast them, rename them or leave them out")
 
     def _keys(self, batch: Any) -> Any | None:
         name = self._options.key_column
         if not name:
             return None
-        column = batch.column(name)
-        return column if pa.types.is_string(column.type) else column.cast(pa.string())
+        return _as_text(name, batch.column(name))
 
     def _stamps(self, batch: Any, keys: Any | None) -> Stamps:
         if self.source_order is not None:
@@ -191,9 +207,12 @@ class RowEncoder:
         fixed: dict[str, str] = {}
         named: list[Any] = []
         if stamps.source is not None:
-            fixed[STAMP_SOURCE] = stamps.source
+            fixed[STAMP_SOURCE] = self._writer + stamps.source
         else:
-            named.append((STAMP_SOURCE.encode(), text_values(stamps.sources)))
+            sources = stamps.sources
+            if self._writer:
+                sources = pc.binary_join_element_wise(self._writer, sources, "")
+            named.append((STAMP_SOURCE.encode(), text_values(sources)))
         named.append((STAMP_SEQUENCE.encode(), stamps.sequence.data))
         if stamps.rows is not None:
             named.append((STAMP_ROW.encode(), stamps.rows.data))
@@ -201,7 +220,7 @@ class RowEncoder:
             named.append((props.SHARDING_KEY.encode(), text_values(keys)))
         for column, name in (("tags", props.TAGS), ("keys", props.KEYS)):
             if column in self._columns:
-                named.append((name.encode(), text_values(_joined(batch.column(column)))))
+                named.append((name.encode(), text_values(_words(column, batch.column(column)))))
         if "properties" in self._columns:
             # An empty name: the core appends these texts as they are.
             named.append((b"", text_values(_own_properties(batch.column("properties")))))
@@ -214,11 +233,10 @@ class RowEncoder:
         if not self._options.topic_column:
             every = np.arange(batch.num_rows, dtype=np.uint32)
             return self._by_queue(self._options.topic, batch, keys, every)
-        coded = batch.column(self._options.topic_column).dictionary_encode()
+        name = self._options.topic_column
+        coded = _as_text(name, batch.column(name)).dictionary_encode()
         if coded.null_count:
-            raise ConfigError(
-                f"column {self._options.topic_column!r} has nulls: every row needs a topic"
-            )
+            raise ConfigError(f"column {name!r} has nulls: every row needs a topic")
         codes = coded.indices.to_numpy()
         found: list[tuple[MessageQueue, _Numbers]] = []
         for code, topic in enumerate(coded.dictionary.to_pylist()):
@@ -276,8 +294,8 @@ class RowEncoder:
 
     def _given_indexes(self, column: Any, count: int) -> _Numbers:
         name = self._options.queue_column
-        if column.null_count or not pa.types.is_integer(column.type):
-            raise ConfigError(f"column {name!r}: expected integers without nulls")
+        if column.null_count:
+            raise ConfigError(f"column {name!r} has nulls: every row needs the index of a queue")
         targets: _Numbers = column.to_numpy()
         if targets.min() < 0 or targets.max() >= count:
             wrong = targets[(targets < 0) | (targets >= count)][0]
@@ -308,16 +326,78 @@ class RowEncoder:
                 self.keys = None
 
 
-def _is_large(kind: Any) -> bool:
-    return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _joined(column: Any) -> Any:
+def _is_text_or_bytes(kind: Any) -> bool:
+    return _is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_plain(kind: Any) -> bool:
+    return not pa.types.is_nested(kind)
+
+
+def _is_words(kind: Any) -> bool:
+    return _is_plain(kind.value_type if pa.types.is_list(kind) else kind)
+
+
+def _is_text_map(kind: Any) -> bool:
+    return bool(
+        pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
+    ) or pa.types.is_null(kind)
+
+
+_MAKE_BODY: Final = (
+    ": make one, for example with to_json(struct(...)), or name another by option body_column"
+)
+# Used where the DataFrame has them: name, check of the type, and what is expected.
+_OWN_COLUMNS: Final = (
+    ("tags", _is_words, "STRING or an ARRAY of words"),
+    ("keys", _is_words, "STRING or an ARRAY of words"),
+    ("properties", _is_text_map, "MAP<STRING, STRING>"),
+)
+
+
+def _words(name: str, column: Any) -> Any:
     """Return a text column; words of a list are joined by blanks, as in the KEYS property."""
-    if pa.types.is_list(column.type):
-        texts = [None if words is None else " ".join(words) for words in column.to_pylist()]
-        return pa.array(texts, pa.string())
+    if not pa.types.is_list(column.type):
+        return _as_text(name, column)
+    texts = [
+        None if words is None else " ".join(str(word) for word in words if word is not None)
+        for words in _checked_text(name, column).to_pylist()
+    ]
+    return pa.array(texts, pa.string())
+
+
+def _as_text(name: str, column: Any) -> Any:
+    if pa.types.is_string(column.type):
+        return _checked_text(name, column)
+    try:
+        return column.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _not_text(name, error) from error
+
+
+def _checked_text(name: str, column: Any) -> Any:
+    """Return a column whose texts are UTF-8.
+
+    Raises: ConfigError: one is not.
+    """
+    # Looked at here: Spark casts bytes to STRING as they are, brokers store what they get, and no
+    # member could read such a message.
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise _not_text(name, error) from error
     return column
+
+
+def _not_text(name: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"column {name!r} has what is no text in UTF-8: leave such rows out, or make the column a "
+        f"text before the write, for example by hex(...) or base64(...): {error}"
+    )
 
 
 def _own_properties(column: Any) -> Any:
@@ -328,6 +408,6 @@ def _own_properties(column: Any) -> Any:
         props.encode({name: value for name, value in entries if name not in left_out and value})
         if entries
         else ""
-        for entries in column.to_pylist()
+        for entries in _checked_text("properties", column).to_pylist()
     ]
     return pa.array(texts, pa.string())

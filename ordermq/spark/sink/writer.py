@@ -28,6 +28,10 @@ from ordermq.spark.sink.block_sender import BlockSender, block_sender
 from ordermq.spark.sink.row_encoder import RowEncoder
 
 _log = logging.getLogger("ordermq.spark")
+_SENT = (
+    "The messages are sent, in no defined order: their stamps identify them, but do not rise as "
+    "drop_repeats needs it"
+)
 
 
 @dataclass
@@ -114,7 +118,7 @@ def _refuse_shared_targets(tasks: Mapping[MessageQueue, int]) -> None:
         raise OrderingError(
             f"option order='queue': {tasks[shared[0]]} tasks of one batch sent to the same queue. "
             "Call ordermq.spark.by_target_queue(frame, ...) before the write, or use order='key'. "
-            "The messages are sent, in no defined order; their stamps identify them",
+            f"{_SENT}",
             topic=shared[0].topic,
             broker=shared[0].broker_name,
             queue_id=shared[0].queue_id,
@@ -141,8 +145,7 @@ def _refuse_split_keys(sent: Sequence[Sent], has_keys: bool) -> None:
     raise OrderingError(
         f"{what} in several tasks of one batch: write straight from the source or an ordered "
         "stage, call ordermq.spark.by_target_queue(frame, ...) before the write, or give option "
-        "order='none'. Something before the write shuffles the rows. The messages are sent, in no "
-        "defined order; their stamps identify them"
+        f"order='none'. Something before the write shuffles the rows. {_SENT}"
     )
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
 from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns, check_not_split
-from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE
+from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE, STAMP_UNORDERED
 from ordermq.spark.shown_errors import text_first
 
 # Columns with the stamp while rows are filtered; the leading underscore keeps them apart from
@@ -26,7 +26,8 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
     """Keep the first of the messages that a Spark sink wrote several times; others pass.
 
     Within a key of one source the stamps of a sink rise, so a stamp which is not above the last
-    one was seen before. Rows keep their order.
+    one was seen before. Those of a write with order='none' do not rise: its messages pass. Rows
+    keep their order.
 
     Args:
         frame: rows of the ordermq source with the column `properties`, and `sharding_key` where
@@ -44,8 +45,9 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
         )
     target = StructType(frame.schema.fields)
     # Looked up by Spark, once per row and natively, instead of in a Python dict per row.
+    source = F.col("properties")[STAMP_SOURCE]
     stamped = frame.withColumns({
-        _STAMP[0]: F.col("properties")[STAMP_SOURCE],
+        _STAMP[0]: F.when(~source.startswith(STAMP_UNORDERED), source),
         _STAMP[1]: F.col("properties")[STAMP_SEQUENCE].cast("bigint"),
         _STAMP[2]: F.coalesce(F.col("properties")[STAMP_ROW].cast("bigint"), F.lit(0)),
     })  # fmt: skip

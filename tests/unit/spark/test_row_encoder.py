@@ -226,6 +226,7 @@ def test_an_empty_body_and_a_separator_are_refused_with_the_row() -> None:
         ({"body_column": "text"}, "no such column"),
         ({"key_column": "nothing"}, "no such column"),
         ({"order": "total"}, "key, queue or none"),
+        ({"writer": "~a"}, "up to 32 letters, digits, _ and -"),
         ({"selector": "rust"}, "java, go, grpc, sip or sha256"),
         ({"topics": "x"}, "did you mean topic"),
     ],
@@ -234,6 +235,75 @@ def test_invalid_sink_options_are_refused(options: dict[str, str], said: str) ->
     batch = pa.RecordBatch.from_pydict({"body": [b"x"]})
     with pytest.raises(ConfigError, match=said):
         encoder_of(batch, **options)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("sharding_key", pa.array([{"a": 1}]), "expected a type that can be cast to STRING"),
+        ("sharding_key", pa.array([["a"]]), "expected a type that can be cast to STRING"),
+        ("tags", pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string())), "or an ARRAY of wor"),
+        ("keys", pa.array([[["a"]]]), "expected STRING or an ARRAY of words"),
+        ("properties", pa.array(["a=b"]), "expected MAP<STRING, STRING>"),
+        ("properties", pa.array([{"a": "b"}]), "expected MAP<STRING, STRING>"),
+        ("body", pa.array([1]), "expected BINARY or STRING: make one"),
+        ("target", pa.array([0.0]), "expected an integer type"),
+        ("name", pa.array([1]), "expected STRING"),
+    ],
+)
+def test_a_column_of_a_wrong_type_is_named_with_what_to_do(
+    column: str, values: Any, said: str
+) -> None:
+    columns = {"body": pa.array([b"x"]), column: values}
+    more = {"target": {"queue_column": "target"}, "name": {"topic_column": "name", "topic": ""}}
+    batch = pa.RecordBatch.from_pydict(columns)
+    with pytest.raises(ConfigError, match=f"column '{column}' is .*{said}.*Cast them, rename"):
+        encoder_of(batch, **more.get(column, {})).encode(batch)
+
+
+def torn_text() -> Any:
+    """A text that is no UTF-8, as Spark makes one of bytes by CAST(... AS STRING)."""
+    return pa.array([b"\xff"]).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        *((name, torn_text()) for name in ("sharding_key", "tags", "keys", "name")),
+        *((name, pa.array([b"\xff"])) for name in ("sharding_key", "tags", "keys")),
+        ("keys", pa.ListArray.from_arrays([0, 1], torn_text())),
+        ("properties", pa.MapArray.from_arrays([0, 1], pa.array(["a"]), torn_text())),
+    ],
+)
+def test_what_is_no_text_is_refused_before_it_is_stored(column: str, values: Any) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": pa.array([b"x"]), column: values})
+    more = {"topic_column": "name", "topic": ""} if column == "name" else {}
+    with pytest.raises(ConfigError, match=f"column '{column}' has what is no text in UTF-8: leave"):
+        encoder_of(batch, **more).encode(batch)
+
+
+def test_a_missing_word_is_left_out_and_numbers_are_words() -> None:
+    batch = pa.RecordBatch.from_pydict({
+        "body": [b"x"], "keys": [["a", None, "b"]], "tags": [[1, 2]],
+    })  # fmt: skip
+    ((_, fields),) = [m for blocks in encoder_of(batch).encode(batch).values()
+                      for m in messages_of(blocks)]  # fmt: skip
+    assert (fields["KEYS"], fields["TAGS"]) == ("a b", "1 2")
+
+
+def test_the_stamps_of_an_unordered_write_and_of_a_named_writer_tell_so() -> None:
+    batch = placed([(0, 7, "a"), (0, 5, "a"), (1, 5, "b")])
+
+    def sources(rows: Any, **options: str) -> set[str]:
+        return {source for source, _, _ in stamps_of(encoder_of(rows, **options).encode(rows))}
+
+    assert sources(batch, order="none") == {"~orders@b/0", "~orders@b/1"}
+    assert sources(batch, order="none", writer="two") == {"~two:orders@b/0", "~two:orders@b/1"}
+    assert sources(batch.slice(1), writer="two") == {"two:orders@b/0", "two:orders@b/1"}
+    assert sources(batch.slice(1, 1), writer="two") == {"two:orders@b/0"}
+    plain = batch.select(["body", "sharding_key"])  # whose rows are counted, and rise
+    assert sources(plain, order="none") == {"query/3"}
+    assert sources(plain, writer="two") == {"two:query/3"}
 
 
 ROWS = st.lists(
