@@ -179,6 +179,17 @@ def test_a_state_with_other_columns_is_refused(spark: SparkSession) -> None:
         apply_with_state(frame(spark), wrong, "x bigint", "seen bigint").collect()
 
 
+@pytest.mark.parametrize("value", [1.5, "one"])
+def test_a_state_that_does_not_fit_is_refused_and_not_stored_as_missing(
+    spark: SparkSession, value: Any
+) -> None:
+    def wrong(rows: pd.DataFrame, state: Any) -> Any:
+        return None, {"seen": value}
+
+    with pytest.raises(Exception, match="does not fit state_schema: column 'seen'"):
+        apply_with_state(frame(spark), wrong, "x bigint", "seen bigint").collect()
+
+
 RESULTS: dict[str, tuple[Any, str]] = {
     "an iterator": (None, "returned a list_iterator: return a list of rows, or None"),
     "one row": (Row(x=1), "returned a Row: return a list of rows, or None"),
@@ -186,7 +197,8 @@ RESULTS: dict[str, tuple[Any, str]] = {
     "too many values": ([(1, 2)], r"returned the row \(1, 2\): return dicts, Rows, or tuples"),
     "another name": ([{"y": 1}], r"returned a row of \['y'\]: return \['x'\]"),
     "a row of another name": ([Row(y=1)], r"returned a row of \['y'\]: return \['x'\]"),
-    "another type": ([("one",)], "one"),
+    "another type": ([("one",)], "column 'x' of the function's result does not fit the schema's"),
+    "a fraction": ([(1.5,)], "column 'x' of the function's result does not fit the schema's int64"),
 }
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter, lt
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
@@ -34,9 +34,14 @@ from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.shown_errors import text_first
-from ordermq.spark.stages.apply_in_order import SHARDING_KEY, check_speculation, make_spec
+from ordermq.spark.stages.apply_in_order import (
+    SHARDING_KEY,
+    check_speculation,
+    make_spec,
+    session_time_zone,
+)
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, queue_of
-from ordermq.spark.stages.output import OutputShape, struct_of
+from ordermq.spark.stages.output import OutputShape, RowShape, struct_of
 from ordermq.spark.stages.stage_invocation import (
     StageContext,
     StageFunction,
@@ -130,7 +135,8 @@ def apply_with_state(
     by_pandas = make_form is _Frames
     transform = grouped.transformWithStateInPandas if by_pandas else grouped.transformWithState
     given = make_form(frame.schema, spec.output)
-    processor = _KeyProcessor(spec, given, order_by, state, drop_repeats, ttl_ms)
+    kept = _StateKind(state, RowShape(OutputShape(state, session_time_zone(spark))))
+    processor = _KeyProcessor(spec, given, order_by, kept, drop_repeats, ttl_ms)
     return transform(
         statefulProcessor=processor,
         outputStructType=target,
@@ -197,6 +203,13 @@ class _KeyMemory:
     parked: str | None
 
 
+class _StateKind(NamedTuple):
+    """The schema of a state, and what fits its values to it."""
+
+    schema: StructType
+    shape: RowShape
+
+
 class _RowForm:
     """Spark's rows, for a function that takes and returns rows.
 
@@ -207,6 +220,7 @@ class _RowForm:
         self.names = schema.names
         self._make = Row(*schema.names)
         self._output = output
+        self._row_shape = RowShape(output)
         self._out_names = output.schema.names
         self._out_kind = _result_kind(output.schema)
 
@@ -243,10 +257,11 @@ class _RowForm:
             row = row.asDict()
         if isinstance(row, (tuple, list)):
             if len(row) == len(names):
-                return tuple.__new__(self._out_kind, row)
+                return tuple.__new__(self._out_kind, self._row_shape.fitted(row))
         elif isinstance(row, Mapping):
             if row.keys() == set(names):
-                return tuple.__new__(self._out_kind, [row[name] for name in names])
+                values = self._row_shape.fitted([row[name] for name in names])
+                return tuple.__new__(self._out_kind, values)
             raise ConfigError(f"the function returned a row of {list(row)}: return {names}")
         raise ConfigError(
             f"the function returned the row {row!r}: return dicts, Rows, or tuples of {names}"
@@ -387,7 +402,7 @@ class _KeyProcessor(StatefulProcessor):
         spec: StageSpec,
         form: _RowForm,
         order_by: Sequence[str],
-        state_schema: StructType,
+        state: _StateKind,
         drops_repeats: bool,
         ttl_ms: int | None,
     ) -> None:
@@ -395,8 +410,9 @@ class _KeyProcessor(StatefulProcessor):
         self._form = form
         self._order = _Order(form.names, order_by)
         self._lease_at = form.names.index(LEASE_COLUMN) if LEASE_COLUMN in form.names else None
-        self._names = state_schema.names
-        self._kept_schema = StructType(list(state_schema.fields)).add(_OWN_COLUMN, StringType())
+        self._state_shape = state.shape
+        self._names = state.schema.names
+        self._kept_schema = StructType(list(state.schema.fields)).add(_OWN_COLUMN, StringType())
         self._drops_repeats = drops_repeats
         self._ttl_ms = ttl_ms
 
@@ -445,11 +461,12 @@ class _KeyProcessor(StatefulProcessor):
             if self._value.exists():
                 self._value.clear()
             return
-        state = memory.state or {}
-        if memory.state is not None and set(state) != set(self._names):
+        state = memory.state
+        if state is not None and (not isinstance(state, Mapping) or set(state) != set(self._names)):
+            found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
             raise ConfigError(
-                f"the function returned a state of {sorted(state)}: return the columns of the "
-                f"state's schema, {sorted(self._names)}"
+                f"the function returned a state of {found}: return the columns of the state's "
+                f"schema, {sorted(self._names)}"
             )
         own_text = _PLAIN
         if memory.state is None or memory.cursors or memory.parked is not None:
@@ -458,7 +475,12 @@ class _KeyProcessor(StatefulProcessor):
                 "cursors": memory.cursors,
                 "parked": memory.parked,
             })  # fmt: skip
-        values = [state.get(name) for name in self._names]
+        try:
+            values = self._state_shape.fitted([(state or {}).get(name) for name in self._names])
+        except ConfigError as error:
+            raise ConfigError(
+                f"the state that the function returned does not fit state_schema: {error}"
+            ) from error
         self._value.update((*values, own_text))
 
     def _without_repeats(self, rows: Rows, memory: _KeyMemory) -> Rows:

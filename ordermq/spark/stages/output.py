@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -132,24 +133,109 @@ class OutputShape:
             if pa.types.is_timestamp(kind) and kind.tz and _is_naive(values.type):
                 values = pc.assume_timezone(values, self._time_zone)
             return values.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowTypeError,
+            pa.ArrowNotImplementedError,
+            OverflowError,  # an int that no type of Arrow has
+        ) as error:
             raise ConfigError(
                 f"column {field.name!r} of the function's result does not fit the schema's "
                 f"{kind}: {error}"
             ) from error
 
     def _from_pandas(self, values: Any, kind: Any) -> Any:
-        if (
-            pa.types.is_timestamp(kind)
-            and kind.tz
-            and str(getattr(values, "dtype", "")).startswith("datetime64")
-        ):
-            # Without a type: given one with a zone, Arrow takes naive times for UTC, and they are
-            # meant in the session's zone.
+        if _is_converted_loosely(kind):
+            # Without a type, and cast afterwards. Given one, Arrow cuts the fractions of objects
+            # off, and takes times without a zone for UTC, which are meant in the session's zone.
             found = pa.Array.from_pandas(values)
+            if pa.types.is_timestamp(found.type):
+                _check_zones(values)
+            elif not _is_cast_as_wanted(found.type, kind):
+                found = pa.Array.from_pandas(values, type=kind)
         else:
             found = pa.Array.from_pandas(values, type=kind)
         return _one_chunk(found) if isinstance(found, pa.ChunkedArray) else found
+
+
+class RowShape:
+    """Rows of Python values, fitted to the columns of a schema.
+
+    Spark's own conversion of such values stores a missing one in a state where a value does not
+    fit, and cuts the fraction of a result off.
+
+    Args: output: the columns.
+    """
+
+    def __init__(self, output: OutputShape) -> None:
+        self._output = output
+        self._fits = [_fit_of(kind) for kind in output.schema.types]
+
+    def fitted(self, values: Sequence[Any]) -> list[Any]:
+        """Return a row's values, one per column, those that do not fit converted.
+
+        Raises: ConfigError: one cannot be. Values within lists, maps and structs are not looked at.
+        """
+        return [
+            value if value is None or fits(value) else self._converted(at, value)
+            for at, (fits, value) in enumerate(zip(self._fits, values, strict=True))
+        ]
+
+    def _converted(self, at: int, value: Any) -> Any:
+        return self._output.column(at, [value])[0].as_py()
+
+
+def _fit_of(kind: Any) -> Callable[[Any], bool]:
+    """Return what tells of a value that is not None whether Spark takes it as it is."""
+    if pa.types.is_integer(kind):
+        most = 1 << (kind.bit_width - 1)
+        return lambda value: (
+            isinstance(value, (int, np.integer))
+            and not isinstance(value, bool)
+            and -most <= value < most
+        )
+    for is_kind, classes in _CLASSES:
+        if is_kind(kind):
+            return lambda value: isinstance(value, classes)
+    return lambda value: pa.types.is_nested(kind)
+
+
+_CLASSES: Final[tuple[tuple[Callable[[Any], bool], tuple[type, ...]], ...]] = (
+    (pa.types.is_floating, (float, np.floating)),
+    (pa.types.is_boolean, (bool, np.bool_)),
+    (pa.types.is_string, (str,)),
+    (pa.types.is_binary, (bytes, bytearray)),
+    (pa.types.is_timestamp, (datetime,)),
+    (pa.types.is_date, (date,)),
+)
+
+
+def _is_converted_loosely(kind: Any) -> bool:
+    if pa.types.is_list(kind):
+        return _is_converted_loosely(kind.value_type)
+    return bool(pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and kind.tz))
+
+
+def _is_cast_as_wanted(found: Any, kind: Any) -> bool:
+    """Return whether a cast between these types refuses what a conversion to `kind` would."""
+    if pa.types.is_list(kind):
+        return pa.types.is_list(found) and _is_cast_as_wanted(found.value_type, kind.value_type)
+    # Not texts, of which a cast would read numbers.
+    return bool(
+        pa.types.is_null(found)
+        or pa.types.is_integer(found)
+        or pa.types.is_floating(found)
+        or pa.types.is_decimal(found)
+    )
+
+
+def _check_zones(values: Any) -> None:
+    """Refuse times with a zone among others: Arrow gives all the zone of the first."""
+    if isinstance(getattr(values, "dtype", None), np.dtype) and values.dtype != object:
+        return
+    zoned = {value.tzinfo is not None for value in values if isinstance(value, datetime)}
+    if len(zoned) > 1:
+        raise pa.ArrowInvalid("some of its times have a zone, and others have none")
 
 
 def _size(column: Any) -> int:
