@@ -6,6 +6,7 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -333,6 +334,9 @@ def returning(states: Any) -> Callable[..., Any]:
         (returning(lambda s: s.drop(columns="seen")), "pandas", "states are not those of state_s"),
         (returning(lambda s: s.rename({"a": "z"})), "pandas", "of keys that the call does not ha"),
         (returning(lambda s: pd.concat([s, s])), "pandas", "or of a key twice: return at most one"),
+        (returning(lambda s: s.reset_index(drop=True)), "pandas", "whose keys are no string: keep"),
+        (returning(lambda s: s.assign(seen=[1.5, 2])), "pandas", "1.500000 was truncated"),
+        (returning(lambda s: s.astype(object).assign(seen=2**64)), "pandas", "too large to conver"),
         (returning(3), "arrow", "returned states as a int: return a RecordBatch or a Table"),
         (returning(lambda s: s.select(["seen", "total"])), "arrow", "without the key, 'sharding_"),
     ],
@@ -348,9 +352,27 @@ def test_a_wrong_state_of_one_key_is_refused_with_what_to_return() -> None:
     for state, error in (
         ({"seen": 1}, r"returned a state of \['seen'\]: return the columns"),
         ({"seen": "x", "total": 0}, "does not fit state_schema"),
+        ({"seen": 1.5, "total": 0}, "does not fit state_schema: .*1.500000 was truncated"),
+        ({"seen": 2**64, "total": 0}, "does not fit state_schema: .*too large to convert"),
     ):
         with pytest.raises(ConfigError, match=error):
             called(spec_of(returning(state)), states_of(per_key=True), [batch_of(["a"])])
+
+
+def test_a_state_of_one_key_keeps_its_nan_and_is_given_back_as_it_was() -> None:
+    given: list[Any] = []
+
+    def function(rows: Any, state: Any) -> Any:
+        given.append(state)
+        return None, {"mean": float("nan"), "at": datetime(2026, 1, 1)}
+
+    shape = OutputShape(StructType().add("mean", "double").add("at", "timestamp"), "Asia/Shanghai")
+    schema = pa.schema([("sharding_key", pa.string()), *shape.schema])
+    states = StateSpec("sharding_key", shape, schema, {}, True, "state", None, None, "d")
+    called(spec_of(function), states, [batch_of(["a"]), batch_of(["a"], 1)])
+    assert given[0] is None
+    assert given[1]["mean"] != given[1]["mean"]
+    assert given[1]["at"] == datetime(2025, 12, 31, 16, tzinfo=UTC)
 
 
 def test_a_row_without_a_key_and_a_queue_in_two_parts_are_refused() -> None:
@@ -425,6 +447,37 @@ def test_a_function_of_apply_with_state_runs_as_it_is(spark: SparkSession, tmp_p
     assert_numbered(run_stream(stage, tmp_path / "checkpoint", "keyed_numbered"), 400)
 
 
+def test_a_query_that_begins_at_the_latest_messages_has_state(
+    spark: SparkSession, broker: Broker, producer: Producer, tmp_path: Path
+) -> None:
+    def send(count: int) -> None:
+        for number in range(count):
+            producer.send(Message("orders", b"%d" % number), sharding_key="a")
+
+    def run() -> list[int]:
+        found: list[int] = []
+        source = spark.readStream.format("ordermq").options(
+            name_servers=broker.name_servers, topic="orders", starting_offsets="latest"
+        )
+        stage = apply_with_keyed_state(source.load(), totals, TOTALS, SUMS, initial=NEW,
+                                       directory=str(tmp_path / "states"))  # fmt: skip
+        query = (
+            stage.writeStream.foreachBatch(
+                lambda rows, _: found.extend(r[2] for r in rows.collect())
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return found
+
+    send(3)
+    assert run() == []
+    send(2)
+    assert run() == [0, 1]
+
+
 def test_a_batch_query_begins_without_state_and_stores_none(spark: SparkSession) -> None:
     stage = apply_with_keyed_state(frame(spark), totals_of_arrow, TOTALS, SUMS, initial=NEW,
                                    engine="arrow")  # fmt: skip
@@ -453,6 +506,8 @@ def test_arguments_are_refused_with_the_remedy(spark: SparkSession, tmp_path: Pa
             key="mean", one_queue_per_key=True)  # fmt: skip
     refused("give columns of the state's schema only", initial={"sum": 0})
     refused("initial does not fit state_schema", initial={"seen": "many"})
+    refused("initial does not fit state_schema", initial={"seen": 1.5})
+    refused("give the stage a name, which its folder gets", name="..")
     refused("give at least one, and not the key", state="sharding_key string")
     refused("max_state_bytes=0", max_state_bytes=0)
 

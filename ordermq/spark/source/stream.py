@@ -73,7 +73,8 @@ class StreamReader(DataSourceStreamReader):
     def _tasks(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         driver = self._driver()
         ranges = driver.begin_batch(start, end)
-        return [make_task(task, driver.run_id) for task in pack(ranges, end.tasks)]
+        # One at least, which reads nothing: a stage with state makes its folder in a first batch.
+        return [make_task(task, driver.run_id) for task in pack(ranges, end.tasks) or [[]]]
 
     # On the driver. The names are Spark's.
 

@@ -13,7 +13,7 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -37,7 +37,6 @@ from ordermq.spark.stages.apply_in_order import (
     session_time_zone,
 )
 from ordermq.spark.stages.failure_policy import DeadLetter
-from ordermq.spark.stages.keyed_state import KeyedState
 from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
 from ordermq.spark.stages.queue_state import QueueState
 from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key
@@ -51,7 +50,7 @@ from ordermq.spark.stages.stage_invocation import (
 )
 from ordermq.spark.stages.state_store import (
     StateFolder,
-    is_checked_uri,
+    file_system_of,
     prepare_directory,
     run_name,
 )
@@ -134,6 +133,8 @@ def apply_with_keyed_state(
             "only, as a sharding key does; else use apply_with_state, which shuffles. A key that "
             "comes in two queues would have two states"
         )
+    if name in ("", ".", ".."):
+        raise ConfigError(f"name={name!r}: give the stage a name, which its folder gets")
     target = struct_of(schema)
     spec = make_spec(
         frame,
@@ -205,22 +206,34 @@ def _state_spec(
     unknown = sorted(set(initial or ()) - set(shape.schema.names))
     if unknown:
         raise ConfigError(f"initial has {unknown}: give columns of the state's schema only")
-    kept_schema = pa.schema([kept.field(0), *shape.schema])
-    try:
-        KeyedState(kept_schema, initial)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ConfigError(f"initial does not fit state_schema: {error}") from error
+    names = shape.schema.names
+    first = _states_of(shape, [dict.fromkeys(names) | dict(initial or {})], "initial")
     return StateSpec(
         key=key,
         shape=shape,
-        schema=kept_schema,
-        initial=dict(initial or {}),
+        schema=pa.schema([kept.field(0), *shape.schema]),
+        initial=first.to_pylist()[0],
         per_key=per_key,
         name=name,
         directory=directory,
         directory_id=_prepared(frame, directory),
         driver=_DRIVER,
     )
+
+
+def _states_of(shape: OutputShape, states: Sequence[Mapping[str, Any]], what: str) -> Any:
+    """Return states as a RecordBatch; raises ConfigError where one does not fit."""
+    columns: list[Any] = []
+    try:
+        for field_ in shape.schema:
+            values = [state[field_.name] for state in states]
+            # In a dict, unlike in pandas, NaN is a number and not a missing one.
+            is_float = pa.types.is_floating(field_.type)
+            columns.append(pa.array(values, field_.type) if is_float else values)
+        (made,) = shape.from_columns(shape.schema.names, columns)
+    except (ConfigError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ConfigError(f"{what} does not fit state_schema: {error}") from error
+    return made
 
 
 def _prepared(frame: DataFrame, directory: str | None) -> str | None:
@@ -231,20 +244,13 @@ def _prepared(frame: DataFrame, directory: str | None) -> str | None:
                 "executors share, beside the checkpoint: the next micro-batch may run anywhere"
             )
         return None
-    if not is_checked_uri(directory):
-        raise ConfigError(f"directory {directory!r}: give an absolute path or a URI")
+    file_system_of(directory)
     if not _is_one_machine(frame.sparkSession) and is_temporary(directory):
         raise ConfigError(
             f"directory {directory!r} is local to each machine: give one that driver and all "
             "executors share, such as the checkpoint's file system"
         )
-    try:
-        return prepare_directory(directory)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(
-            f"directory {directory!r} cannot be used: give one where driver and executors may "
-            f"write, and a scheme that pyarrow.fs knows: {error}"
-        ) from error
+    return prepare_directory(directory)
 
 
 def _is_one_machine(spark: SparkSession) -> bool:
@@ -395,10 +401,10 @@ class _ArrowStates:
                 f"the function returned states as a {type(value).__name__}: return a RecordBatch "
                 "or a Table with the key and the columns of the state's schema, or None"
             )
-        if self._states.key not in value.schema.names:
+        if value.schema.names.count(self._states.key) != 1:
             raise ConfigError(
-                f"the function returned states without the key, {self._states.key!r}: return it, "
-                "too"
+                f"the function returned states without the key, {self._states.key!r}, or with two "
+                "of it: return it once, beside the columns of the state's schema"
             )
         keys = value.column(self._states.key)
         return _checked(self._states, keys, value.drop_columns([self._states.key]), states)
@@ -459,13 +465,19 @@ def _checked(spec: StateSpec, keys: Any, values: Any, given: Any) -> Any:
         raise ConfigError(f"the states are not those of state_schema: {error}") from error
     if not batches:
         return given.slice(0, 0)
-    if not isinstance(keys, pa.Array):
-        keys = (
-            keys.combine_chunks()
-            if isinstance(keys, pa.ChunkedArray)
-            else pa.Array.from_pandas(keys, type=key_field.type)
-        )
-    keys = keys.cast(key_field.type)
+    try:
+        if not isinstance(keys, pa.Array):
+            keys = (
+                keys.combine_chunks()
+                if isinstance(keys, pa.ChunkedArray)
+                else pa.Array.from_pandas(keys, type=key_field.type)
+            )
+        keys = keys.cast(key_field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(
+            f"the function returned states whose keys are no {key_field.type}: keep the keys of "
+            f"the states that it was given, in pandas as the index: {error}"
+        ) from error
     if not keys.equals(given.column(0)):
         known = pc.index_in(keys, value_set=given.column(0))
         if known.null_count or pc.count_distinct(known).as_py() != len(known):
@@ -532,12 +544,7 @@ class _KeyInvocation(_StateInvocation):
             yield from self.call_key(run)
         yield from self.rest()
         values = [state or nothing for state in self._of_key.values()]
-        try:
-            kept = pa.RecordBatch.from_pylist(values, schema=self._states.shape.schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise ConfigError(
-                f"a state that the function returned does not fit state_schema: {error}"
-            ) from error
+        kept = _states_of(self._states.shape, values, "a state that the function returned")
         self.keep(pa.RecordBatch.from_arrays([keys, *kept.columns], schema=self._states.schema))
 
     def call(self, rows: Any, context: StageContext) -> list[Any]:

@@ -13,13 +13,14 @@ A version is a snapshot, or the keys that changed since the version before it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import secrets
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote
@@ -129,10 +130,11 @@ def encoded(queue: MessageQueue, version: StateVersion, stored: StoredState) -> 
     return content + zlib.crc32(content).to_bytes(4, "little")
 
 
-def decoded(content: bytes, path: str) -> StoredState:
+def decoded(content: bytes, path: str, queue: MessageQueue, batch: int) -> StoredState:
     """Return the version that a file contains.
 
-    Raises: StoreError: the file is damaged.
+    Args: queue, batch: those that its place tells.
+    Raises: StoreError: the file is damaged, or of another queue or batch.
     """
     begin = len(_MAGIC) + 4
     whole = memoryview(content)
@@ -148,6 +150,12 @@ def decoded(content: bytes, path: str) -> StoredState:
         )
     end = begin + int.from_bytes(whole[len(_MAGIC) : begin], "little")
     about = json.loads(bytes(whole[begin:end]))
+    if (about["queue"], about["batch"]) != (str(queue), batch):
+        raise StoreError(
+            f"{path} is another file under this name: restore it from a backup, or start the query "
+            f"with a new checkpoint, which begins without state. It has the state of "
+            f"{about['queue']} after micro-batch {about['batch']}"
+        )
     with pa.ipc.open_stream(pa.py_buffer(content).slice(end, len(content) - end - 4)) as reader:
         states = reader.read_next_batch()
     return StoredState(states, about["last_offset"], about["told"])
@@ -156,34 +164,65 @@ def decoded(content: bytes, path: str) -> StoredState:
 # The directory.
 
 
-def is_checked_uri(directory: str) -> bool:
-    """Return whether a directory is an absolute path or a URI, the same in every process."""
-    return "://" in directory or directory.startswith("/")
+def file_system_of(directory: str) -> tuple[Any, str]:
+    """Return the file system of a directory, and the directory's path there.
+
+    Raises: ConfigError: it is neither an absolute path nor a URI that pyarrow.fs knows.
+    """
+    # A relative path would name another directory in every process.
+    if "://" not in directory and not directory.startswith("/"):
+        raise ConfigError(f"directory {directory!r}: give an absolute path or a URI")
+    try:
+        system, path = pyarrow.fs.FileSystem.from_uri(directory)
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"directory {directory!r} cannot be used: give a scheme that pyarrow.fs knows: {error}"
+        ) from error
+    return system, path
+
+
+@contextlib.contextmanager
+def _reported(path: str) -> Iterator[None]:
+    """Raise StoreError where the file system refuses something."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the states in {path} cannot be read or written: give driver and executors the right "
+            f"to read, write, list and delete there, or make room; the batch runs again: {error}"
+        ) from error
 
 
 def prepare_directory(directory: str) -> str:
     """Create a directory for states unless it is there; return its id.
 
     Called on the driver: an executor that does not find the id looks at another disk.
+    Raises: ConfigError: as `file_system_of`. StoreError: it cannot be used.
     """
-    system, path = pyarrow.fs.FileSystem.from_uri(directory)
-    found = _read_id(system, path)
-    if found is None:
-        system.create_dir(path, recursive=True)
-        _write(system, f"{path}/{_ID_FILE}", json.dumps({"id": secrets.token_hex(8)}).encode())
-        # Read again: of two drivers that come at once, the later one has replaced the file.
+    system, path = file_system_of(directory)
+    with _reported(path):
         found = _read_id(system, path)
+        if found is None:
+            system.create_dir(path, recursive=True)
+            _write(system, f"{path}/{_ID_FILE}", json.dumps({"id": secrets.token_hex(8)}).encode())
+            # Read again: of two drivers that come at once, the later one has replaced the file.
+            found = _read_id(system, path)
     assert found is not None
     return found
 
 
 def _read_id(system: Any, path: str) -> str | None:
+    file = f"{path}/{_ID_FILE}"
     try:
-        with system.open_input_stream(f"{path}/{_ID_FILE}") as stream:
-            found: str = json.loads(stream.read())["id"]
+        with system.open_input_stream(file) as stream:
+            return str(json.loads(stream.read())["id"])
     except FileNotFoundError:
         return None
-    return found
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"{file} is damaged: delete it, and start the query again, which makes it anew. No "
+            "state is in it: executors know by it that the directory is the driver's"
+        ) from error
 
 
 class StateFolder:
@@ -197,16 +236,20 @@ class StateFolder:
 
     def __init__(self, directory: str, stage: str, query_id: str) -> None:
         self._directory = directory
-        self._system, root = pyarrow.fs.FileSystem.from_uri(directory)
-        self._root = root
+        self._system, self._root = file_system_of(directory)
         self._is_local = self._system.type_name == "local"
-        self.path = f"{root}/{query_id}/{quote(stage, safe='')}"
+        self.path = f"{self._root}/{query_id}/{quote(stage, safe='')}"
 
     def check(self, directory_id: str, batch: int) -> None:
         """Make sure that this is the driver's directory, with the states of earlier batches.
 
-        Raises: ConfigError: it is not shared, or the query had another one before.
+        Raises: ConfigError: it is not shared, or the query had another one before. StoreError: it
+            cannot be used.
         """
+        with _reported(self._root):
+            self._check(directory_id, batch)
+
+    def _check(self, directory_id: str, batch: int) -> None:
         if _read_id(self._system, self._root) != directory_id:
             raise ConfigError(
                 f"directory {self._directory!r} is not the driver's in this executor: give one "
@@ -221,20 +264,29 @@ class StateFolder:
                 "or had no rows until now, create that folder"
             )
         self._system.create_dir(self.path, recursive=True)
+        if self._is_local:
+            _sync(os.path.dirname(self.path))
+            _sync(self._root)
 
     def versions(self, queue: MessageQueue) -> list[StateVersion]:
-        """Return the stored versions of a queue's state, sorted by batch."""
-        selector = pyarrow.fs.FileSelector(self._folder(queue), allow_not_found=True)
+        """Return the stored versions of a queue's state, sorted by batch.
+
+        Raises: StoreError: they cannot be listed.
+        """
+        with _reported(self._folder(queue)):
+            infos = _infos_in(self._system, self._folder(queue))
         found = (
             StateVersion.of_name(info.base_name, info.size or 0, info.mtime_ns or 0)
-            for info in self._system.get_file_info(selector)
+            for info in infos
         )
         known = (version for version in found if version is not None)
         return sorted(known, key=lambda one: (one.batch, one.name))
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that have a state."""
-        return sorted(_queue_of(name) for name in _names_in(self._system, self.path))
+        names = _folders_in(self._system, self.path)
+        found = (queue for name in names if (queue := _queue_of(name)) is not None)
+        return sorted(queue for queue in found if self.versions(queue))
 
     def read(self, queue: MessageQueue, version: StateVersion) -> StoredState:
         """Return the content of a version.
@@ -242,12 +294,9 @@ class StateFolder:
         Raises: StoreError: its file is damaged, or it cannot be read.
         """
         path = f"{self._folder(queue)}/{version.name}"
-        try:
-            with self._system.open_input_stream(path) as stream:
-                content = stream.read()
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error}") from error
-        return decoded(content, path)
+        with _reported(path), self._system.open_input_stream(path) as stream:
+            content = stream.read()
+        return decoded(content, path, queue, version.batch)
 
     def write(self, queue: MessageQueue, version: StateVersion, content: bytes) -> None:
         """Store a version; it is there as a whole, or not at all.
@@ -255,65 +304,88 @@ class StateFolder:
         Raises: StoreError: it cannot be written.
         """
         folder = self._folder(queue)
-        try:
+        with _reported(folder):
             self._system.create_dir(folder, recursive=True)
             _write(self._system, f"{folder}/{version.name}", content)
             if self._is_local:
                 # Spark commits the batch afterwards, and after a power failure a batch that is
                 # committed must not find an older state.
                 _sync(folder)
-        except OSError as error:
-            raise StoreError(
-                f"the state of {queue} cannot be written to {folder}: {error}. Make room, or give "
-                "the executors the right to write there; the batch runs again"
-            ) from error
+                if version.previous is None:
+                    _sync(self.path)  # the folder may be new, too
 
     def remove(self, queue: MessageQueue, versions: Iterable[StateVersion]) -> None:
-        """Delete versions that no batch will read."""
-        for version in versions:
-            try:
-                self._system.delete_file(f"{self._folder(queue)}/{version.name}")
-            except FileNotFoundError:
-                continue  # another attempt of this task has deleted it
+        """Delete versions that no batch will read; raises as `versions`."""
+        folder = self._folder(queue)
+        with _reported(folder):
+            for version in versions:
+                _delete(self._system, f"{folder}/{version.name}")
 
     def remove_drafts(self, queue: MessageQueue, batch: int) -> None:
-        """Delete what writers have left that were killed in batches before this one."""
+        """Delete what writers have left that were killed in batches before this one.
+
+        Raises: as `versions`.
+        """
         folder = self._folder(queue)
-        for name in _names_in(self._system, folder):
-            draft = _DRAFT.fullmatch(name)
-            if draft is not None and int(draft[1]) < batch:
-                self._system.delete_file(f"{folder}/{name}")
+        with _reported(folder):
+            for info in _infos_in(self._system, folder):
+                draft = _DRAFT.fullmatch(info.base_name)
+                if draft is not None and int(draft[1]) < batch:
+                    _delete(self._system, info.path)
 
     def _folder(self, queue: MessageQueue) -> str:
         name = f"{queue.topic}@{queue.broker_name}-{queue.queue_id}"
         return f"{self.path}/{quote(name, safe='@')}"
 
 
-def _queue_of(folder: str) -> MessageQueue:
+def _queue_of(folder: str) -> MessageQueue | None:
+    """Return the queue whose states are in a folder of this name; None if it is another folder."""
     place, _, queue_id = unquote(folder).rpartition("-")
     topic, _, broker = place.partition("@")  # no topic has an @
+    if not topic or not broker or not queue_id.isdecimal():
+        return None
     return MessageQueue(topic, broker, int(queue_id))
 
 
 def queries_in(directory: str) -> list[str]:
-    """Return the ids of the queries that have states in a directory."""
-    system, root = pyarrow.fs.FileSystem.from_uri(directory)
-    return [name for name in _names_in(system, root) if name != _ID_FILE]
+    """Return the ids of the queries that have states in a directory.
+
+    Raises: ConfigError: as `file_system_of`. StoreError: it cannot be listed.
+    """
+    system, root = file_system_of(directory)
+    with _reported(root):
+        return _folders_in(system, root)
 
 
-def _names_in(system: Any, path: str) -> list[str]:
+def _folders_in(system: Any, path: str) -> list[str]:
+    kind = pyarrow.fs.FileType.Directory
+    return sorted(info.base_name for info in _infos_in(system, path) if info.type is kind)
+
+
+def _infos_in(system: Any, path: str) -> list[Any]:
     selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
-    return sorted(info.base_name for info in system.get_file_info(selector))
+    found: list[Any] = system.get_file_info(selector)
+    return found
+
+
+def _delete(system: Any, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another attempt of this task has deleted it
+        system.delete_file(path)
 
 
 def _write(system: Any, path: str, content: bytes) -> None:
     # A move replaces a file as a whole. The draft's name is of this attempt alone.
     draft = f"{path}.{secrets.token_hex(4)}.draft"
-    with system.open_output_stream(draft) as stream:
-        stream.write(content)
-    if system.type_name == "local":
-        _sync(draft)
-    system.move(draft, path)
+    try:
+        with system.open_output_stream(draft) as stream:
+            stream.write(content)
+        if system.type_name == "local":
+            _sync(draft)
+        system.move(draft, path)
+    except OSError:
+        # On a full disk each attempt would leave another part of the room filled.
+        _delete(system, draft)
+        raise
 
 
 def _sync(path: str) -> None:

@@ -237,6 +237,76 @@ def test_a_damaged_version_is_named_with_what_to_do(tmp_path: Path) -> None:
         assert str(path) in str(raised.value)
 
 
+def test_a_file_of_another_queue_or_batch_is_no_state(tmp_path: Path) -> None:
+    folder, other = folder_in(tmp_path), MessageQueue("orders", "b%1", 4)
+    run(folder, TASK, 0, "ab")
+    (own,) = tmp_path.rglob("*.snapshot")
+    of_batch_0 = own.read_bytes()
+    run(folder, batch(1), 2, "ab")
+    state = QueueState(SCHEMA, {"sum": 0}, folder, TASK, "run", other, 0, StateCache())
+    added(state, 0, "xy")
+    state.store()
+    (foreign,) = (path for path in tmp_path.rglob("*.snapshot") if "4" in path.parent.name)
+    newest = max(own.parent.iterdir())
+    for content, told in (
+        (of_batch_0, "state of orders@b%1/3 after micro-batch 0"),
+        (foreign.read_bytes(), "state of orders@b%1/4 after micro-batch 0"),
+    ):
+        newest.write_bytes(content)
+        with pytest.raises(StoreError, match="another file under this name: restore") as raised:
+            begun(folder, batch(2), 4)
+        assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"\xff\xfe"])
+def test_a_damaged_file_of_the_directory_is_named_with_what_to_do(
+    tmp_path: Path, content: bytes
+) -> None:
+    identity = prepare_directory(str(tmp_path))
+    (tmp_path / "ordermq-state.json").write_bytes(content)
+    for look in (
+        lambda: prepare_directory(str(tmp_path)),
+        lambda: folder_in(tmp_path).check(identity, 0),
+    ):
+        with pytest.raises(StoreError, match=r"ordermq-state\.json is damaged: delete it, and"):
+            look()
+
+
+def test_what_the_file_system_refuses_says_what_to_do(tmp_path: Path) -> None:
+    refused = "cannot be read or written: give driver and executors the right"
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=refused):
+        prepare_directory(str(tmp_path / "file" / "states"))
+    with pytest.raises(StoreError, match=refused):
+        folder_in(tmp_path / "file").check("id", 0)
+    folder = folder_in(tmp_path)
+    run(folder, TASK, 0, "a")
+    (path,) = tmp_path.rglob("*.snapshot")
+    path.unlink()
+    path.mkdir()  # neither read nor deleted as a file
+    with pytest.raises(StoreError, match=refused):
+        begun(folder, batch(1), 1)
+    with pytest.raises(StoreError, match=refused):
+        folder.remove(QUEUE, folder.versions(QUEUE))
+    path.rmdir()
+    path.parent.rmdir()
+    path.parent.touch()
+    with pytest.raises(StoreError, match=refused):
+        begun(folder, batch(1), 1)
+
+
+def test_a_write_that_fails_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(state_store, "_sync", full)
+    with pytest.raises(StoreError, match=r"or make room; the batch runs again: .*No space left"):
+        run(folder_in(tmp_path), TASK, 0, "a")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_a_missing_version_is_no_empty_state(tmp_path: Path) -> None:
     folder = folder_in(tmp_path)
     offset = begin_with_many_keys(folder)
@@ -345,3 +415,11 @@ def test_stored_states_and_their_figures_are_shown(tmp_path: Path) -> None:
     (tmp_path / "another").mkdir()
     with pytest.raises(ConfigError, match="states of 2 queries, another, query: give"):
         state_statistics(str(tmp_path))
+    (tmp_path / "another").rmdir()
+    # Files of others, and a queue's folder whose first writer was killed, are no states.
+    for path in (tmp_path / ".DS_Store", tmp_path / "query" / "a%20stage%2F1" / "note"):
+        path.touch()
+    (tmp_path / "query" / "a%20stage%2F1" / "orders@b-9").mkdir()
+    assert len(state_statistics(str(tmp_path), name="a stage/1")) == 1
+    with pytest.raises(ConfigError, match="give an absolute path or a URI"):
+        stored_states("states")
