@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from test_apply_in_order import frame, stream
 
 import ordermq.spark
+from ordermq import Message, Producer
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import ConfigError
 from ordermq.producer.queue_selector import java_index
@@ -204,6 +205,31 @@ def test_drop_repeats_leaves_out_no_message_of_an_unordered_or_of_another_write(
     found = ordermq.spark.drop_repeats(written(spark, named)).collect()
     sources = [row.properties["omq_source"].split(":")[0] for row in found]
     assert {one: sources.count(one) for one in sources} == {"one": 400, "two": 400}
+
+
+def test_drop_repeats_compares_stamps_within_a_queue_only(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    spread = frame(spark, queues=1).drop("sharding_key").withColumn("to", 3 - F.col("offset") % 4)
+    for _ in range(2):
+        write(spread, target, queue_column="to")
+    source = spark.read.format("ordermq").options(**target, tasks="1").load()
+    assert source.count() == 200
+    assert ordermq.spark.drop_repeats(source).count() == 100
+
+
+def test_drop_repeats_passes_what_no_sink_stamped(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    stamps = [("orders@b/0", "7"), ("orders@b/0", "7"), ("orders@b/0", "x"), ("orders@b/0", "-5"),
+              ("orders@b/0", ""), ("~orders@b/0", "3"), ("", "3")]  # fmt: skip
+    with Producer("p", name_servers=target["name_servers"]) as producer:
+        for number, (source, offset) in enumerate(stamps):
+            properties = {"omq_source": source, "omq_offset": offset}
+            kept = {name: text for name, text in properties.items() if text}
+            producer.send(Message("scored", b"%d" % number, properties=kept), sharding_key="a")
+    found = ordermq.spark.drop_repeats(written(spark, target)).collect()
+    assert [bytes(row.body) for row in found] == [b"0", b"2", b"3", b"4", b"5", b"6"]
 
 
 @pytest.mark.parametrize(

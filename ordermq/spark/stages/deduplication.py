@@ -25,9 +25,9 @@ _REMEDY = "call drop_repeats straight on the source's DataFrame"
 def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
     """Keep the first of the messages that a Spark sink wrote several times; others pass.
 
-    Within a key of one source the stamps of a sink rise, so a stamp which is not above the last
-    one was seen before. Those of a write with order='none' do not rise: its messages pass. Rows
-    keep their order.
+    Within a key of one source and a queue the stamps of a sink rise, so a stamp which is not above
+    the last one was seen before. Those of a write with order='none' do not rise: its messages
+    pass. Rows keep their order.
 
     Args:
         frame: rows of the ordermq source with the column `properties`, and `sharding_key` where
@@ -46,10 +46,18 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
     target = StructType(frame.schema.fields)
     # Looked up by Spark, once per row and natively, instead of in a Python dict per row.
     source = F.col("properties")[STAMP_SOURCE]
+    # Anybody may send a message with such properties: what is no number is no stamp.
+    sequence, row = (
+        F.col("properties")[name].try_cast("bigint") for name in (STAMP_SEQUENCE, STAMP_ROW)
+    )
+    is_stamp = ~source.startswith(STAMP_UNORDERED) & (sequence >= 0)
+    # Between target queues stamps do not rise: `queue_column`, or more queues, may part a source.
+    place = [F.col("topic"), F.lit("@"), F.col("broker"), F.lit("/"), F.col("queue_id")]
+    in_queue = F.concat(source, F.lit(" in "), *place)
     stamped = frame.withColumns({
-        _STAMP[0]: F.when(~source.startswith(STAMP_UNORDERED), source),
-        _STAMP[1]: F.col("properties")[STAMP_SEQUENCE].cast("bigint"),
-        _STAMP[2]: F.coalesce(F.col("properties")[STAMP_ROW].cast("bigint"), F.lit(0)),
+        _STAMP[0]: F.when(is_stamp, in_queue),
+        _STAMP[1]: sequence,
+        _STAMP[2]: F.coalesce(row, F.lit(0)),
     })  # fmt: skip
     has_key = _KEY in frame.columns
     if not stateful:
@@ -87,8 +95,8 @@ def first_occurrences(batches: Iterator[Any], has_key: bool) -> Iterator[Any]:
         kept = []
         for source, key, sequence, row in zip(sources, keys, sequences, rows, strict=True):
             stamp = (sequence, row)
-            is_new = source is None or sequence is None or stamp > last.get((source, key), (-1, 0))
-            if is_new and source is not None and sequence is not None:
+            is_new = source is None or stamp > last.get((source, key), (-1, 0))
+            if is_new and source is not None:
                 last[source, key] = stamp
             kept.append(is_new)
         own = batch.select([name for name in batch.schema.names if name not in _STAMP])
