@@ -95,6 +95,13 @@ def test_a_time_with_a_zone_stays_and_the_two_are_not_mixed() -> None:
             column(TimestampType(), mixed)
 
 
+@pytest.mark.parametrize("told", [datetime(2026, 11, 1, 1, 30), datetime(2026, 3, 8, 2, 30)])
+def test_a_local_time_that_is_no_moment_or_two_says_what_to_do(told: datetime) -> None:
+    shape = OutputShape(StructType([StructField("made", TimestampType())]), "America/New_York")
+    with pytest.raises(ConfigError, match="return times with a zone, or set spark"):
+        shape.batches({"made": [told]})
+
+
 def fitted(kind: DataType, value: Any) -> Any:
     shape = OutputShape(StructType([StructField("made", kind)]), "Asia/Shanghai")
     (found,) = RowShape(shape).fitted([value])

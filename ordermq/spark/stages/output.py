@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Rows collected before they go to Spark: its cost is per batch, not per row.
 BATCH_ROWS = 10_000
+_OBJECTS: Final = np.dtype(object)
 
 
 def struct_of(schema: StructType | str) -> StructType:
@@ -131,7 +132,7 @@ class OutputShape:
             if values.type == kind:
                 return values
             if pa.types.is_timestamp(kind) and kind.tz and _is_naive(values.type):
-                values = pc.assume_timezone(values, self._time_zone)
+                values = self._in_session_zone(field, values)
             return values.cast(kind)
         except (
             pa.ArrowInvalid,
@@ -142,6 +143,17 @@ class OutputShape:
             raise ConfigError(
                 f"column {field.name!r} of the function's result does not fit the schema's "
                 f"{kind}: {error}"
+            ) from error
+
+    def _in_session_zone(self, field: Any, values: Any) -> Any:
+        try:
+            return pc.assume_timezone(values, self._time_zone)
+        except pa.ArrowInvalid as error:
+            # Where clocks are put forward or back, some local times are none, and others are two.
+            raise ConfigError(
+                f"column {field.name!r} of the function's result has a time without a zone that "
+                "is not one moment in the session's: return times with a zone, or set "
+                f"spark.sql.session.timeZone to UTC. {error}"
             ) from error
 
     def _from_pandas(self, values: Any, kind: Any) -> Any:
@@ -231,8 +243,8 @@ def _is_cast_as_wanted(found: Any, kind: Any) -> bool:
 
 def _check_zones(values: Any) -> None:
     """Refuse times with a zone among others: Arrow gives all the zone of the first."""
-    if isinstance(getattr(values, "dtype", None), np.dtype) and values.dtype != object:
-        return
+    if getattr(values, "dtype", _OBJECTS) != _OBJECTS:
+        return  # a column of times: all have the same zone, or none
     zoned = {value.tzinfo is not None for value in values if isinstance(value, datetime)}
     if len(zoned) > 1:
         raise pa.ArrowInvalid("some of its times have a zone, and others have none")
