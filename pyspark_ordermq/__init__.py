@@ -75,19 +75,25 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         from ordermq.spark.options import SourceOptions
+        from ordermq.spark.schema import check_given
         from ordermq.spark.shown_errors import text_first
         from ordermq.spark.source.batch import batch_reader
 
         with text_first():
-            return batch_reader(SourceOptions.of(self.options), self.snapshot)
+            options = SourceOptions.of(self.options)
+            check_given(schema.names, options)
+            return batch_reader(options, self.snapshot)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; it opens nothing before Spark's first call."""
         from ordermq.spark.options import SourceOptions
+        from ordermq.spark.schema import check_given
         from ordermq.spark.source.stream import stream_reader
 
         # With its traceback: PySpark fails once more after an error here, and would show only that.
-        return stream_reader(SourceOptions.of(self.options))
+        options = SourceOptions.of(self.options)
+        check_given(schema.names, options)
+        return stream_reader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query."""

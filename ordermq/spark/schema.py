@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
+
+    from ordermq.spark.options import SourceOptions
 
 # The id of the run that read the row, null in a batch read; 8 bytes per row. `session.py` tells
 # what a stage does with it.
@@ -60,6 +63,19 @@ def spark_ddl(
     names = (*arrow_schema(columns).names, *((LEASE_COLUMN,) if is_ordered else ()))
     comments = {"offset": f" COMMENT '{_SPLIT}'"} if is_split else {}
     return ", ".join(f"`{name}` {_DDL[name]}{comments.get(name, '')}" for name in names)
+
+
+def check_given(names: Sequence[str], options: SourceOptions) -> None:
+    """Refuse a schema that the user gave with other columns than the source has.
+
+    Raises: ConfigError: names the option to give instead.
+    """
+    own = [*options.columns, *((LEASE_COLUMN,) if options.is_ordered else ())]
+    if list(names) != own:
+        raise ConfigError(
+            "the format has a schema of its own: leave .schema(...) out, and choose columns by "
+            f"option columns='offset,body'. It has {', '.join(own)}; given is {', '.join(names)}"
+        )
 
 
 def is_split_source(fields: Iterable[StructField]) -> bool:

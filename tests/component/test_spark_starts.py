@@ -10,7 +10,7 @@ import pytest
 from ordermq import Message, Producer, PullConsumer
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
-from ordermq.errors import BrokerError, RequestTimeout, StateError
+from ordermq.errors import BrokerError, DataLoss, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.offsets import StreamOffset
@@ -203,6 +203,28 @@ def test_a_stored_offset_stays_when_a_query_of_its_group_begins_elsewhere(
     begun = query(group="g", ordered=ordered, starting_offsets="latest")
     begun.open().initial()
     assert committed(broker) == [4, 10, 0, 0]
+
+
+def test_a_groups_offset_past_the_end_fails_the_query_or_begins_at_the_first_message(
+    producer, query, monkeypatch, caplog
+):
+    fill(producer, 3)
+
+    async def before(*arguments: object, stored_only: bool = False) -> int:
+        return 30  # of the topic before it was deleted, as RocketMQ keeps it
+
+    def begin(**more: str) -> int:
+        driver = query(group="g", **more).open()
+        monkeypatch.setattr(driver._session.api, "query_offset", before)
+        return driver.initial().queues[QUEUES[0]]
+
+    with pytest.raises(
+        DataLoss, match=r"group g has offset 30 .* has 0\.\.3: give starting_offsets"
+    ):
+        begin()
+    assert begin(starting_offsets="earliest", ordered="false") == 0
+    assert begin(fail_on_data_loss="false", ordered="false") == 0
+    assert "group g has offset 30 of orders@b:0" in caplog.text
 
 
 def test_a_start_that_cannot_be_stored_now_fails_the_query(producer, query, monkeypatch):

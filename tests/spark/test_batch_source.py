@@ -218,6 +218,14 @@ def test_a_user_schema_of_the_same_columns_is_accepted(spark, producer, broker):
     assert numbers(frame.collect()) == list(range(10))
 
 
+def test_a_user_schema_of_other_columns_is_refused_with_the_option(spark, producer, broker):
+    send(producer, 1)
+    other = spark.read.format("ordermq").schema("offset BIGINT, body BINARY")
+    other = other.options(name_servers=broker.name_servers, topic="orders")
+    with pytest.raises(AnalysisException, match=r"leave .schema\(...\) out, and choose columns by"):
+        other.load().count()
+
+
 def test_limit_ends_a_read_early(read, producer):
     send(producer, 3_000)
     assert len(read(pull_batch_size="100", arrow_batch_rows="100").limit(5).collect()) == 5

@@ -364,14 +364,22 @@ async def _resolve(
         # A group which never committed has no offset, or a negative one: the queue begins at its
         # earliest message then.
         if stored is not None and stored >= 0:
-            return await _checked(session, options, queue, stored)
+            return await _checked(session, options, queue, stored, is_groups=True)
     return await api.min_offset(address, queue)
 
 
 async def _checked(
-    session: ClientSession, options: SourceOptions, queue: MessageQueue, offset: int
+    session: ClientSession,
+    options: SourceOptions,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    is_groups: bool = False,
 ) -> int:
-    """Return the offset, or the earliest one where it expired and data loss is allowed."""
+    """Return the offset, or the earliest one where it expired and data loss is allowed.
+
+    Args: is_groups: the group has stored it. Past the end it is one of the topic's life before.
+    """
     api, address = session.api, session.routes.master_of(queue.broker_name)
     earliest, latest = await asyncio.gather(
         api.min_offset(address, queue), api.max_offset(address, queue)
@@ -379,6 +387,19 @@ async def _checked(
     if earliest <= offset <= latest:
         return offset
     where = f"offset {offset} of {queue_text(queue)}; the broker has {earliest}..{latest}"
+    if offset > latest and is_groups:
+        if options.fail_on_data_loss:
+            raise DataLoss(
+                f"group {options.group} has {where}: give starting_offsets='earliest', or set "
+                "fail_on_data_loss=false to begin with the first message. The topic was deleted "
+                "and created again, or the broker lost messages",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                offset=offset,
+            )
+        _log.warning("group %s has %s: the queue is read from its beginning", options.group, where)
+        return earliest
     if offset > latest:
         raise ConfigError(f"{where}: give an offset that is not after the queue's end")
     if options.fail_on_data_loss:

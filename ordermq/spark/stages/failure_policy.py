@@ -17,7 +17,7 @@ import pyarrow.fs
 
 from ordermq import Producer, json_text
 from ordermq.config import ProducerConfig, RemotingConfig
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, StoreError
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
@@ -104,9 +104,16 @@ class ParkedKeys:
             # Drafts of a writer that crashed are left out.
             if found.path.endswith(".json"):
                 with system.open_input_stream(found.path) as stream:
-                    entry = json.loads(stream.read())
-                queue = MessageQueue(entry["topic"], entry["broker"], entry["queue_id"])
-                self.keys[entry["key"]] = Parked(queue, entry["offset"])
+                    content = stream.read()
+                try:
+                    entry = json.loads(content)
+                    queue = MessageQueue(entry["topic"], entry["broker"], entry["queue_id"])
+                    self.keys[entry["key"]] = Parked(queue, entry["offset"])
+                except (ValueError, TypeError, KeyError) as error:
+                    raise StoreError(
+                        f"{found.path} is damaged: restore it, or find its key by the dead letters "
+                        "and delete it, which processes the key's rows again. It parks a key"
+                    ) from error
 
     def park(self, key: Any, queue: MessageQueue, offset: int, reason: str) -> None:
         """Store a key. Called before its row is sent, so that a crash in between loses nothing."""
@@ -204,6 +211,7 @@ def send_dead_letter(
         topic,
         bytes(body),
         tags=row.get("tags") or None,
+        keys=[key for key in (row.get("keys") or "").split(" ") if key],
         properties=kept,
     )
     # By the sharding key, so that the rows of a parked key stay in order in the topic, too.

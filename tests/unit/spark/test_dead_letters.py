@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ordermq.errors import StoreError
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.stages import failure_policy
-from ordermq.spark.stages.failure_policy import send_dead_letter
+from ordermq.spark.stages.failure_policy import ParkedKeys, send_dead_letter
 
 QUEUE = MessageQueue("orders", "b", 3)
 
@@ -44,3 +46,21 @@ def test_a_failed_row_tells_of_this_failure_only(sent: list[Message]) -> None:
 def test_a_failed_row_without_room_for_the_error_is_sent_without_it(sent: list[Message]) -> None:
     full = {"color": "x" * 32_700}
     assert dict(letter(sent, full).properties) == full
+
+
+def test_a_failed_row_keeps_its_keys_and_its_tag(sent: list[Message]) -> None:
+    row = {"body": b"x", "offset": 7, "keys": "a b", "tags": "paid"}
+    send_dead_letter("dead", {"name_servers": "127.0.0.1:9876"}, row, QUEUE, "ValueError")
+    assert (list(sent[-1].keys), sent[-1].tags) == (["a", "b"], "paid")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"key": "a"}'])
+def test_a_damaged_file_of_a_parked_key_is_named(tmp_path: Path, content: str) -> None:
+    parked = ParkedKeys(str(tmp_path))
+    parked.park("a", QUEUE, 7, "ValueError")
+    (path,) = tmp_path.iterdir()
+    ParkedKeys(str(tmp_path)).load()
+    path.write_text(content)
+    with pytest.raises(StoreError, match="is damaged: restore it, or find its key") as raised:
+        ParkedKeys(str(tmp_path)).load()
+    assert str(path) in str(raised.value)
