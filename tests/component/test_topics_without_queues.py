@@ -186,3 +186,22 @@ def test_a_consumer_tells_apart_why_a_topic_has_no_queues(
         eventually(is_ready, "it is there again")
         send(b"2")
         seen.wait_for_count(2)
+
+
+def test_the_retry_topic_of_another_group_is_a_topic_like_any_other(
+    broker: EmbeddedBroker, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    # An operator reads what waits there; with a typo in its name, nothing ever comes.
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe("%RETRY%other")
+    consumer.orderly(seen.take)
+    with consumer:
+        eventually(lambda: "%RETRY%other: topic not found" in caplog.text, "it is told")
+        assert "%RETRY%g: topic not found" not in caplog.text
+        with Admin(broker.name_servers) as admin:
+            admin.create_topic("%RETRY%other", queues=1)
+        with Producer("p", name_servers=broker.name_servers) as producer:
+            producer.send(Message("%RETRY%other", b"1"))
+        seen.wait_for_count(1)

@@ -23,7 +23,7 @@ from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import RETRY_PREFIX
+from ordermq.model.names import retry_topic
 from ordermq.remoting.bodies import TopicRoute
 from ordermq.value import Value
 
@@ -60,11 +60,15 @@ _NOT_READABLE = (
 class TopicProblems:
     """Problems of subscribed topics without queues: never created, deleted, away or closed.
 
-    Args: is_connected: returns True of a broker, by its name, that the client is connected to.
+    Args:
+        is_connected: returns True of a broker, by its name, that the client is connected to.
+        retry_topic: of the group itself. Without queues it is no problem: brokers create it when
+            they need it.
     """
 
-    def __init__(self, is_connected: Callable[[str], bool]) -> None:
+    def __init__(self, is_connected: Callable[[str], bool], retry_topic: str) -> None:
         self._is_connected = is_connected
+        self._retry_topic = retry_topic
         self._brokers: dict[str, frozenset[str]] = {}  # of the last route of each topic
         self._lost: dict[str, str] = {}  # topics that were there, or are closed
 
@@ -72,10 +76,9 @@ class TopicProblems:
         """Return the warning for a topic; empty where it has queues.
 
         Args: is_missing: no name server lists it, and the route is its last one.
-        A retry topic without queues is no problem: brokers create it when they need it.
         """
         self._lost.pop(topic, None)
-        if topic.startswith(RETRY_PREFIX):
+        if topic == self._retry_topic:
             return ""
         if route is not None:
             self._brokers[topic] = frozenset(data.broker_name for data in route.queues)
@@ -251,7 +254,8 @@ class Rebalancer:
         self._has_left = False  # the group, until `rejoin`
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce()
-        self._topic_problems = TopicProblems(client.is_connected)
+        self._retry_topic = retry_topic(self._group)
+        self._topic_problems = TopicProblems(client.is_connected, self._retry_topic)
         self.membership = Membership(member, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
@@ -453,7 +457,7 @@ class Rebalancer:
                 self._young_until_ms[topic] = now_ms + _YOUNG_MS
             if now_ms >= self._young_until_ms.get(topic, 0):
                 self._young_until_ms.pop(topic, None)
-            elif len(route.brokers) < masters and not topic.startswith(RETRY_PREFIX):
+            elif len(route.brokers) < masters and topic != self._retry_topic:
                 await self._client.routes.refresh_soon(topic)
                 routes[topic] = self._client.routes.known(topic)
                 self._try_again_in(_UNKNOWN_TOPIC_LOOK_MS)
@@ -515,7 +519,7 @@ class Rebalancer:
         answered = [queue for queue in refused if self._client.is_connected(queue.broker_name)]
         waiting = self._lock_retries[topic].long_refused(answered, self._client.clock.now_ms())
         # Whoever waits for the retry topic's queue waits for the others, too.
-        if waiting and not topic.startswith(RETRY_PREFIX):
+        if waiting and topic != self._retry_topic:
             _log.warning(
                 "group %s: waiting for the locks of %d queues of %s, from %s on: another member "
                 "holds them, or one that was killed or not closed did; the locks of such a one "
