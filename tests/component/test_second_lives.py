@@ -15,7 +15,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.client.queue_life import QueueMark
 from ordermq.consumer.fetch import life_watch
 from ordermq.consumer.fetch.life_watch import LifeWatch
-from ordermq.errors import RequestTimeout
+from ordermq.errors import BrokerError, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
@@ -204,6 +204,34 @@ def test_a_topic_that_is_recreated_before_the_first_look_is_found(
     assert member.consumer.statistics["new_lives"] == 1
     assert len(member.got) == 90
     member.close()
+
+
+def test_a_look_at_which_a_broker_fails_is_not_the_last_one(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
+    failures: list[int] = []
+    mark_before = LifeWatch._mark_before
+
+    async def failing(watch: LifeWatch, offset: int) -> Any:
+        if watch._assigned.queue == QUEUE and not failures:
+            failures.append(offset)
+            code = ResponseCode.SYSTEM_ERROR
+            raise BrokerError("java.lang.NullPointerException", response_code=code)
+        return await mark_before(watch, offset)
+
+    monkeypatch.setattr(LifeWatch, "_mark_before", failing)
+    monkeypatch.setattr(life_watch, "_IDLE_MS", 500)
+    send(broker, "old", 30)
+    with DamagingProxy(broker.address, as_rocketmq_answers) as proxy:
+        member = Member(
+            "orderly", proxy.address, tmp_path, pull_interval_ms=1_500, broker_suspend_ms=1
+        )
+        member.wait_for("old", 30)
+        eventually(lambda: failures, "a look")
+        recreate(broker, 30)
+        member.wait_for("new", 30)
+        member.close()
 
 
 @pytest.mark.parametrize("part", ["stored_ms", "physical_offset"])

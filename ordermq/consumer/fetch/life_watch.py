@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from ordermq.client.connections import is_busy
+from ordermq.client.connections import is_busy, is_denied
 from ordermq.client.session import ClientSession
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
@@ -149,10 +149,14 @@ class LifeWatch:
         except BrokerError as error:
             if is_busy(error) or error.response_code == ResponseCode.TOPIC_NOT_EXIST:
                 raise
-            # A look that is refused for good, as for its group, must not keep the pulls waiting.
-            self._is_denied = True
+            # A look that is refused must not keep the pulls waiting.
             self.is_doubtful = False
-            _log.info("%s: another life of the topic is found by its end only: %s", queue, error)
+            if is_denied(error.response_code, str(error)):
+                self._is_denied = True
+                told = "another life of the topic is found by its end only"
+            else:
+                told = "looked in vain"  # a broker that fails now may answer the next one
+            _log.info("%s: %s: %s", queue, told, error)
             return None
         self.mark = fresh or self.mark
         self.is_doubtful = False
