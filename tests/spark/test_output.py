@@ -27,7 +27,9 @@ from pyspark.sql.types import (
 )
 
 from ordermq.errors import ConfigError
+from ordermq.spark.stages.apply_with_state import _integers
 from ordermq.spark.stages.output import OutputShape, RowShape
+from ordermq.spark.stages.stage_invocation import frame_of
 
 NOON = datetime(2026, 1, 1, 12)
 
@@ -152,3 +154,22 @@ def test_a_value_of_a_row_is_fitted_to_its_column(kind: DataType, value: Any, wa
 def test_a_value_of_a_row_that_does_not_fit_is_refused(kind: DataType, value: Any) -> None:
     with pytest.raises(ConfigError, match="column 'made' of the function's result does not fit"):
         fitted(kind, value)
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
+def test_an_integer_beside_a_missing_one_stays_as_it_is(large: int) -> None:
+    def batch(*numbers: int | None) -> Any:
+        kept = pa.array(numbers, pa.int64())
+        return pa.RecordBatch.from_arrays([kept, kept], names=["made", "made"])  # by place
+
+    found = frame_of(batch(large, None))
+    assert found.iloc[0].tolist() == [large, large]
+    assert found.isna().iloc[1].all()
+    assert column(LongType(), found.iloc[:, 0]) == [large, None]
+    assert frame_of(batch(2**53, None)).dtypes.tolist() == ["float64", "float64"]
+    assert frame_of(batch(None)).dtypes.tolist() == ["float64", "float64"]
+    assert frame_of(batch(large)).dtypes.tolist() == ["int64", "int64"]
+    assert frame_of(batch()).dtypes.tolist() == ["int64", "int64"]
+    made = _integers([large, None])
+    assert (made[0], str(made.dtype)) == (large, "Int64")
+    assert [str(_integers(each).dtype) for each in ([1, None], [1])] == ["float64", "int64"]

@@ -43,6 +43,7 @@ from ordermq.spark.stages.apply_in_order import (
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, queue_of
 from ordermq.spark.stages.output import OutputShape, RowShape, struct_of
 from ordermq.spark.stages.stage_invocation import (
+    MOST_EXACT,
     StageContext,
     StageFunction,
     StageInvocation,
@@ -341,7 +342,11 @@ def _column_maker(kind: DataType) -> Callable[[Sequence[Any]], Any]:
 
 
 def _integers(values: Sequence[Any]) -> Any:
-    return np.array(values, np.float64 if None in values else np.int64)
+    if None not in values:
+        return np.array(values, np.int64)
+    if all(one is None or -MOST_EXACT <= one <= MOST_EXACT for one in values):
+        return np.array(values, np.float64)
+    return pd.array(values, dtype="Int64")  # of which a float does not have all
 
 
 def _times(values: Sequence[Any]) -> Any:

@@ -11,7 +11,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ordermq.callables import require_plain
 from ordermq.core import ProcessQueue, contract
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from ordermq.spark.stages.rows_by_key import KeyRun
 
 Engine = Literal["pandas", "arrow"]
+MOST_EXACT: Final = 1 << 53  # up to here a float has every integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,26 @@ PROCESS_QUEUES = ProcessQueues()
 # Calling the function.
 
 
+def frame_of(rows: Any, *, use_threads: bool = True) -> Any:
+    """Return a record batch as a pandas DataFrame, no integer of which is changed.
+
+    pandas makes floats of integers where one is missing. Those that no float is are Int64.
+    """
+    frame = rows.to_pandas(use_threads=use_threads)
+    for at, column in enumerate(rows.columns):
+        if column.null_count and column.type == pa.int64() and not _are_floats(column):
+            import pandas as pd  # type: ignore[import-untyped]  # loaded by now
+
+            kinds = {pa.int64(): pd.Int64Dtype()}
+            frame.isetitem(at, column.to_pandas(types_mapper=kinds.get))
+    return frame
+
+
+def _are_floats(column: Any) -> bool:
+    ends = pc.min_max(column).as_py()
+    return ends["min"] is None or (ends["min"] >= -MOST_EXACT and ends["max"] <= MOST_EXACT)
+
+
 class SharedFrame:
     """The rows of record batches as pandas DataFrames: each batch is converted once.
 
@@ -234,10 +258,10 @@ class SharedFrame:
     def of(self, run: KeyRun) -> Any:
         """Return the rows of a run; the function may write into them."""
         if run.batch is None:
-            return run.rows.to_pandas(use_threads=False)
+            return frame_of(run.rows, use_threads=False)
         if run.batch is not self._batch:
             # A copy: where Arrow's own memory serves as a column, it cannot be written.
-            self._batch, self._frame = run.batch, run.batch.to_pandas().copy()
+            self._batch, self._frame = run.batch, frame_of(run.batch).copy()
         # No two runs have a row in common, so they may share memory. The shallow copy is a
         # DataFrame of its own; pandas would warn of a write into a slice.
         count = run.rows.num_rows
@@ -394,7 +418,7 @@ class StageInvocation:
 
     def _as_frame(self, rows: Any) -> Any:
         run, self._whole = self._whole, None
-        return rows.to_pandas() if run is None else self._shared.of(run)
+        return frame_of(rows) if run is None else self._shared.of(run)
 
 
 def lease_of(rows: Any, row: int) -> int | None:
