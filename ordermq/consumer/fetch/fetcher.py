@@ -756,6 +756,9 @@ class Fetcher:
         for queue, fetcher in self._by_queue.items():
             if queue.topic == topic:
                 fetcher.life.is_doubtful = True
+                # RocketMQ holds a pull beyond the end of its topic, and answers it with messages of
+                # the next one of that name, from the middle.
+                self.pull_now(fetcher.assigned)
 
     async def close(self) -> None:
         """End every pull."""
