@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from pyspark_ordermq import DefaultSource
 from tests.component.interruption import HandledCall
@@ -21,8 +21,9 @@ from tests.component.interruption import HandledCall
 def stop_reader(name_servers: str, place: int) -> int:
     """Read with locks, and stop; return the number of places that a signal could have met."""
     options = {"name_servers": name_servers, "topic": "orders", "group": f"stopped-{place}"}
-    source = DefaultSource(options)
-    reader = source.streamReader(StructType())
+    source = DefaultSource(options | {"columns": "body"})
+    columns = StructType().add("body", BinaryType()).add("lease", BinaryType())
+    reader = source.streamReader(columns)
     reader.initialOffset()
     with HandledCall(place, lambda: signal.raise_signal(signal.SIGTERM)) as call:
         reader.stop()
