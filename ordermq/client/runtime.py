@@ -582,7 +582,12 @@ class Shutdown:
         return max((self._end_s - time.monotonic()) * part, _ANSWER_S)
 
     async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
-        """Do a part of the end; False if it took too long, or nobody waits any more."""
+        """Do a part of the end; False if it took too long, or nobody waits any more.
+
+        Args: timeout_s: None: what is left.
+        """
+        if timeout_s is None:
+            timeout_s = self.left_s()
         # A task also of a future: of a `gather` that is cancelled, nobody would take the error.
         task = asyncio.ensure_future(_awaited(work))
         hurried = asyncio.ensure_future(self._hurried.wait())

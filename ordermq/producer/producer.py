@@ -957,7 +957,7 @@ class Producer(ExplainsMethods, Starting):
         finally:
             await client.disconnect()
             if self._traces is not None:
-                await self._shutdown.unless_hurried(self._traces.flush(), self._shutdown.left_s())
+                await self._shutdown.unless_hurried(self._traces.flush())
                 await self._traces.end()
         return is_flushed
 

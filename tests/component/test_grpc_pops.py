@@ -151,10 +151,7 @@ class End:
     def __init__(self) -> None:
         self.is_late = False
 
-    def left_s(self) -> float:
-        return 60.0
-
-    async def unless_hurried(self, work: Awaitable[object], timeout_s: float) -> bool:
+    async def unless_hurried(self, work: Awaitable[object]) -> bool:
         await work
         return True
 

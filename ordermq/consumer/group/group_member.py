@@ -496,13 +496,13 @@ class GroupMember(ProcessBound):
                 # No unlock: the next owner would run messages that a batch here is still at.
                 self._report_stuck()
             if not self._locks.are_exclusive:
-                await self._leave_group(self._shutdown.left_s())
+                await self._leave_group()
         finally:
             # Whatever happened: the locks of a member that goes on renewing them never expire.
             is_called_back = await self._disconnect()
         return is_in_order and is_called_back and not self._revocation.unstored
 
-    async def _leave_group(self, timeout_s: float) -> None:
+    async def _leave_group(self, timeout_s: float | None = None) -> None:
         leave = self.client.leave(consumer_group=self._group)
         await self._shutdown.unless_hurried(leave, timeout_s)
 
@@ -601,7 +601,7 @@ class GroupMember(ProcessBound):
         await self._rebalancer.abandon()
         await self._fetcher.close()
         callbacks = asyncio.gather(*self._callbacks, return_exceptions=True)
-        is_called_back = await self._shutdown.unless_hurried(callbacks, self._shutdown.left_s())
+        is_called_back = await self._shutdown.unless_hurried(callbacks)
         if not is_called_back:
             _log.error(
                 "group %s: closed while a callback (on_revoked or the like) still runs; it is not "
@@ -611,7 +611,7 @@ class GroupMember(ProcessBound):
             )
         await self.client.disconnect()
         if (traces := self._settings.traces) is not None:
-            await self._shutdown.unless_hurried(traces.flush(), self._shutdown.left_s())
+            await self._shutdown.unless_hurried(traces.flush())
             await traces.end()
         return is_called_back
 

@@ -223,8 +223,8 @@ class GrpcPop:
     async def close(self, late: Awaitable[object]) -> None:
         # Once nobody waits, what the proxy still holds comes again when its leases end.
         end = self._returns.end
-        await end.unless_hurried(self._end_feeds(late), end.left_s())
-        await end.unless_hurried(self._terminate(), end.left_s())
+        await end.unless_hurried(self._end_feeds(late))
+        await end.unless_hurried(self._terminate())
 
     async def _terminate(self) -> None:
         for address in self._client.routes.masters():

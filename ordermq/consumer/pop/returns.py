@@ -22,10 +22,7 @@ class MembersEnd(Protocol):
     def is_late(self) -> bool:
         """True once a member that leaves waits no longer."""
 
-    def left_s(self) -> float:
-        """Return the time that is left for it."""
-
-    async def unless_hurried(self, work: Awaitable[object], timeout_s: float) -> bool:
+    async def unless_hurried(self, work: Awaitable[object]) -> bool:
         """Do a part of the end; False if it took too long, or nobody waits any more."""
 
 

@@ -413,8 +413,7 @@ class RemotingPop:
         await self._change_all(batch, [offset], delay_ms)
 
     async def close(self, late: Awaitable[object]) -> None:
-        end = self._returns.end
-        await end.unless_hurried(late, end.left_s())
+        await self._returns.end.unless_hurried(late)
 
     async def _change_all(
         self, batch: PoppedBatch, offsets: Sequence[int], invisible_ms: int
