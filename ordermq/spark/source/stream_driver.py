@@ -202,10 +202,10 @@ class StreamDriver(ProcessBound):
         there = [queue for queue in own if routed is None or queue in routed]
         moved = [queue for queue in there if end[queue] > own[queue]]
         chosen = set(there) if are_all else self._one_of_each_broker(moved or there)
-        # Marked first: what is found unchanged after that was marked in the same life.
         # Others have their first messages, and may wait long for their turn: without a mark a topic
         # that is made again meanwhile tells nothing.
         unmarked = (queue for queue in moved if queue not in start.marks)
+        # Marked first: what is found unchanged after that was marked in the same life.
         to_mark = chosen.union(end.keys() - own.keys(), unmarked)
         marked = self._session.call(self._lives.mark({queue: end[queue] for queue in to_mark}))
         # Without a mark, as in an older checkpoint, only the queue's end can tell.
