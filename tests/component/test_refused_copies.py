@@ -69,6 +69,20 @@ def settings(broker: EmbeddedBroker) -> dict[str, Any]:
     return {"name_servers": broker.name_servers, "consume_from_where": "first_offset"}
 
 
+def giving_up(broker: EmbeddedBroker, listen: Poisoned, **more: Any) -> PushConsumer:
+    """Return a consumer that makes a message a dead letter at its first failure."""
+    consumer = PushConsumer(
+        "g",
+        on_failure=DeadLetter(max_attempts=1),
+        suspend_current_queue_time_ms=10,
+        **settings(broker),
+        **more,
+    )
+    consumer.subscribe("orders")
+    consumer.orderly(listen)
+    return consumer
+
+
 @pytest.mark.parametrize("by_key", [False, True])
 def test_a_dead_letter_that_is_refused_stays_and_is_told(
     broker: EmbeddedBroker,
@@ -79,15 +93,7 @@ def test_a_dead_letter_that_is_refused_stays_and_is_told(
 ) -> None:
     refusing = Refusing(monkeypatch, RequestCode.SEND_MESSAGE_V2, "b", "%RETRY%g")
     listen = Poisoned()
-    consumer = PushConsumer(
-        "g",
-        order_by_key=by_key,
-        on_failure=DeadLetter(max_attempts=1),
-        suspend_current_queue_time_ms=10,
-        **settings(broker),
-    )
-    consumer.subscribe("orders")
-    consumer.orderly(listen)
+    consumer = giving_up(broker, listen, order_by_key=by_key)
     send_three(producer)
     with consumer:
         eventually(lambda: refusing.refused >= 5, "it is tried again")
@@ -112,14 +118,7 @@ def test_a_message_that_a_mended_listener_has_done_is_no_reason_any_more(
 ) -> None:
     refusing = Refusing(monkeypatch, RequestCode.SEND_MESSAGE_V2, "b", "%RETRY%g")
     listen = Poisoned()
-    consumer = PushConsumer(
-        "g",
-        on_failure=DeadLetter(max_attempts=1),
-        suspend_current_queue_time_ms=10,
-        **settings(broker),
-    )
-    consumer.subscribe("orders")
-    consumer.orderly(listen)
+    consumer = giving_up(broker, listen)
     send_three(producer)
     with consumer:
         eventually(lambda: refusing.refused >= 2, "it is refused")
