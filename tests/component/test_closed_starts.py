@@ -11,6 +11,7 @@ import pytest
 
 from ordermq import Admin, LitePullConsumer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.runtime import Runtime
 from ordermq.consumer.group.group_member import GroupMember
 from ordermq.errors import StateError
 from tests.component.broker.wire_client import WireClient
@@ -97,6 +98,8 @@ def test_a_start_that_a_close_cancels_says_so(
     kind: type[PushConsumer] | type[LitePullConsumer],
     others: bool,
 ) -> None:
+    # A thread of its own, which ends with its last client whatever other tests have left.
+    monkeypatch.setattr(Runtime, "_shared", None)
     consumer = make(kind, broker)
     reached, cancels = threading.Event(), threading.Event()
 
