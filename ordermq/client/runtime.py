@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
-_ANSWER_S = 0.5  # longer than a live broker takes, shorter than whoever closes notices
+ANSWER_S = 0.5  # longer than a live broker takes, shorter than whoever closes notices
 _HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
 _ERROR_PAUSE_S = 0.1  # for memory to come back, where the loop itself fails
 _LAST_ROUNDS = 3  # of cancelling what still runs
@@ -81,15 +81,18 @@ class Runtime(ProcessBound):
                 if not runtime._is_stopping:
                     return runtime
 
-    def release(self, owner: object = None) -> None:
-        """Forget an owner; with the last one the thread stops, and what still runs is cancelled."""
+    def release(self, owner: object = None, timeout_s: float | None = None) -> None:
+        """Forget an owner; with the last one the thread stops, and what still runs is cancelled.
+
+        Args: timeout_s: how long to wait for its end; None: for as long as it takes.
+        """
         released = None if owner is None else weakref.ref(owner)
         if self.is_io_thread:
             self._try_to_stop(released)
         else:
             with self._shared_lock:
                 self._stop_unless_owned(released)
-            self.join()
+            self.join(timeout_s)
 
     def _keep_for(self, owner: object) -> None:
         self._owners.add(weakref.ref(owner, self._on_owner_gone))
@@ -125,13 +128,13 @@ class Runtime(ProcessBound):
         if gone is not None:
             self._owners.discard(gone)
 
-    def join(self) -> None:
+    def join(self, timeout_s: float | None = None) -> None:
         """Wait for the end of the thread, if its last owner has let it go."""
         if self._is_halted:
             return
         # A client that is closed by a callback on the I/O thread cannot wait for that thread.
         if not self._owners and threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(timeout_s)
 
     @property
     def is_stopping(self) -> bool:
@@ -579,7 +582,7 @@ class Shutdown:
     def left_s(self, part: float = 1.0) -> float:
         """Return the time that is left of what was given, or a part of it; in any case enough for
         a broker that answers."""
-        return max((self._end_s - time.monotonic()) * part, _ANSWER_S)
+        return max((self._end_s - time.monotonic()) * part, ANSWER_S)
 
     async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
         """Do a part of the end; False if it took too long, or nobody waits any more.

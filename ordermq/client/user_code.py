@@ -41,8 +41,11 @@ class TaskLoop(Protocol):
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run `work` on the loop and wait for its result, from another thread."""
 
-    def release(self) -> None:
-        """Cancel the tasks that are left; call from another thread."""
+    def release(self, *, timeout_s: float) -> None:
+        """Cancel the tasks that are left; call from another thread.
+
+        Args: timeout_s: how long to wait for their end, where it is waited for.
+        """
 
 
 class UserCode(Protocol):
@@ -142,7 +145,7 @@ class CallersLoop:
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         return self.submit(work).result()
 
-    def release(self) -> None:
+    def release(self, *, timeout_s: float) -> None:
         self.post(self._cancel_all)
 
     def has(self, task: asyncio.Task[Any] | None) -> bool:

@@ -105,3 +105,55 @@ def test_a_broker_that_does_not_answer_does_not_hold_up_close(
     ):
         monkeypatch.setitem(server.HANDLERS, code, lambda *arguments: None)
     close()
+
+
+def test_an_async_listener_that_blocks_its_loop_does_not_hold_up_close(
+    broker: EmbeddedBroker, producer: Producer, hanging: threading.Event
+) -> None:
+    begun = threading.Event()
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe("orders")
+
+    @consumer.orderly
+    async def listen(messages: Any, context: Any) -> None:
+        begun.set()
+        hanging.wait()  # where it should await
+
+    producer.send(Message("orders", b"1"), sharding_key="k")
+    consumer.start()
+    assert begun.wait(30)
+    assert not consumer.close(0.2)
+
+
+def test_a_listener_that_fails_after_the_end_of_close_is_no_internal_error(
+    broker: EmbeddedBroker,
+    producer: Producer,
+    seen: Seen,
+    hanging: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "ordermq.consumer")
+    begun = threading.Event()
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe("orders")
+
+    @consumer.concurrently
+    def listen(messages: Any, context: Any) -> None:
+        begun.set()
+        hanging.wait()
+        raise ValueError("a test's own failure")
+
+    producer.send(Message("orders", b"1"), sharding_key="k")
+    consumer.start()
+    assert begun.wait(30)
+    assert not consumer.close(0.2)
+    hanging.set()
+    eventually(lambda: "whoever has the queue next gets it again" in caplog.text, "it is told")
+    assert "internal error" not in caplog.text
+    assert consumer.statistics["internal_errors"] == 0
+    with push(broker, seen, "concurrent"):
+        seen.wait_for_count(1)

@@ -51,7 +51,7 @@ from ordermq.consumer.queue.receiver import (
     flow_by_fill_and_span,
     limits_by_fill_and_span,
 )
-from ordermq.errors import ConfigError, RemotingError, RouteError
+from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
@@ -347,6 +347,15 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         except (RemotingError, RouteError) as error:
             self._statistics.add("send_back_errors")
             self._member.refusals.failed(assigned, action, error, message.queue_offset)
+            return False
+        except StateError as error:  # of a listener that returned after the end of `close`
+            _log.info(
+                "%s: offset %d not sent back, whoever has the queue next gets it again: %s",
+                message.message_queue,
+                message.queue_offset,
+                error,
+                extra=self._fields(message.message_queue, offset=message.queue_offset),
+            )
             return False
         except Exception:  # noqa: BLE001 - an internal error must not lose the message
             self._statistics.add("internal_errors")

@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ordermq import core
 from ordermq.callables import is_async
-from ordermq.client.runtime import Runtime, result_of
+from ordermq.client.runtime import ANSWER_S, Runtime, result_of
 from ordermq.client.user_code import TaskLoop, UserCode, on_thread
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
@@ -311,7 +311,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         for thread in threads:
             thread.join(timeout_s)
         if self._loop is not None:
-            self._loop.release()
+            self._loop.release(timeout_s=max(timeout_s, ANSWER_S))
         return not any(thread.is_alive() for thread in threads)
 
     # Under the lock.
@@ -665,7 +665,8 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
     def close(self, timeout_s: float) -> bool:
         """Cancel the tasks, and end the thread of a loop of its own; always True."""
         self._is_closed = True
-        self._loop.release()
+        # Tasks that were cancelled end at once. A listener that blocks its loop is not waited for.
+        self._loop.release(timeout_s=max(timeout_s, ANSWER_S))
         return True
 
     def _start(self, assigned: Queue) -> None:
