@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Any
 
 from ordermq import forking
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.connection_limits import ConnectionLimits
-from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S
+from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, RenewedContext
 
 log = logging.getLogger("ordermq.broker")
 
@@ -30,27 +29,21 @@ class Listener:
 
     Args:
         new_connection: makes the connection of an admitted client.
-        tls: of the handshake; None for connections without TLS.
+        tls: of the handshakes.
     """
 
     def __init__(
         self,
         limits: ConnectionLimits,
         new_connection: Callable[[], BrokerConnection],
-        tls: ssl.SSLContext | None,
+        tls: RenewedContext,
     ) -> None:
         self._limits = limits
         self._new_connection = new_connection
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
-        self._tls: dict[str, Any] = {}
-        if tls is not None:
-            self._tls = {
-                "ssl": tls,
-                "ssl_handshake_timeout": _HANDSHAKE_TIMEOUT_S,
-                "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
-            }
+        self._tls = tls
 
     def open(self, host: str, port: int) -> int:
         """Listen; return the port.
@@ -124,9 +117,21 @@ class Listener:
         if listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
+    def _handshake(self) -> dict[str, Any]:
+        tls = self._tls.current()
+        if tls is None:
+            return {}
+        return {
+            "ssl": tls,
+            "ssl_handshake_timeout": _HANDSHAKE_TIMEOUT_S,
+            "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+        }
+
     async def _connect(self, connection: BrokerConnection, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, accepted, **self._tls)
+            await self._loop.connect_accepted_socket(
+                lambda: connection, accepted, **self._handshake()
+            )
         except OSError as error:
             # A client that gives up, or speaks no TLS: its own error says why. The connection was
             # never opened, so it will not be reported as closed.

@@ -37,7 +37,7 @@ from ordermq.loggers import LogErrors, dropped_lines
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import refusal_reason
-from ordermq.remoting.tls import server_context
+from ordermq.remoting.tls import renewed_server_context
 from ordermq.supervisor import Supervisor, every
 
 log = logging.getLogger("ordermq.broker")
@@ -94,7 +94,8 @@ class BrokerServer:
         """
         loop = asyncio.get_running_loop()
         self._context.store.start(loop, self._statistics)
-        tls = server_context(self._config)
+        tls = renewed_server_context(self._config, log)
+        tls.current()
         self._listener = Listener(self._limits, self._new_connection, tls)
         bound = self._listener.open(host, port)
         loop.set_exception_handler(self._on_error)

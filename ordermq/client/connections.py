@@ -22,7 +22,7 @@ from ordermq.remoting.connecting import connect_failed
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.reading import ReadingOf, transport_reading
-from ordermq.remoting.tls import TlsSession, client_context
+from ordermq.remoting.tls import TlsSession, renewed_client_context
 
 _log = logging.getLogger("ordermq.client")
 _NOT_SERVED = (
@@ -105,7 +105,7 @@ class Connections(ProcessBound):
         self._on_lost = on_lost
         self._reading_of = reading_of
         self._dialer = Dialer(clock)
-        self._tls: ssl.SSLContext | None = None
+        self._tls = renewed_client_context(config)
         self._open: dict[str, Connection] = {}
         self._heard: set[str] = set()  # addresses that sent something over connections that ended
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -154,7 +154,8 @@ class Connections(ProcessBound):
         """
         await self.writable(address)
         host, port = split_address(address)
-        tls = None if self._tls is None else TlsSession(self._tls, host)
+        context = self._tls.current()
+        tls = None if context is None else TlsSession(context, host)
         opened = None
         try:
             async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
@@ -268,10 +269,9 @@ class Connections(ProcessBound):
             await self._clock.sleep_ms(wait)
         # Not in the constructor: a certificate that cannot be read must fail the first request,
         # with an error that names the setting, and not the construction of a client.
-        if self._config.tls and self._tls is None:
-            self._tls = client_context(self._config)
+        tls = self._tls.current()
         try:
-            connection = await self._open_one(address)
+            connection = await self._open_one(address, tls)
         except ConnectFailed:
             longest = self._config.reconnect_delay_ms * _MAX_BACKOFF
             self._not_before_ms[address] = (
@@ -284,14 +284,14 @@ class Connections(ProcessBound):
         self._open[address] = connection
         return connection
 
-    async def _open_one(self, address: str) -> Connection:
+    async def _open_one(self, address: str, tls: ssl.SSLContext | None) -> Connection:
         """Connect once; for subclasses that speak another protocol."""
         connection = await Connection.open(
             address,
             self._clock,
             self._config,
             self,
-            self._tls,
+            tls,
             self._dialer,
             self._reading_of,
         )

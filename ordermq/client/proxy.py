@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
@@ -158,9 +159,9 @@ class ProxyConnections(Connections):
         super().__init__(clock, config, on_request, on_lost, transport_reading)
         self._metadata = CallMetadata(config, client_id)
 
-    async def _open_one(self, address: str) -> Connection:
+    async def _open_one(self, address: str, tls: ssl.SSLContext | None) -> Connection:
         opened = await GrpcConnection.open(
-            address, self._clock, self._config, cast(GrpcEvents, self), self._tls, self._dialer
+            address, self._clock, self._config, cast(GrpcEvents, self), tls, self._dialer
         )
         # The base needs its state, its end and its address only, which both kinds have.
         return cast(Connection, opened)

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ordermq.config import RemotingConfig, TlsVerify
@@ -18,14 +21,19 @@ from ordermq.threads import Lock
 if TYPE_CHECKING:
     from ordermq.config import BrokerConfig
 
+_log = logging.getLogger("ordermq.client")
+
 SHUTDOWN_TIMEOUT_S = 1.0  # for the peer's close_notify; asyncio's 30 s would delay each close
-_HOSTNAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH of OpenSSL
+_NOT_VALID_NOW = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, _CERT_HAS_EXPIRED of OpenSSL
+_HOSTNAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH
 _ADDRESS_MISMATCH = 64  # X509_V_ERR_IP_ADDRESS_MISMATCH
 _RECORD_HEADS = (b"\x15\x03", b"\x16\x03")  # alert and handshake records; no frame starts like this
 # With those of TLS 1.3: change of ciphers, and enciphered handshake.
 _HANDSHAKE_HEADS = (*_RECORD_HEADS, b"\x14\x03", b"\x17\x03")
 _RECORD_HEAD_BYTES = 5  # type, version, size
 _PLAIN_BYTES = 1 << 14  # the most that one record holds, deciphered
+
+_FileLook = tuple[int, int, int, int] | None  # device, inode, size, change; None: cannot be seen
 
 
 def client_context(config: RemotingConfig) -> ssl.SSLContext | None:
@@ -63,6 +71,79 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
         _trust(context, "tls_client_ca_file", config.tls_client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+class RenewedContext:
+    """The TLS context of some settings, made anew once one of its files has changed.
+
+    Certificates are renewed under running programs. One that kept its first certificate for ever
+    would be refused at its next connect once that has expired, until somebody restarts it.
+
+    Args:
+        make: makes the context, None without TLS.
+        files: what it reads.
+        log: gets a warning when the files cannot be used any more.
+    """
+
+    def __init__(
+        self, make: Callable[[], ssl.SSLContext | None], files: Iterable[str], log: logging.Logger
+    ) -> None:
+        self._make = make
+        self._files = [file for file in files if file]
+        self._log = log
+        self._context: ssl.SSLContext | None = None
+        self._is_made = False
+        self._looks: list[_FileLook] = []  # at the files that the context was made of
+        self._told: list[_FileLook] = []
+
+    def current(self) -> ssl.SSLContext | None:
+        """Return the context of the next connection; None without TLS.
+
+        Files that cannot be used any more leave the last context in use: they may be half written.
+
+        Raises: ConfigError: a file cannot be used, and none could before.
+        """
+        # Before they are read: what changes meanwhile is noticed at the next connection.
+        looks = [_look_at(file) for file in self._files]
+        if self._is_made and looks == self._looks:
+            return self._context
+        try:
+            self._context = self._make()
+        except ConfigError as error:
+            if not self._is_made:
+                raise
+            if looks != self._told:
+                self._told = looks
+                self._log.warning(
+                    "TLS files have changed and cannot be used; the last ones that could stay in "
+                    "use: reason=%s", error,
+                )  # fmt: skip
+        else:
+            if self._is_made:
+                self._log.info("TLS files have changed and are used from now on")
+            self._is_made, self._looks, self._told = True, looks, []
+        return self._context
+
+
+def renewed_client_context(config: RemotingConfig) -> RenewedContext:
+    """Return the contexts of a client's connections."""
+    files = (config.tls_ca_file, config.tls_certificate, config.tls_key) if config.tls else ()
+    return RenewedContext(partial(client_context, config), files, _log)
+
+
+def renewed_server_context(config: BrokerConfig, log: logging.Logger) -> RenewedContext:
+    """Return the contexts of the connections that an embedded broker accepts."""
+    files = (config.tls_certificate, config.tls_key, config.tls_client_ca_file)
+    return RenewedContext(partial(server_context, config), files, log)
+
+
+def _look_at(file: str) -> _FileLook:
+    # Behind links: whole folders are exchanged by one that points elsewhere.
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class TlsSession:
@@ -214,6 +295,11 @@ def describe_tls_error(error: BaseException, host: str) -> str:
                 f"the server's certificate is not for the host {host} ({why}): connect by a "
                 "name in the certificate, or give tls_verify='ca' to skip the host check"
             )
+        if error.verify_code in _NOT_VALID_NOW:
+            return (
+                f"the server's certificate is not valid now ({why}): renew it at the server, or "
+                "set the clock of the machine that is wrong"
+            )
         return (
             f"the server's certificate is not trusted ({why}): give tls_ca_file= with the CA "
             "bundle that verifies it, or tls_verify='none' in a private network"
@@ -229,6 +315,11 @@ def describe_tls_error(error: BaseException, host: str) -> str:
         return (
             f"the server refused the connection ({reason}): if it requires a client certificate, "
             "give tls_certificate= and tls_key="
+        )
+    if "ALERT" in reason and "CERTIFICATE_EXPIRED" in reason:
+        return (
+            f"the server refused the client certificate ({reason}): renew the files of "
+            "tls_certificate= and tls_key=, which each new connection looks at"
         )
     if "ALERT" in reason and ("CERTIFICATE" in reason or "CA" in reason):
         return (
@@ -247,7 +338,7 @@ def hint_for_silence(config: RemotingConfig) -> str:
         return "does it require TLS (tls=True)?"
     if not config.tls_certificate:
         return "does it require a client certificate (tls_certificate=, tls_key=)?"
-    return "does it trust the authority that signed tls_certificate?"
+    return "does it trust the authority that signed tls_certificate, and is it still valid?"
 
 
 def _trust(context: ssl.SSLContext, name: str, path: str) -> None:

@@ -19,6 +19,18 @@ class Certificate:
     certificate: str
     key: str
 
+    def copy_to(self, other: Certificate) -> None:
+        """Put these files in the place of others, as a renewal does."""
+        replace_file(self.certificate, other.certificate)
+        replace_file(self.key, other.key)
+
+
+def replace_file(source: str, place: str) -> None:
+    """Put a copy of a file in the place of another one, at once."""
+    made = f"{place}.new"
+    shutil.copyfile(source, made)
+    Path(made).replace(place)
+
 
 class Authority:
     """Signs certificates; its own is what others trust.
@@ -37,8 +49,8 @@ class Authority:
             "-keyout", self._own.key, "-out", self._own.certificate,
         )  # fmt: skip
 
-    def sign(self, name: str, host: str = "IP:127.0.0.1") -> Certificate:
-        """A new certificate for `host`, as `IP:127.0.0.1` or `DNS:broker`."""
+    def sign(self, name: str, host: str = "IP:127.0.0.1", days: int = 2) -> Certificate:
+        """A new certificate for `host`, as `IP:127.0.0.1` or `DNS:broker`; -1 day: expired."""
         made = self._paths(name)
         request, extensions = f"{made.certificate}.csr", f"{made.certificate}.ext"
         # From Python 3.13 on a certificate without its issuer's key id is refused.
@@ -48,7 +60,7 @@ class Authority:
         )  # fmt: skip
         _openssl(
             "x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self._own.key,
-            "-CAcreateserial", "-days", "2", "-extfile", extensions, "-out", made.certificate,
+            "-CAcreateserial", "-days", str(days), "-extfile", extensions, "-out", made.certificate,
         )  # fmt: skip
         return made
 

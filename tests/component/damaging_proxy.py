@@ -167,4 +167,4 @@ def speak_tls_up_to(newest: ssl.TLSVersion, monkeypatch: pytest.MonkeyPatch) -> 
         context.maximum_version = newest
         return context
 
-    monkeypatch.setattr("ordermq.client.connections.client_context", old_context)
+    monkeypatch.setattr("ordermq.remoting.tls.client_context", old_context)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -28,7 +29,7 @@ from ordermq.errors import ConfigError, OrderMQError
 from ordermq.producer.queue_sender import InFlightBatch
 from ordermq.remoting.reading import can_share_reads
 from ordermq.remoting.writing import Asked, SharedSocket
-from tests.component.certificates import Authority, Certificate
+from tests.component.certificates import Authority, Certificate, replace_file
 from tests.component.conftest import Seen, assert_in_order, numbered
 from tests.component.damaging_proxy import (
     CuttingProxy,
@@ -315,6 +316,114 @@ def test_a_broker_may_ask_for_a_certificate_of_one_it_trusts(
             sent(broker, tls_certificate=foreign.certificate, tls_key=foreign.key, **trusted)
         sent(broker, tls_certificate=ours.certificate, tls_key=ours.key, **trusted)
         assert broker.statistics.messages_stored == 1
+
+
+@dataclass
+class Renewal:
+    """Files of both sides in their places, and others of a new authority."""
+
+    ca: str
+    server: Certificate
+    client: Certificate
+    new_ca: str
+    new_server: Certificate
+    new_client: Certificate
+
+    def tls(self, *, is_new: bool = False) -> dict[str, Any]:
+        """Settings of a client; those of `is_new` name the new files where they were made."""
+        ca, own = (self.new_ca, self.new_client) if is_new else (self.ca, self.client)
+        named = {"tls_certificate": own.certificate, "tls_key": own.key}
+        return {"tls": True, "tls_ca_file": ca, "tls_verify": "ca", **named}
+
+    def renew(self) -> None:
+        self.new_server.copy_to(self.server)
+        self.new_client.copy_to(self.client)
+        replace_file(self.new_ca, self.ca)
+
+
+@pytest.fixture
+def renewal(tmp_path: Path) -> Renewal:
+    first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
+    new_ca = str(tmp_path / "new_ca.pem")
+    replace_file(second.file, new_ca)
+    return Renewal(
+        first.file, first.sign("server"), first.sign("client"),
+        new_ca, second.sign("new_server"), second.sign("new_client"),
+    )  # fmt: skip
+
+
+def test_members_use_renewed_files_at_their_next_connection(
+    renewal: Renewal, tmp_path: Path, seen: Seen, has_engine: bool
+) -> None:
+    def serve(port: int = 0) -> EmbeddedBroker:
+        named = {"tls_certificate": renewal.server.certificate, "tls_key": renewal.server.key}
+        config = BrokerConfig(durability="os", tls_client_ca_file=renewal.ca, **named)
+        return EmbeddedBroker(tmp_path / "broker.db", port=port, config=config)
+
+    with contextlib.ExitStack() as clients:
+        with serve() as broker:
+            port, servers = broker.port, broker.name_servers
+            producer = clients.enter_context(Producer("p", name_servers=servers, **renewal.tls()))
+            producer.send(Message("orders", b"0"), sharding_key="k")
+            start = {"consume_from_where": "first_offset"}
+            consumer = PushConsumer("g", name_servers=servers, **start, **renewal.tls())
+            consumer.subscribe("orders")
+            consumer.orderly(seen.take)
+            clients.enter_context(consumer)
+            seen.wait_for_count(1)
+        renewal.renew()
+        with serve(port):
+            producer.send(Message("orders", b"1"), sharding_key="k")
+            seen.wait_for(lambda got: got[-1][3] == b"1", "the message behind the renewal")
+            clients.close()
+
+
+def test_a_broker_uses_renewed_files_at_its_next_connection(renewal: Renewal) -> None:
+    with (
+        tls_broker(renewal.server, tls_client_ca_file=renewal.ca) as broker,
+        Producer("old", name_servers=broker.name_servers, **renewal.tls()) as producer,
+    ):
+        producer.send(Message("orders", b"0"), sharding_key="k")
+        with pytest.raises(OrderMQError, match="certificate is not trusted"):
+            sent(broker, **renewal.tls(is_new=True))
+        renewal.renew()
+        sent(broker, **renewal.tls(is_new=True))
+        producer.send(Message("orders", b"2"), sharding_key="k")  # over its first connection
+        assert broker.statistics.messages_stored == 3
+
+
+def test_files_that_cannot_be_used_any_more_leave_the_last_ones_in_use(
+    renewal: Renewal, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "TLS files have changed and cannot be used"
+    with tls_broker(renewal.server, tls_client_ca_file=renewal.ca) as broker:
+        sent(broker, **renewal.tls())
+        # Between the two files of a renewal, the key is that of another certificate.
+        replace_file(renewal.new_server.certificate, renewal.server.certificate)
+        sent(broker, **renewal.tls())
+        sent(broker, **renewal.tls())
+        told_of = [record for record in caplog.records if told in record.message]
+        assert [record.name for record in told_of] == ["ordermq.broker"]
+        renewal.renew()
+        sent(broker, **renewal.tls())
+        Path(renewal.client.key).write_bytes(b"")
+        with pytest.raises(ConfigError, match="tls_key"):
+            sent(broker, **renewal.tls())
+
+
+def test_an_expired_certificate_is_told_as_such(authority: Authority, tmp_path: Path) -> None:
+    expired = authority.sign("expired", days=-1)
+    trusted = {"tls": True, "tls_ca_file": authority.file}
+    with (
+        tls_broker(expired) as broker,
+        pytest.raises(OrderMQError, match=r"server's certificate is not valid now.*renew it at"),
+    ):
+        sent(broker, **trusted)
+    with (
+        tls_broker(authority.sign("valid"), tls_client_ca_file=authority.file) as broker,
+        pytest.raises(OrderMQError, match="signed tls_certificate, and is it still valid"),
+    ):
+        sent(broker, tls_certificate=expired.certificate, tls_key=expired.key, **trusted)
 
 
 def test_one_side_without_tls_is_told_so(broker: EmbeddedBroker, authority: Authority) -> None:
