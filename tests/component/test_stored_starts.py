@@ -402,9 +402,10 @@ def test_a_store_that_answers_no_offset_is_told_once_and_named_by_health(
     member = Member("orderly", broker.name_servers, tmp_path, offset_store=store)
     send(old, range(OLD, OLD + 4))
     eventually(lambda: len(member.got) == 3, "the other queues go on")
-    (reason,) = member.consumer.health().reasons
+    reasons = member.consumer.health().reasons
     member.close()
     expected = f"offset_store: Odd.take_over(): {QUEUES[0]}: offset {odd!r}: expected 0 or more"
-    assert expected in reason
+    # On a busy machine the broker may drop the member for a while, which is another reason.
+    assert sum(expected in reason for reason in reasons) == 1, reasons
     assert len([text for text in caplog.messages if expected in text]) == 1
     assert "internal error" not in caplog.text
