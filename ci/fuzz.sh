@@ -36,24 +36,33 @@ done
 is_native() {
     [[ " ${native[*]} " == *" $1 "* ]]
 }
-limits=(-max_total_time="$each" -timeout=20 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1)
 
-python=.venv/bin/python
-if "$python" -c 'import atheris' 2>/dev/null; then
+# One target, in a shell of its own.
+fuzz() {
+    local target=$1 seeds=tests/fuzz/$1 log=$build/$1.log
+    local limits="-max_total_time=$each -timeout=20 -rss_limit_mb=2048 -max_len=4096"
+    shift
+    mkdir -p "$build/corpus-$target"
+    # shellcheck disable=SC2086 # the limits are words
+    "$@" $limits -print_final_stats=1 -artifact_prefix="$build/$target-" "$build/corpus-$target" "$seeds" \
+        >"$log" 2>&1 || {
+        tail -40 "$log" >&2
+        exit 1
+    }
+    echo "ordermq: fuzzed $target for $each s, from $(find "$seeds" -type f | wc -l) inputs:" \
+        "$(grep -E 'number_of_executed_units|DONE' "$log" | tr -s '\n\t ' ' ')"
+    # Only what reaches another edge: without counters of how often, the corpus stays small.
+    [ -z "$keep" ] ||
+        "$@" -merge=1 -use_counters=0 "$seeds" "$build/corpus-$target" >/dev/null 2>&1
+}
+export -f fuzz
+export build each keep
+
+commands=()
+if .venv/bin/python -c 'import atheris' 2>/dev/null; then
     for target in "${targets[@]}"; do
-        is_native "$target" && continue
-        seeds=tests/fuzz/$target
-        echo "ordermq: fuzzing $target for $each s, from $(find "$seeds" -type f | wc -l) inputs"
-        mkdir -p "$build/corpus-$target"
-        "$python" tests/fuzz/decoders.py "$target" "${limits[@]}" \
-            -artifact_prefix="$build/$target-" "$build/corpus-$target" "$seeds" \
-            >"$build/$target.log" 2>&1 ||
-            { tail -40 "$build/$target.log" >&2; exit 1; }
-        grep -E 'number_of_executed_units|DONE' "$build/$target.log"
-        if [ -n "$keep" ]; then
-            "$python" tests/fuzz/decoders.py "$target" -merge=1 -use_counters=0 "$seeds" \
-                "$build/corpus-$target" >/dev/null 2>&1
-        fi
+        is_native "$target" ||
+            commands+=("fuzz $target .venv/bin/python tests/fuzz/decoders.py $target")
     done
 else
     echo "ordermq: FUZZING OF PYTHON SKIPPED: no Atheris in .venv; pip install 'ordermq[fuzz]'"
@@ -65,28 +74,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *b, size_t n) { return b == NULL && n >
     clang -x c - -fsanitize=fuzzer,address,undefined -o "$build/probe" 2>/dev/null; then
     echo "ordermq: FUZZING SKIPPED: clang cannot link -fsanitize=fuzzer;" \
         "install clang and its runtime (Debian: apt install clang libclang-rt-14-dev)"
-    exit 0
-fi
-read -ra sources < <("$(command -v python3 || command -v python)" -c '
+else
+    read -ra sources < <("$(command -v python3 || command -v python)" -c '
 import runpy
 core = runpy.run_path("ext/c_core.py")
 print(*core["SOURCES"], *core["ENGINE_SOURCES"])')
-flags=(-std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread -Iext/core -Iext/engine -Iext/wire
-    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
-
-for target in "${targets[@]}"; do
-    is_native "$target" || continue
-    seeds=tests/fuzz/$target
-    echo "ordermq: fuzzing $target for $each s, from $(find "$seeds" -type f | wc -l) inputs"
-    clang "${flags[@]}" "-DOMQ_FUZZ=\"$target\"" tests/unit/core/sanitize_*.c "${sources[@]}" \
-        -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o "$build/$target"
-    mkdir -p "$build/corpus-$target"
-    "$build/$target" "${limits[@]}" -verbosity=1 -artifact_prefix="$build/$target-" \
-        "$build/corpus-$target" "$seeds" 2>"$build/$target.log" ||
-        { tail -40 "$build/$target.log" >&2; exit 1; }
-    grep -E 'number_of_executed_units|DONE' "$build/$target.log"
-    if [ -n "$keep" ]; then
-        # Only what reaches another edge: without counters of how often, the corpus stays small.
-        "$build/$target" -merge=1 -use_counters=0 "$seeds" "$build/corpus-$target" 2>/dev/null
-    fi
-done
+    compile="clang -std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread"
+    compile+=" -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all"
+    compile+=" -Iext/core -Iext/engine -Iext/wire"
+    driver=tests/unit/core/sanitize_driver.c # the only one that differs
+    rm -rf "$build/objects"
+    mkdir "$build/objects"
+    for file in tests/unit/core/sanitize_*.c "${sources[@]}"; do
+        [ "$file" = $driver ] || echo "$compile -c $file -o $build/objects/$(basename "$file" .c).o"
+    done | at_once
+    compile+=" $build/objects/*.o -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc"
+    for target in "${targets[@]}"; do
+        is_native "$target" || continue
+        commands+=("$compile -DOMQ_FUZZ='\"$target\"' $driver -o $build/$target; fuzz $target $build/$target")
+    done
+fi
+printf '%s\n' "${commands[@]}" | at_once

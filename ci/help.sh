@@ -1,4 +1,5 @@
-# Sourced by the other scripts, first: answers --help with the comment that a script begins with.
+# Sourced by the other scripts, first: answers --help with the comment that a script begins with, and
+# has what several of them use.
 set -euo pipefail
 case ${1:-} in
 -h | --help)
@@ -6,3 +7,9 @@ case ${1:-} in
     exit 0
     ;;
 esac
+
+# Run each line of standard input as a command, as many at a time as there are cores. All are run;
+# fails if one of them did.
+at_once() {
+    xargs -d '\n' -n 1 -P "$(nproc)" bash -euc
+}

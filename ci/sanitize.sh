@@ -7,6 +7,7 @@
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 SEED=${SEED:-$RANDOM}
 STEPS=${STEPS:-20000}
@@ -41,24 +42,29 @@ for kind in address,undefined thread; do
     fi
 done
 echo "ordermq: C core under sanitizers, SEED=$SEED"
-"$cc" "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all \
-    "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/memory"
-"$build/memory" single "$STEPS" "$SEED"
-"$build/memory" starved "$STEPS" "$SEED"
-"$build/memory" fuzz "$CASES" "$SEED" "${records[@]}"
-"$build/memory" answers "$((CASES / 2))" "$SEED" "${records[@]}"
-"$build/memory" headers "$CASES" "$SEED" "${headers[@]}"
-"$build/memory" replies "$CASES" "$SEED" "${replies[@]}" "${headers[@]}"
-"$build/memory" sends "$CASES" "$SEED" "${sends[@]}"
-"$build/memory" proxied "$CASES" "$SEED" "${proxied[@]}"
-"$build/memory" proxied "$((CASES / 2))" "$SEED" "${acknowledged[@]}"
-"$build/memory" to_proxy "$CASES" "$SEED" "${batches[@]}" "${proxied[@]}"
-"$build/memory" engine "$((ROUNDS / 400))" "$SEED"
-"$build/memory" handover "$((ROUNDS / 400))" "$SEED"
-"$build/memory" waits "$((ROUNDS / 400))" "$SEED"
-"$build/memory" batches "$((CASES / 10))" "$SEED" "${batches[@]}" # each with five kinds of record
-"$cc" "${strict[@]}" -fsanitize=thread "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/threads"
-TSAN_OPTIONS=halt_on_error=1 "$build/threads" threads "$ROUNDS"
-TSAN_OPTIONS=halt_on_error=1 "$build/threads" engine "$((ROUNDS / 400))" "$SEED"
-TSAN_OPTIONS=halt_on_error=1 "$build/threads" handover "$((ROUNDS / 400))" "$SEED"
-TSAN_OPTIONS=halt_on_error=1 "$build/threads" waits "$((ROUNDS / 400))" "$SEED"
+memory=(-fsanitize=address,undefined -fno-sanitize-recover=all)
+at_once <<END
+$cc ${strict[*]} ${memory[*]} ${driver[*]} ${sources[*]} $wrap -o $build/memory
+$cc ${strict[*]} -fsanitize=thread ${driver[*]} ${sources[*]} $wrap -o $build/threads
+END
+export TSAN_OPTIONS=halt_on_error=1
+at_once <<END # the long ones first; each of the batches with five kinds of record
+$build/memory fuzz $CASES $SEED ${records[*]}
+$build/threads threads $ROUNDS
+$build/memory single $STEPS $SEED
+$build/memory starved $STEPS $SEED
+$build/memory answers $((CASES / 2)) $SEED ${records[*]}
+$build/memory headers $CASES $SEED ${headers[*]}
+$build/memory replies $CASES $SEED ${replies[*]} ${headers[*]}
+$build/memory sends $CASES $SEED ${sends[*]}
+$build/memory proxied $CASES $SEED ${proxied[*]}
+$build/memory proxied $((CASES / 2)) $SEED ${acknowledged[*]}
+$build/memory to_proxy $CASES $SEED ${batches[*]} ${proxied[*]}
+$build/memory engine $((ROUNDS / 400)) $SEED
+$build/memory handover $((ROUNDS / 400)) $SEED
+$build/memory waits $((ROUNDS / 400)) $SEED
+$build/memory batches $((CASES / 10)) $SEED ${batches[*]}
+$build/threads engine $((ROUNDS / 400)) $SEED
+$build/threads handover $((ROUNDS / 400)) $SEED
+$build/threads waits $((ROUNDS / 400)) $SEED
+END

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Run everything that a commit must pass, in legs: the environment, lint, the documentation, one
-# wheel, the C core under each compiler, under sanitizers and fuzzed, consumers and producers with
-# cffi and the reference, all tests with Cython, then short runs on RocketMQ and Spark if Java is
-# installed. All legs run even if one fails; each writes build/legs/NAME.log, and a failed one's end
-# is printed. ci/quick.sh is the part to run before each commit.
+# wheel, the C core under each compiler, under sanitizers and fuzzed, consumers and producers on the
+# reference core, all tests with Cython, then short runs on RocketMQ and Spark if Java is installed.
+# The cffi binding has its property tests here, and sends and consumes with the wheel; the rest of it
+# is for ci/engines.sh. All legs run even if one fails; each writes build/legs/NAME.log, and a failed
+# one's end is printed. ci/quick.sh is the part to run before each commit.
 #   ci/test.sh                     all legs, as many at a time as have two cores each
 #   LEGS=1 ci/test.sh              one after the other
 #   ci/test.sh --leg sanitize      one leg, here in the terminal; --legs lists them
@@ -14,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # The first group makes .venv, and needs none; the second needs it. Long legs first: they end last.
 BEFORE="environment compilers sanitize"
-AFTER="tests interop spark reference cffi lint fuzz spark-oldest wheel docs"
+AFTER="tests interop spark reference lint fuzz spark-oldest wheel docs"
 
 # Most tests wait for a server most of the time, so more than one at a time in each leg. Few are
 # handed out at once: one worker was left with minutes of slow ones while the others had ended.
@@ -46,9 +47,9 @@ has_spark() {
     }
 }
 
-# Consumers and producers through one core; ci/engines.sh runs all that uses it.
-through_core() {
-    ORDERMQ_CORE=$1 ORDERMQ_EVENT_LOOP=asyncio tests 2 tests/unit/model tests/unit/consumer \
+# Consumers and producers on the core that tells what the others must do.
+reference() {
+    ORDERMQ_CORE=reference ORDERMQ_EVENT_LOOP=asyncio tests 3 tests/unit/model tests/unit/consumer \
         tests/component/test_{orderly_consumer,concurrent_consumer,key_ordered_consumer,hand_off}.py \
         tests/component/test_{failing_messages,parked_keys,queue_control,lite_pull_consumer}.py \
         tests/component/test_{ordered_polling,producer,transaction_producer,damaged_answers}.py \
@@ -68,7 +69,7 @@ leg() {
     compilers | sanitize | lint | docs | wheel) exec "ci/$name.sh" "$@" ;;
     fuzz) SECONDS_EACH=${FUZZ_SECONDS:-5} exec ci/fuzz.sh "$@" ;;
     tests) ORDERMQ_CORE=cython tests 3 --durations=10 "$@" ;;
-    cffi | reference) through_core "$name" ;;
+    reference) reference ;;
     interop) ! has_rocketmq || exec ci/interop.sh --short ;;
     spark) ! has_spark || exec ci/spark.sh ;;
     spark-oldest) ! has_spark || exec ci/spark.sh --oldest ;;
