@@ -3,6 +3,7 @@ and an outage is remembered even if the listener handles it."""
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -20,6 +21,27 @@ _ENDS = re.compile(
     r"|ROLLBACK\b(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b))",
     re.IGNORECASE,
 )
+# Comments, and what is quoted: PostgreSQL's strings with escapes and with dollars, the strings and
+# the names of both.
+_NOT_READ = re.compile(
+    r"--[^\n]*|/\*.*?\*/|\be'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\""
+    r"|\$(\w*)\$.*?\$\1\$",
+    re.IGNORECASE | re.DOTALL,
+)
+# A trigger or a function, whose body has statements and an END of its own.
+_CREATES_A_BODY = re.compile(r"\s*CREATE\b.*\bBEGIN\b", re.IGNORECASE | re.DOTALL)
+
+
+@functools.lru_cache(maxsize=1_024)  # programs have few statements, and run each again and again
+def _ending_in(statement: str) -> str | None:
+    """Return the part of a statement that would end its transaction; None if it has none.
+
+    Drivers also run what stands behind a comment, and several statements that are given as one.
+    """
+    read = _NOT_READ.sub(" ", statement)
+    if _CREATES_A_BODY.match(read):
+        return None
+    return next((part for part in read.split(";") if _ENDS.match(part)), None)
 
 
 class Guard:
@@ -40,9 +62,9 @@ class Guard:
         connection.execution_options(**{_GUARD: self})
 
     def before(self, connection: Connection, statement: str) -> None:
-        if _ENDS.match(statement):
+        if (ending := _ending_in(statement)) is not None:
             raise StateError(
-                f"{' '.join(statement.split())[:40]!r} would end the transaction of the call, "
+                f"{' '.join(ending.split())[:40]!r} would end the transaction of the call, "
                 "which the library ends; use connection.begin_nested() to undo a part of it"
             )
         if not self._database.is_in_transaction(connection):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from ordermq.consumer.offsets.offset_store import StoreClaim, first_line
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
@@ -64,6 +65,12 @@ class SqlOffsets:
         self.table = offsets_table(table, schema)
         self._creates = create_table
         self._database = DATABASES[engine.dialect.name](engine, idle_timeout_ms)
+        if isinstance(engine.pool, StaticPool | SingletonThreadPool):
+            # Who commits on it would commit what another call has done so far.
+            raise ConfigError(
+                f"{type(engine.pool).__name__}: it hands one connection to several users at a "
+                "time, and each call needs one of its own; leave poolclass= out"
+            )
         self._statements = Statements(self.table)
         # Spares the periodic commits of what transactions have stored already, and tells when the
         # database has lost what it had committed.

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import Pool, SingletonThreadPool, StaticPool
 
 from ordermq.consumer.offsets.offset_store import TransactionalStore, may_claim
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
@@ -337,6 +338,13 @@ def test_a_table_of_the_users_own_making(engine: Engine) -> None:
 def test_sqlite_in_memory_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="in memory"):
         SqlOffsetStore(create_engine(url))
+
+
+@pytest.mark.parametrize("pool", [StaticPool, SingletonThreadPool])
+def test_pools_whose_users_share_a_connection_are_refused(pool: type[Pool], tmp_path: Any) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/app.db", poolclass=pool)
+    with pytest.raises(ConfigError, match=f"{pool.__name__}.*leave poolclass= out"):
+        SqlOffsetStore(engine)
 
 
 @pytest.mark.parametrize(

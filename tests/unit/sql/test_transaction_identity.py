@@ -151,7 +151,8 @@ def test_in_postgresql_another_transaction_is_not_taken_for_the_first(
 @pytest.mark.parametrize(
     "statement",
     ["COMMIT", " commit work", "END", "ROLLBACK", "rollback transaction", "BEGIN", "ABORT",
-     "START TRANSACTION", "PREPARE TRANSACTION 'x'"],
+     "START TRANSACTION", "PREPARE TRANSACTION 'x'", "/* of the order */ COMMIT", "-- done\nEND",
+     "; COMMIT", "INSERT INTO effects VALUES (9); COMMIT", "SELECT 'a;b', '', 1 ; ROLLBACK"],
 )  # fmt: skip
 def test_a_statement_that_would_end_the_transaction_is_refused_before_it_is_run(
     store: SqlOffsetStore, engine: Engine, statement: str
@@ -162,6 +163,36 @@ def test_a_statement_that_would_end_the_transaction_is_refused_before_it_is_run(
     put(transaction.connection, 2)
     transaction.commit(5)
     assert (effects(engine), store.read("g", QUEUE)) == ([1, 2], 5)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT '; COMMIT'", "SELECT 1 -- ; COMMIT\n", "SELECT /* ; COMMIT */ 1", "SELECT 1;",
+     'SELECT 1 AS "; END"', "SELECT CASE WHEN 1 = 1 THEN 1 END"],
+)  # fmt: skip
+def test_a_statement_that_only_speaks_of_an_end_is_run(
+    store: SqlOffsetStore, engine: Engine, statement: str
+) -> None:
+    transaction = begin(store, 1)
+    transaction.connection.exec_driver_sql(statement)
+    transaction.commit(5)
+    assert (effects(engine), store.read("g", QUEUE)) == ([1], 5)
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "statement",
+    [r"SELECT E'\'; COMMIT'", "DO $$ BEGIN NULL; END $$",
+     "DO $a$ BEGIN NULL; END; $a$; SELECT 1",
+     "CREATE FUNCTION f() RETURNS int LANGUAGE SQL BEGIN ATOMIC SELECT 1; END"],
+)  # fmt: skip
+def test_bodies_and_escapes_of_postgresql_end_no_transaction(
+    store: SqlOffsetStore, engine: Engine, statement: str
+) -> None:
+    transaction = begin(store, 1)
+    transaction.connection.exec_driver_sql(statement)
+    transaction.commit(5)
+    assert (effects(engine), store.read("g", QUEUE)) == ([1], 5)
 
 
 def test_savepoints_by_hand_are_the_listeners(store: SqlOffsetStore, engine: Engine) -> None:
