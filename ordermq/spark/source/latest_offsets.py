@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from typing import Final
@@ -52,7 +52,8 @@ class LatestOffsets:
         missing: topics that were known, and that no name server has had for the time after which
             brokers are forgotten, too.
         closed: topics and brokers whose queues an admin has closed for reads.
-        silent: brokers that did not answer the last question; their queues keep the end before.
+        silent: brokers that did not answer the last question, and their errors; their queues keep
+            the end before.
     """
 
     def __init__(self, session: ClientSession, selection: Selection, group: str) -> None:
@@ -70,7 +71,7 @@ class LatestOffsets:
         self.gone: dict[MessageQueue, int] = {}
         self.missing: frozenset[str] = frozenset()
         self.closed: frozenset[tuple[str, str]] = frozenset()
-        self.silent: frozenset[str] = frozenset()
+        self.silent: Mapping[str, OrderMQError] = {}
         self._asked_ms: int | None = None  # send time of the request that was answered last
         self._refresh: Future[None] | None = None
         self._last_warning = ""
@@ -217,21 +218,21 @@ class LatestOffsets:
         answers = await asyncio.gather(
             *(self._ends_at(*part) for part in parts), return_exceptions=True
         )
-        silent: set[str] = set()
+        silent: dict[str, OrderMQError] = {}
         for (topic, broker, _), answer in zip(parts, answers, strict=True):
             if isinstance(answer, OrderMQError):
                 # One broker may be away for a while. Its queues keep their last known end, and
                 # those of the other brokers go on.
                 self._session.report_failure(broker, "query of the ends", answer)
                 self._doubt(topic, answer)
-                silent.add(broker)
+                silent[broker] = answer
                 if not self._known:
                     raise answer
             elif isinstance(answer, BaseException):
                 raise answer
             else:
                 self._learn(answer)
-        self.silent = frozenset(silent)
+        self.silent = silent
         self._asked_ms = asked_ms
 
     def _doubt(self, topic: str, error: OrderMQError) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from itertools import groupby
 
-from ordermq.client.queue_life import NewLife
+from ordermq.client.queue_life import NewLife, is_gone
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
@@ -132,8 +132,29 @@ class StreamDriver(ProcessBound):
         return self._planned
 
     def freeze_end(self) -> None:
-        """Let the stream end at the present ends of its queues: Trigger.AvailableNow."""
-        self._frozen_end = self._latest.get_now()
+        """Let the stream end at the present ends of its queues: Trigger.AvailableNow.
+
+        Raises: RequestTimeout: a broker does not tell them for `read_timeout_ms`, and the run would
+            end as if it had none. BrokerError: one refuses to.
+        """
+        session, options = self._session, self._options
+        deadline_ms = session.clock.now_ms() + options.read_timeout_ms
+        ends = self._latest.get_now()
+        while silent := self._latest.silent:
+            broker = min(silent)
+            error = silent[broker]
+            if not error.retriable and not is_gone(error):
+                raise error
+            if session.clock.now_ms() > deadline_ms:
+                raise RequestTimeout(
+                    "the run ends with the messages that exist now, and a broker does not tell "
+                    f"which it has, for read_timeout_ms={options.read_timeout_ms}: start the query "
+                    f"again when it answers: {error}",
+                    broker=broker,
+                ) from error
+            session.call(session.clock.sleep_ms(_RETRY_MS))
+            ends = self._latest.get_now()
+        self._frozen_end = ends
 
     def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
         """Return the end of the next batch; None if there is nothing to read.
@@ -214,7 +235,7 @@ class StreamDriver(ProcessBound):
             for queue in chosen
             if queue in start.marks or latest.get(queue, own[queue]) < own[queue]
         }
-        lives, silent = self._session.call(self._lives.check(checked, start.marks))
+        lives, silent = self._session.call(self._check_lives(checked, start.marks))
         if lives and not are_all:
             return self._look(start, own, end, latest, are_all=True)
         self._tell(lives)
@@ -232,6 +253,14 @@ class StreamDriver(ProcessBound):
         waiting = {queue: own[queue] for queue in silent}
         marks |= {queue: start.marks[queue] for queue in silent if queue in start.marks}
         return end | waiting | begun, marks, frozenset(begun)
+
+    async def _check_lives(
+        self, starts: Offsets, marks: Marks
+    ) -> tuple[dict[MessageQueue, NewLife], set[MessageQueue]]:
+        """Do as `QueueLives.check`; a run with a fixed end waits for brokers that are silent."""
+        if self._frozen_end is None:
+            return await self._lives.check(starts, marks)
+        return await self._lives_of(starts, marks), set()
 
     def _one_of_each_broker(self, queues: list[MessageQueue]) -> set[MessageQueue]:
         self._turn += 1
@@ -454,8 +483,13 @@ class StreamDriver(ProcessBound):
                 session.report_failure(queue.broker_name, "commit", error)
 
     def _begin_new(self, queues: list[MessageQueue]) -> Offsets:
-        if not queues or (self._locks is not None and not self._locks.try_hold(queues)):
-            return {}  # another member still holds one: the next call tries again
+        if not queues:
+            return {}
+        if self._locks is not None:
+            if self._frozen_end is not None:  # without them the run would end as if it had all
+                self._hold(queues, None)
+            elif not self._locks.try_hold(queues):
+                return {}  # another member still holds one: the next call tries again
         _log.info("new queues: %s", ", ".join(map(queue_text, queues)))
         return self._session.call(earliest_offsets(self._session, queues))
 
