@@ -25,6 +25,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_sendable_topic, check_topic
 from ordermq.model.subscription import Subscription
 from ordermq.producer.queue_selector import selector_of
+from ordermq.spark.schema import ORIGIN_COLUMNS, by_own_names
 
 _E = TypeVar("_E", bound=StrEnum)
 _T = TypeVar("_T")
@@ -1006,6 +1007,9 @@ SINK: Final = (
 )
 
 
+_COLUMN_OPTIONS: Final = ("body_column", "topic_column", "queue_column", "key_column")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """The options of the sink; `SINK` describes each."""
@@ -1042,10 +1046,11 @@ class SinkOptions:
         # Only columns that the user named must exist, and the body's: a DataFrame without
         # `sharding_key` is written without keys.
         normalized = {_normalized(name) for name in given}
-        for option in ("body_column", "topic_column", "queue_column", "key_column"):
+        names = by_own_names(columns, _columns_of(values))
+        for option in _COLUMN_OPTIONS:
             name = values[option]
             is_wanted = option == "body_column" or _normalized(option) in normalized
-            if name and is_wanted and name not in columns:
+            if name and is_wanted and name not in names:
                 raise ConfigError(
                     f"option {option}={name!r}: the DataFrame has no such column; name one of "
                     f"{', '.join(columns)} by this option, or rename one to {name}"
@@ -1054,6 +1059,20 @@ class SinkOptions:
             remoting=config_of(RemotingConfig, values), send=config_of(SendConfig, values)
         )
         own = {name: values[name] for name in cls.__slots__ if name in values}
-        if values["key_column"] not in columns:
+        if values["key_column"] not in names:
             own["key_column"] = ""
         return cls(config=config, **own)
+
+    def column_names(self, given: Iterable[str]) -> list[str]:
+        """Return a DataFrame's columns by the names that the sink knows, whatever their case.
+
+        Raises: ConfigError: two columns differ by their case only, and none is as expected.
+        """
+        values = {option: getattr(self, option) for option in _COLUMN_OPTIONS}
+        return by_own_names(given, _columns_of(values))
+
+
+def _columns_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the columns that a sink with these options reads."""
+    named = (values[option] for option in _COLUMN_OPTIONS)
+    return [*filter(None, named), *ORIGIN_COLUMNS, "tags", "keys", "properties"]

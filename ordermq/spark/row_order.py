@@ -6,7 +6,7 @@ ordered stage and the sink check it while they run, natively, and raise where it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,16 +14,14 @@ import pyarrow as pa
 
 from ordermq import core
 from ordermq.errors import ConfigError, OrderingError
+from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.schema import is_split_source
+from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS, by_own_names, is_split_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from ordermq.core.contract import Texts
-
-# The columns that tell where a row comes from, in the order that sorts rows of several queues.
-ORIGIN_COLUMNS = ("topic", "broker", "queue_id", "offset")
 
 
 def missing_origin_columns(names: Sequence[str]) -> list[str]:
@@ -38,12 +36,29 @@ def check_columns(frame: DataFrame, *more: str) -> None:
     """
     missing = missing_origin_columns(frame.columns)
     missing += [name for name in more if name not in frame.columns]
+    # Those that it may lack, too: without a key, a lease, or the body of a dead letter, a stage
+    # would do less, and not say so.
+    check_case(frame, (*COLUMNS, LEASE_COLUMN, *more))
     if missing:
         raise ConfigError(
             f"the DataFrame has no column {', '.join(missing)}: keep it until after the stage. "
             "An ordered stage reads topic, broker, queue_id and offset"
             f"{' and its key' if more else ''}; the DataFrame has {', '.join(frame.columns)}"
         )
+
+
+def check_case(frame: DataFrame, names: Iterable[str]) -> None:
+    """Refuse a DataFrame that has one of these columns in another case.
+
+    Raises: ConfigError: names the first one.
+    """
+    for written, name in zip(frame.columns, by_own_names(frame.columns, names), strict=True):
+        if written != name:
+            raise ConfigError(
+                f"the DataFrame has the column {name} as {written}: rename it, by "
+                f'withColumnRenamed("{written}", "{name}"). Spark takes a name in any case; a '
+                "stage and its function take it as it is"
+            )
 
 
 def check_not_split(frame: DataFrame) -> None:

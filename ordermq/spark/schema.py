@@ -28,6 +28,9 @@ STAMP_UNORDERED: Final = "~"  # before a source whose stamps do not rise; no top
 STAMP_SEQUENCE: Final = "omq_offset"
 STAMP_ROW: Final = "omq_row"  # counts rows of one offset or micro-batch; left out where it is 0
 
+# The columns that tell where a row comes from, in the order that sorts rows of several queues.
+ORIGIN_COLUMNS: Final = ("topic", "broker", "queue_id", "offset")
+
 # Told by Spark's own metadata of the column, because that stays with it through a plan: an option
 # of the source does not reach a stage on Spark Connect.
 _SPLIT: Final = "not in order: read with min_partitions"
@@ -81,6 +84,26 @@ def check_given(names: Sequence[str], options: SourceOptions) -> None:
 def is_split_source(fields: Iterable[StructField]) -> bool:
     """Return whether the column `offset` is of a source whose queues several tasks read."""
     return any(one.name == "offset" and one.metadata.get("comment") == _SPLIT for one in fields)
+
+
+def by_own_names(names: Iterable[str], own: Iterable[str]) -> list[str]:
+    """Return column names, with our own where one is written in another case.
+
+    Spark takes a name in any case, and a column keeps the case in which a query wrote it.
+
+    Raises: ConfigError: two columns are one of our own names.
+    """
+    given = list(names)
+    written = {name.lower(): name for name in own if name not in given}
+    found = [written.get(name.lower(), name) for name in given]
+    for name in written.values():
+        if found.count(name) > 1:
+            both = " and ".join(repr(each) for each in given if each.lower() == name.lower())
+            raise ConfigError(
+                f"the DataFrame has no column {name!r}, but {both}: rename the one that is meant "
+                f"to {name}, and the other one to something else"
+            )
+    return found
 
 
 # Cached: a task asks for it once per queue.

@@ -89,6 +89,14 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture
+def large_types(spark: Any) -> Iterator[None]:
+    """Texts and bytes travel between Spark and Python with 64-bit positions."""
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
 class Broker:
     """An embedded broker that can be away for a while."""
 

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ordermq.errors import ConfigError
+from ordermq.spark import drop_repeats
 from ordermq.spark.stages.apply_in_order import apply_in_order, check_speculation
 from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW, is_before
 
@@ -332,6 +333,24 @@ def test_a_stream_by_another_key_is_sorted_inside_each_group(
     assert_keys_in_order(rows, 400)
     # Three micro-batches, where Spark makes more than one with availableNow.
     assert len(calls_of(rows)) == 7 * (1 if is_before(BATCHES_OF_AVAILABLE_NOW.since) else 3)
+
+
+@pytest.mark.usefixtures("large_types")
+@pytest.mark.parametrize("key", [None, "plane"])
+def test_stages_return_rows_where_texts_have_large_types(
+    spark: SparkSession, tmp_path: Path, key: str | None
+) -> None:
+    stage = apply_in_order(stream(spark, parts=2), noted, OUT, key=key, engine="arrow")
+    assert len(run_stream(stage, tmp_path, "large")) == 400
+
+
+@pytest.mark.parametrize("name", ["TOPIC", "Sharding_Key", "BODY"])
+def test_a_column_of_the_source_in_another_case_is_refused(spark: SparkSession, name: str) -> None:
+    written = frame(spark).withColumnRenamed(name.lower(), name)
+    with pytest.raises(ConfigError, match=f"column {name.lower()} as {name}: rename it"):
+        apply_in_order(written, noted, OUT)
+    with pytest.raises(ConfigError, match=f"column {name.lower()} as {name}: rename it"):
+        drop_repeats(written)
 
 
 @pytest.mark.parametrize(

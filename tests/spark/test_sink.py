@@ -60,6 +60,53 @@ def test_a_batch_write_keeps_each_key_in_order_in_the_queue_of_javas_selector(
     assert places == {(f"orders@b/{queue}", n) for queue in range(4) for n in range(100)}
 
 
+COLUMNS_IN_CAPITALS = ("TOPIC", "Broker", "QUEUE_ID", "OFFSET", "SHARDING_KEY", "BODY", "TAGS")
+
+
+def test_columns_are_used_in_whatever_case_a_query_wrote_them(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    rows = frame(spark).withColumn("tags", F.lit("a")).select(*COLUMNS_IN_CAPITALS)
+    assert tuple(rows.columns) == COLUMNS_IN_CAPITALS
+    write(rows, target, key_column="sharding_KEY")
+    found = written(spark, target).collect()
+    assert_keys_in_order(found)
+    assert all(java_index(row.sharding_key, 4) == row.queue_id for row in found)
+    assert {row.properties["omq_source"] for row in found} == {f"orders@b/{n}" for n in range(4)}
+    assert {row.tags for row in found} == {"a"}
+    with pytest.raises(Exception, match=r"out of order|in several tasks"):
+        write(rows.repartition(2), target)
+
+
+def test_rows_are_sent_sorted_by_a_column_of_their_own_where_texts_have_large_types(
+    spark: SparkSession, target: dict[str, str], large_types: None
+) -> None:
+    """Keys go to the same queue as in a write without `by_target_queue`."""
+    rows = spark.range(200).selectExpr(
+        "id", "CAST((id % 9) / 1000000000 AS DECIMAL(20, 9)) AS sharding_key",
+        "concat('0-', id) AS body", "'orders' AS topic", "'b' AS broker", "0 AS queue_id",
+        "id AS offset",
+    )  # fmt: skip
+    ordered = ordermq.spark.by_target_queue(
+        rows.select("id", "sharding_key", "body"), target, order_by=["id"]
+    )
+    write(ordered, target, order="queue", queue_column="target_queue")
+    found = written(spark, target).collect()
+    assert len(found) == 200
+    assert_keys_in_order(found)
+    assert all(java_index(row.sharding_key, 4) == row.queue_id for row in found)
+    write(rows.repartition(2, "sharding_key").sortWithinPartitions("id"), target)
+    assert written(spark, target).select("sharding_key", "queue_id").distinct().count() == 9
+
+
+def test_by_target_queue_names_the_columns_that_it_sorts_by(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    rows = spark.range(1).selectExpr("'k' AS sharding_key", "'x' AS body")
+    with pytest.raises(ConfigError, match=r"no column topic, .*give order_by="):
+        ordermq.spark.by_target_queue(rows, target)
+
+
 def test_a_streaming_write_keeps_each_key_in_order(
     spark: SparkSession, target: dict[str, str], tmp_path: Path
 ) -> None:

@@ -16,7 +16,9 @@ from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.message import RESERVED_PROPERTIES
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import check_sendable_topic
 from ordermq.producer.queue_selector import index_of
+from ordermq.remoting.command import MAX_FRAME_BYTES
 from ordermq.spark.options import Order, SinkOptions
 from ordermq.spark.row_order import missing_origin_columns, text_values
 from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE, STAMP_UNORDERED
@@ -28,6 +30,10 @@ _Numbers = np.ndarray[Any, Any]
 MAX_REPORTED_KEYS = 10_000
 # Keys whose target queue is remembered: a topic with ever new keys must not fill the memory.
 _MAX_KNOWN_KEYS = 100 * MAX_REPORTED_KEYS
+# A request with one message of this size is a frame that no broker takes, and all close the
+# connection without a word.
+_MOST_BYTES: Final = MAX_FRAME_BYTES - 65_536
+_MOST_SHOWN: Final = 200  # characters of a value in an error
 
 
 class UniqueKeys:
@@ -67,7 +73,8 @@ class RowEncoder:
         partition: int,
     ) -> None:
         self._options = options
-        self._columns = columns
+        # Spark takes a column's name in any case, and rows come with the case that was written.
+        self._columns = options.column_names(columns)
         self._ask_queues = queues
         self._known_queues: dict[str, Sequence[MessageQueue]] = {}
         self._origin = origin
@@ -78,7 +85,7 @@ class RowEncoder:
         self._has_many_keys = False  # more than one of two rows has a key of its own
         self._unique = UniqueKeys()
         self._rows = 0
-        has_origins = not missing_origin_columns(columns)
+        has_origins = not missing_origin_columns(self._columns)
         is_ordered = options.order is not Order.NONE
         self.source_order = SourceOrder(is_ordered) if has_origins else None
         self._writer = "" if is_ordered or not has_origins else STAMP_UNORDERED
@@ -106,6 +113,7 @@ class RowEncoder:
         found: dict[MessageQueue, list[Block]] = {}
         if not batch.num_rows:
             return found
+        batch = batch.rename_columns(self._columns)
         if not self._rows:
             self._check_kinds(batch.schema)
         keys = self._keys(batch)
@@ -137,9 +145,18 @@ class RowEncoder:
                 )
             except ValueError as error:
                 raise self._refused(batch, str(error)) from None
+            if len(body) > _MOST_BYTES:  # one row: it is alone where it exceeds max_batch_bytes
+                raise self._too_long(batch, int(rows[done]), len(body))
             found.append(Block(body, count))
             done += count
         return found
+
+    def _too_long(self, batch: Any, row: int, size: int) -> ConfigError:
+        return ConfigError(
+            f"row {self._rows + row} of the task is a message of {size} bytes, and no broker takes "
+            f"a request of more than {MAX_FRAME_BYTES}; most take messages of 4 MiB: divide it, or "
+            f"send a reference to where it is stored; the row has {self._shown(batch, row)}"
+        )
 
     def _refused(self, batch: Any, text: str) -> ConfigError:
         # The core says "row N: ..." and knows neither columns nor values.
@@ -155,12 +172,16 @@ class RowEncoder:
                 f"{props.MAX_BYTES} bytes"
             )
         )
-        # Bodies stay out of errors: these end in logs.
-        shown = {name: value for name, value in values.items() if name != "body"}
         return ConfigError(
             f"no broker accepts row {self._rows + row} of the task: {reason}. Filter or change "
-            f"such rows before the write; the row has {shown}"
+            f"such rows before the write; the row has {self._shown(batch, row)}"
         )
+
+    def _shown(self, batch: Any, row: int) -> dict[str, Any]:
+        # Bodies stay out of errors: these end in logs.
+        bodies = ("body", self._options.body_column)
+        values = batch.slice(row, 1).to_pylist()[0]
+        return {name: _shortened(each) for name, each in values.items() if name not in bodies}
 
     # The columns.
 
@@ -169,7 +190,7 @@ class RowEncoder:
         options = self._options
         wanted = [(options.body_column, _is_text_or_bytes, "BINARY or STRING", _MAKE_BODY)]
         if options.key_column:
-            wanted.append((options.key_column, _is_plain, "a type that can be cast to STRING", ""))
+            wanted.append((options.key_column, _is_key, _KEY_KINDS, ""))
         if options.topic_column:
             wanted.append((options.topic_column, _is_text, "STRING", ""))
         if options.queue_column:
@@ -189,7 +210,7 @@ class RowEncoder:
         name = self._options.key_column
         if not name:
             return None
-        return _as_text(name, batch.column(name))
+        return key_texts(name, batch.column(name))
 
     def _stamps(self, batch: Any, keys: Any | None) -> Stamps:
         if self.source_order is not None:
@@ -240,6 +261,11 @@ class RowEncoder:
         codes = coded.indices.to_numpy()
         found: list[tuple[MessageQueue, _Numbers]] = []
         for code, topic in enumerate(coded.dictionary.to_pylist()):
+            if topic not in self._known_queues:
+                try:
+                    check_sendable_topic(topic)
+                except ConfigError as error:
+                    raise ConfigError(f"column {name!r}: {error}") from None
             rows = np.flatnonzero(codes == code).astype(np.uint32)
             found += self._by_queue(topic, batch, keys, rows)
         return found
@@ -326,6 +352,12 @@ class RowEncoder:
                 self.keys = None
 
 
+def _shortened(value: Any) -> Any:
+    """Return a value as an error shows it: what was refused may be refused for its length."""
+    text = repr(value)
+    return value if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)})"
+
+
 def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
@@ -338,6 +370,19 @@ def _is_plain(kind: Any) -> bool:
     return not pa.types.is_nested(kind)
 
 
+def _is_key(kind: Any) -> bool:
+    # Of each the same text, and so the same queue, in every session and every writer. Spark and
+    # Arrow write numbers with fractions and times in two ways, times by the session's zone, too.
+    return bool(
+        _is_text_or_bytes(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_null(kind)
+    )
+
+
 def _is_words(kind: Any) -> bool:
     return _is_plain(kind.value_type if pa.types.is_list(kind) else kind)
 
@@ -348,6 +393,7 @@ def _is_text_map(kind: Any) -> bool:
     ) or pa.types.is_null(kind)
 
 
+_KEY_KINDS: Final = "STRING, BINARY, an integer type, DECIMAL, BOOLEAN or DATE"
 _MAKE_BODY: Final = (
     ": make one, for example with to_json(struct(...)), or name another by option body_column"
 )
@@ -370,9 +416,19 @@ def _words(name: str, column: Any) -> Any:
     return pa.array(texts, pa.string())
 
 
+def key_texts(name: str, column: Any) -> Any:
+    """Return the texts of keys.
+
+    Raises: ConfigError: the column is of a type that has none, or has what is no text.
+    """
+    if not _is_key(column.type):
+        raise ConfigError(f"column {name!r} is {column.type}, expected {_KEY_KINDS}: cast it")
+    return _as_text(name, column)
+
+
 def _as_text(name: str, column: Any) -> Any:
-    if pa.types.is_string(column.type):
-        return _checked_text(name, column)
+    if _is_text(column.type):
+        column = _checked_text(name, column)
     try:
         return column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

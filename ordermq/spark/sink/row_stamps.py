@@ -86,7 +86,9 @@ class SourceOrder:
 
     def _stamps_by_key(self, batch: Any, keys: Any | None, offsets: _Numbers) -> Stamps:
         """Stamp rows of several queues, several rows of one offset, or rows sorted by key."""
-        topics = pc.binary_join_element_wise(batch.column("topic"), batch.column("broker"), "@")
+        # Cast: with spark.sql.execution.arrow.useLargeVarTypes texts come with 64-bit positions.
+        named = (batch.column(name).cast(pa.string()) for name in ("topic", "broker"))
+        topics = pc.binary_join_element_wise(*named, "@")
         numbers = pc.cast(batch.column("queue_id"), pa.string())
         queues = pc.binary_join_element_wise(topics, numbers, "/")
         self.queues.update(pc.unique(queues).to_pylist())

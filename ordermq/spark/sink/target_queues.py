@@ -9,14 +9,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import IntegerType, StructType
 
 from ordermq.errors import ConfigError
 from ordermq.producer.queue_selector import index_of
 from ordermq.spark.options import SinkOptions
 from ordermq.spark.packages import needed_here
-from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
+from ordermq.spark.row_order import check_case
+from ordermq.spark.schema import ORIGIN_COLUMNS
 from ordermq.spark.sink.block_sender import block_sender
+from ordermq.spark.sink.row_encoder import key_texts
 from ordermq.spark.versions import ARROW_UDF, is_before
 
 TARGET_COLUMN = "target_queue"
@@ -38,14 +41,21 @@ def by_target_queue(
     In streaming, all rows of a target queue and micro-batch are in memory together.
 
     Args:
-        frame: the rows to write, with the key column and the columns of `order_by`.
+        frame: the rows to write, with the key column and the columns of `order_by`, which are
+            the origin of rows unless others are given.
         options: of the sink: name servers, topic, key_column, selector.
         order_by: the order within a target queue.
         n_partitions: number of partitions of the shuffle; None leaves it to Spark.
     Returns: the frame with the additional INT column `target_queue`.
     Raises: ConfigError: topic or key column is missing. RouteError: the topic does not exist.
     """
-    check_columns(frame, *(name for name in order_by if name not in ORIGIN_COLUMNS))
+    check_case(frame, order_by)
+    if missing := [name for name in order_by if name not in frame.columns]:
+        raise ConfigError(
+            f"the DataFrame has no column {', '.join(missing)}: keep it until after "
+            "by_target_queue, or give order_by=... the columns that tell the order. The rows of a "
+            f"target queue are sorted by them; the DataFrame has {', '.join(frame.columns)}"
+        )
     columns: Mapping[str, Any] = dict.fromkeys(frame.columns)
     sink = SinkOptions.of(options, columns)
     if not sink.topic or not sink.key_column:
@@ -56,14 +66,15 @@ def by_target_queue(
     sender = block_sender(sink.name_servers, sink.config, sink.group, sink.selector)
     # On the driver, once: every task must number the same queues in the same way.
     queues = sender.queues(sink.topic)
-    index = _index_function(len(queues), sink.selector)
+    index = _index_function(sink.key_column, len(queues), sink.selector)
     kind = IntegerType()
     if is_before(ARROW_UDF.since):
-        queue_index = F.pandas_udf(_on_series(index), kind)
+        key_kind = to_arrow_type(frame.select(sink.key_column).schema[0].dataType)
+        queue_index = F.pandas_udf(_on_series(index, key_kind), kind)
     else:
         queue_index = F.arrow_udf(index, kind)
-    key = F.col(sink.key_column).cast("string")
-    indexed = frame.withColumn(TARGET_COLUMN, queue_index(key))
+    # Not cast by Spark: the sink makes the text of a key by Arrow, and the two differ.
+    indexed = frame.withColumn(TARGET_COLUMN, queue_index(F.col(sink.key_column)))
     if frame.isStreaming:
         # Spark refuses to sort a streaming DataFrame, so the sort is inside the group's function.
         target = StructType(indexed.schema.fields)
@@ -74,23 +85,23 @@ def by_target_queue(
     return moved.sortWithinPartitions(TARGET_COLUMN, *order_by)
 
 
-def _index_function(count: int, selector: str) -> Callable[[Any], Any]:
+def _index_function(name: str, count: int, selector: str) -> Callable[[Any], Any]:
     chosen = index_of(selector)
     # Kept over the record batches of a task.
     known: dict[str, int] = {}
 
     def queue_index(keys: Any) -> Any:
         # Each distinct key is hashed once: topics have far fewer keys than rows.
-        coded = keys.dictionary_encode()
+        coded = key_texts(name, keys).dictionary_encode()
         if coded.null_count:
             raise ConfigError(
                 "by_target_queue: a row has no key, so no target queue. Fill the key column first"
             )
-        names = coded.dictionary.to_pylist()
-        for name in names:
-            if name not in known:
-                known[name] = chosen(name, count)
-        found = np.array([known[name] for name in names], dtype=np.int32)
+        texts = coded.dictionary.to_pylist()
+        for text in texts:
+            if text not in known:
+                known[text] = chosen(text, count)
+        found = np.array([known[text] for text in texts], dtype=np.int32)
         return pa.array(found[coded.indices.to_numpy()])
 
     # Spark reads the kind of UDF from the annotations, which are strings in this module.
@@ -98,12 +109,12 @@ def _index_function(count: int, selector: str) -> Callable[[Any], Any]:
     return queue_index
 
 
-def _on_series(index: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _on_series(index: Callable[[Any], Any], kind: Any) -> Callable[[Any], Any]:
     with needed_here():  # only for a Spark without Arrow UDFs
         import pandas as pd  # type: ignore[import-untyped]
 
     def queue_index(keys: Any) -> Any:
-        return pd.Series(index(pa.Array.from_pandas(keys, type=pa.string())).to_numpy())
+        return pd.Series(index(pa.Array.from_pandas(keys, type=kind)).to_numpy())
 
     queue_index.__annotations__ = {"keys": pd.Series, "return": pd.Series}
     return queue_index

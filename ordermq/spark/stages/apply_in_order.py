@@ -19,17 +19,21 @@ from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import require_packages
 from ordermq.spark.row_order import (
-    ORIGIN_COLUMNS,
     OrderCheck,
     RowOrigins,
     check_columns,
     check_not_split,
 )
-from ordermq.spark.schema import LEASE_COLUMN
+from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
-from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
+from ordermq.spark.stages.output import (
+    BatchCollector,
+    OutputShape,
+    arrow_schema_of,
+    struct_of,
+)
 from ordermq.spark.stages.rows_by_key import (
     ConcurrentKeys,
     KeyRun,
@@ -155,9 +159,9 @@ micro-batch are in memory together | one key's rows |
     is_checked = tuple(order_by) == ORIGIN_COLUMNS
     if frame.isStreaming:
         # Spark refuses to sort a streaming DataFrame, so the sort is inside the group's function.
-        return frame.groupBy(*keys).applyInArrow(
-            _group_stage(spec, keys, list(order_by), is_checked), target
-        )
+        made = _group_schema(frame.sparkSession, target)
+        grouped = _group_stage(spec, keys, list(order_by), is_checked, made)
+        return frame.groupBy(*keys).applyInArrow(grouped, target)
     # Not groupBy().applyInArrow: Spark gives no order of rows inside a group, and merges blocks
     # in any order as soon as a shuffle spills. A sort behind the repartition is kept.
     moved = frame.repartition(*([n_partitions] if n_partitions else []), *keys)
@@ -341,13 +345,19 @@ def _key_stage(
 
 
 def _group_stage(
-    spec: StageSpec, keys: list[str], order_by: list[str], is_checked: bool
+    spec: StageSpec, keys: list[str], order_by: list[str], is_checked: bool, schema: Any
 ) -> Callable[[Any], Any]:
     def stage(table: Any) -> Any:
         with text_first():
-            return run_group(spec, table, keys, order_by, is_checked)
+            return run_group(spec, table, keys, order_by, is_checked).cast(schema)
 
     return stage
+
+
+def _group_schema(spark: SparkSession, target: StructType) -> Any:
+    # Of a group's rows, unlike a task's, Spark compares the types with those of this setting.
+    setting = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")
+    return arrow_schema_of(target, is_large=setting == "true")
 
 
 # Running, on executors.

@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import needed_here
-from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
-from ordermq.spark.schema import LEASE_COLUMN
+from ordermq.spark.row_order import check_columns
+from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import (
     SHARDING_KEY,

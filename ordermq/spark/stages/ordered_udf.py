@@ -19,8 +19,8 @@ from ordermq.callables import require_plain
 from ordermq.errors import ConfigError, FunctionFailed
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import needed_here
-from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, row_tokens
-from ordermq.spark.schema import LEASE_COLUMN
+from ordermq.spark.row_order import OrderCheck, RowOrigins, row_tokens
+from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS
 from ordermq.spark.session import RunningTask, running_task
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import check_engine, check_speculation, session_time_zone

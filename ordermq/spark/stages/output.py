@@ -30,6 +30,21 @@ def struct_of(schema: StructType | str) -> StructType:
     return StructType.fromDDL(schema)
 
 
+def arrow_schema_of(schema: StructType, *, is_large: bool = False) -> Any:
+    """Return the Arrow schema of a stage's rows.
+
+    Args: is_large: texts and bytes with 64-bit positions.
+    """
+    # Imported here: what is tested without PySpark imports this file, too.
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Before Spark 4.2 there is no such argument, and UTC is meant.
+    zone: dict[str, str] = {} if is_before((4, 2)) else {"timezone": "UTC"}
+    plain = to_arrow_schema(schema, prefers_large_types=is_large, **zone)
+    # Rebuilt without Spark's "not null" and metadata: batches are compared with it exactly.
+    return pa.schema([pa.field(one.name, one.type) for one in plain])
+
+
 class OutputShape:
     """The columns that the function of a stage must return.
 
@@ -42,14 +57,7 @@ class OutputShape:
     """
 
     def __init__(self, schema: StructType, time_zone: str) -> None:
-        # Imported here: what is tested without PySpark imports this file, too.
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        # Before Spark 4.2 there is no such argument, and UTC is meant.
-        zone: dict[str, str] = {} if is_before((4, 2)) else {"timezone": "UTC"}
-        plain = to_arrow_schema(schema, **zone)
-        # Rebuilt without Spark's "not null" and metadata: batches are compared with it exactly.
-        self.schema = pa.schema([pa.field(one.name, one.type) for one in plain])
+        self.schema = arrow_schema_of(schema)
         self._time_zone = time_zone
         names = self.schema.names
         if len(set(names)) != len(names):

@@ -240,8 +240,11 @@ def test_invalid_sink_options_are_refused(options: dict[str, str], said: str) ->
 @pytest.mark.parametrize(
     ("column", "values", "said"),
     [
-        ("sharding_key", pa.array([{"a": 1}]), "expected a type that can be cast to STRING"),
-        ("sharding_key", pa.array([["a"]]), "expected a type that can be cast to STRING"),
+        ("sharding_key", pa.array([{"a": 1}]), "expected STRING, BINARY"),
+        ("sharding_key", pa.array([["a"]]), "expected STRING, BINARY"),
+        ("sharding_key", pa.array([1.0]), "expected STRING, BINARY"),
+        ("sharding_key", pa.array([0], pa.timestamp("us", "UTC")), "expected STRING, BINARY"),
+        ("sharding_key", pa.array([0], pa.timestamp("us")), "expected STRING, BINARY"),
         ("tags", pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string())), "or an ARRAY of wor"),
         ("keys", pa.array([[["a"]]]), "expected STRING or an ARRAY of words"),
         ("properties", pa.array(["a=b"]), "expected MAP<STRING, STRING>"),
@@ -280,6 +283,56 @@ def test_what_is_no_text_is_refused_before_it_is_stored(column: str, values: Any
     more = {"topic_column": "name", "topic": ""} if column == "name" else {}
     with pytest.raises(ConfigError, match=f"column '{column}' has what is no text in UTF-8: leave"):
         encoder_of(batch, **more).encode(batch)
+
+
+@pytest.mark.parametrize("column", ["sharding_key", "tags", "properties"])
+def test_an_error_of_a_row_has_no_body_and_no_long_value(column: str) -> None:
+    values = pa.array(["a\x01"]) if column != "properties" else pa.array(
+        [[("a", "b" * 40_000)]], pa.map_(pa.string(), pa.string())
+    )  # fmt: skip
+    batch = pa.RecordBatch.from_pydict({
+        "payload": ["secret"], "body": ["secret"], "note": ["n" * 40_000], column: values,
+    })  # fmt: skip
+    with pytest.raises(ConfigError, match="no broker accepts row 0") as raised:
+        encoder_of(batch, body_column="payload").encode(batch)
+    assert "secret" not in str(raised.value)
+    assert len(str(raised.value)) < 1_500
+
+
+def test_a_row_that_no_request_can_have_is_named() -> None:
+    batch = pa.RecordBatch.from_pydict({
+        "sharding_key": ["small", "huge"], "body": [b"x", b"x" * (16 << 20)],
+    })  # fmt: skip
+    with pytest.raises(ConfigError, match=r"row 1 of the task is a message of 167.* 'huge'"):
+        encoder_of(batch).encode(batch)
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "x" * 200, "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_a_topic_of_a_row_is_checked_as_that_of_the_option(topic: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"], "name": [topic]})
+    with pytest.raises(ConfigError, match="column 'name': topic "):
+        encoder_of(batch, topic="", topic_column="name").encode(batch)
+
+
+def test_columns_are_found_in_whatever_case_they_are_written() -> None:
+    batch = placed([(0, 7, "a"), (0, 8, "b")], tags=["x", "y"])
+    capitals = batch.rename_columns([name.upper() for name in batch.schema.names])
+    assert encoder_of(capitals).encode(capitals).keys() == encoder_of(batch).encode(batch).keys()
+    found = [m for blocks in encoder_of(capitals).encode(capitals).values()
+             for m in messages_of(blocks)]  # fmt: skip
+    assert sorted((p["__SHARDINGKEY"], p["TAGS"], p["omq_source"]) for _, p in found) == [
+        ("a", "x", "orders@b/0"), ("b", "y", "orders@b/0"),
+    ]  # fmt: skip
+
+
+def test_of_columns_that_differ_by_their_case_the_exact_one_is_meant() -> None:
+    batch = pa.RecordBatch.from_pydict({"BODY": [b"no"], "body": [b"yes"], "Tags": ["t"]})
+    ((body, fields),) = [m for blocks in encoder_of(batch).encode(batch).values()
+                         for m in messages_of(blocks)]  # fmt: skip
+    assert (body, fields["TAGS"]) == (b"yes", "t")
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"], "TAGS": ["t"], "Tags": ["t"]})
+    with pytest.raises(ConfigError, match="no column 'tags', but 'TAGS' and 'Tags': rename"):
+        encoder_of(batch)
 
 
 def test_a_missing_word_is_left_out_and_numbers_are_words() -> None:
