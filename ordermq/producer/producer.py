@@ -133,7 +133,12 @@ class Producer(ExplainsMethods, Starting):
         self._is_behind_proxy = are_proxies(self.name_servers)
         if self._is_behind_proxy:
             selector = _selector_of_proxy(selector, self.config, self.group)
-        self._routing = QueueRouting(selector, self.config.send, self._latency_faults)
+        self._routing = QueueRouting(
+            selector,
+            self.config.send,
+            self._latency_faults,
+            is_behind_proxy=self._is_behind_proxy,
+        )
         self._client: ClientSession | None = None  # from `start` on, as what else is optional
         self._closed = False
         self._senders: dict[tuple[MessageQueue, int], QueueSender] = {}  # by queue and lane

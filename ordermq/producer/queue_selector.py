@@ -28,7 +28,9 @@ from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.remoting.bodies import TopicRoute
+from ordermq.value import Value
 
+UNTOLD = -1  # the id of a queue that a proxy chooses and does not tell
 ShardingKey = str | int
 QueueSelector = Callable[[Sequence[MessageQueue], Message, ShardingKey], MessageQueue]
 
@@ -199,9 +201,28 @@ class LatencyFaults:
         return until_ms is None or until_ms <= self._clock.now_ms()
 
 
+def _all_of(queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+    return queues
+
+
+def _one_of_each_broker(queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+    return tuple(sorted({queue._replace(queue_id=UNTOLD) for queue in queues}))
+
+
+class _Latest(Value):
+    """The queues made of a topic's latest route; a route that changed is another object."""
+
+    route: TopicRoute
+    queues: tuple[MessageQueue, ...]  # of keys
+    unkeyed: tuple[MessageQueue, ...]  # of messages without one
+
+
 class QueueRouting:
     """Chooses the queues of one producer's messages; any thread.
 
+    Args:
+        is_behind_proxy: the proxy chooses the queue of a message without a key. Such messages of a
+            broker have one queue here, of id -1, so that those that come together leave together.
     Raises: ConfigError: an unknown selector name.
     """
 
@@ -210,6 +231,8 @@ class QueueRouting:
         selector: str | QueueSelector,
         config: SendConfig,
         latency_faults: LatencyFaults | None = None,
+        *,
+        is_behind_proxy: bool = False,
     ) -> None:
         self._selector = selector_of(selector)
         # User code is slow or raises or sends, so it never runs on the I/O thread.
@@ -220,8 +243,8 @@ class QueueRouting:
         # The queues of a topic must not change under its keys
         # (docs/internals/semantics.md#ordered-sends).
         self._pinned: dict[str, tuple[MessageQueue, ...]] = {}
-        # The queues made of a topic's latest route; a route that changed is another object.
-        self._latest: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
+        self._latest: dict[str, _Latest] = {}
+        self._unkeyed = _one_of_each_broker if is_behind_proxy else _all_of
         self._turns = itertools.count()  # `next` of it is atomic
 
     def choose(
@@ -246,7 +269,7 @@ class QueueRouting:
                 )
             return queue
         if key is None:
-            queues = self._latest_of(routes, message.topic)
+            queues = self._latest_of(routes, message.topic).unkeyed
             self._require_some(message.topic, queues)
             return self._next_in_turn(queues)
         queues = self.queues(routes, message.topic)
@@ -281,7 +304,7 @@ class QueueRouting:
         """Return a queue of the same topic on another broker; None if there is none."""
         others = [
             other
-            for other in self._latest_of(routes, queue.topic)
+            for other in self._latest_of(routes, queue.topic).unkeyed
             if other.broker_name != queue.broker_name
         ]
         return self._next_in_turn(others) if others else None
@@ -308,10 +331,10 @@ class QueueRouting:
         """
         latest = self._latest.get(topic)
         # Nearly always: no lock, no comparison, no call but one.
-        if latest is not None and latest[0] is routes.known(topic):
-            queues = latest[1]
+        if latest is not None and latest.route is routes.known(topic):
+            queues = latest.queues
         else:
-            queues = self._latest_of(routes, topic)
+            queues = self._latest_of(routes, topic).queues
         if queues is self._pinned.get(topic):
             return queues
         return self._pin(topic, queues)
@@ -325,7 +348,7 @@ class QueueRouting:
         if pinned == queues:
             self._pinned[topic] = queues
             return queues
-        route, _ = self._latest[topic]
+        route = self._latest[topic].route
         may_move = self._config.allow_queue_change and queues
         if not may_move and are_brokers_away(route, queues, pinned):
             return pinned  # they come back with the same queues
@@ -346,19 +369,18 @@ class QueueRouting:
         self._pinned[topic] = queues
         return queues
 
-    def _latest_of(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
-        # The queues of the latest route, perhaps none; messages without a key may use any.
+    def _latest_of(self, routes: Routes, topic: str) -> _Latest:
+        # The queues of the latest route, perhaps none.
         route = self._route(routes, topic)
         latest = self._latest.get(topic)
-        if latest is not None and latest[0] is route:
-            return latest[1]
-        queues = tuple(publish_queues(topic, route))
-        self._latest[topic] = (route, queues)
-        return queues
+        if latest is None or latest.route is not route:
+            queues = tuple(publish_queues(topic, route))
+            latest = self._latest[topic] = _Latest(route, queues, self._unkeyed(queues))
+        return latest
 
     def _require_some(self, topic: str, queues: tuple[MessageQueue, ...]) -> None:
         if not queues:
-            route, _ = self._latest[topic]
+            route = self._latest[topic].route
             raise RouteError(why_no_queue(route), topic=topic)
 
     async def learn(self, routes: Routes, topic: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from ordermq import Message, Producer
@@ -34,9 +36,10 @@ NO_TYPE = Status(
 class Proxy:
     """A proxy whose only broker is away for the first `refusals` sends."""
 
-    def __init__(self, refusals: int, refusal: Status = NOT_FOUND) -> None:
+    def __init__(self, refusals: int, refusal: Status = NOT_FOUND, queues: int = 1) -> None:
         self.refusals = refusals
         self.refusal = refusal
+        self.queues = queues
         self.sends = 0
 
     def __call__(self, asked: Asked) -> Said | None:
@@ -60,10 +63,12 @@ class Proxy:
             return Said((QueryRouteResponse(status=NOT_FOUND).to_bytes(),))
         place = Endpoints(scheme=1, addresses=[Address(host="10.255.0.1", port=1)])
         place.addresses += request.endpoints.addresses
-        queue = Queue(
-            id=0, permission=Permission.READ_WRITE, broker=Broker(name="a", endpoints=place)
-        )
-        answer = QueryRouteResponse(status=Status(code=Code.OK), message_queues=[queue])
+        broker = Broker(name="a", endpoints=place)
+        queues = [
+            Queue(id=number, permission=Permission.READ_WRITE, broker=broker)
+            for number in range(self.queues)
+        ]
+        answer = QueryRouteResponse(status=Status(code=Code.OK), message_queues=queues)
         return Said((answer.to_bytes(),))
 
 
@@ -107,6 +112,31 @@ def test_keys_of_a_queue_do_not_wait_for_each_other_and_a_key_waits_for_itself()
         with pytest.raises(KeyFailed):
             held[1].result(30.0)
     assert sorted(groups) == ["free", "held", "other", "warm"]
+
+
+def test_messages_without_a_key_that_wait_leave_together_whatever_the_queues_are() -> None:
+    proxy = Proxy(refusals=0, queues=8)
+    asked, goes_on = threading.Event(), threading.Event()
+    sizes: list[int] = []
+
+    def answering(request: Asked) -> Said | None:
+        if request.headers[":path"].endswith("SendMessage"):
+            sizes.append(len(SendMessageRequest.from_bytes(request.message).messages))
+            asked.set()
+            assert goes_on.wait(20)
+        return proxy(request)
+
+    with (
+        grpc_server_thread(answering) as address,
+        Producer("shop", name_servers=f"grpc://{address}") as producer,
+    ):
+        first = producer.send_nowait(Message("orders", b"first"))
+        assert asked.wait(20)
+        others = [producer.send_nowait(Message("orders", b"x")) for _ in range(20)]
+        goes_on.set()
+        receipts = [each.result(20.0) for each in (first, *others)]
+    assert sizes == [1, 20]
+    assert {receipt.message_queue.queue_id for receipt in receipts} == {-1}
 
 
 def test_a_broker_that_stays_away_is_reported_as_such() -> None:

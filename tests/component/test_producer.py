@@ -528,9 +528,8 @@ def test_unordered_messages_go_to_another_broker_and_ordered_ones_stay_with_thei
         away = MessageQueue("orders", "away", 0)
         routes = producer._live().routes
         routes._learn(BrokerData("away", {0: "127.0.0.1:1"}))  # nobody listens there
-        producer._routing._latest_of = (  # type: ignore[method-assign]
-            lambda routes, topic: (away, first)
-        )
+        producer._routing._unkeyed = lambda queues: (away, first)
+        producer._routing._latest.clear()
         receipts = [producer.send(orders()) for _ in range(6)]
         assert {receipt.message_queue for receipt in receipts} == {first}
         for number in range(4):

@@ -290,7 +290,9 @@ def test_a_silent_broker_is_avoided_for_ten_seconds_or_until_it_is_quick_again()
     assert faults.is_available("b")
 
 
-def routing_of(faults: LatencyFaults | None, *brokers: str) -> tuple[QueueRouting, Routes]:
+def routing_of(
+    faults: LatencyFaults | None, *brokers: str, is_behind_proxy: bool = False
+) -> tuple[QueueRouting, Routes]:
     route = TopicRoute(
         tuple(BrokerData(name, {0: "127.0.0.1:1"}) for name in brokers),
         tuple(QueueData(name, 2, 2) for name in brokers),
@@ -302,7 +304,10 @@ def routing_of(faults: LatencyFaults | None, *brokers: str) -> tuple[QueueRoutin
 
     routes = routes_from(NameServers())
     asyncio.run(routes.refresh("T"))
-    return QueueRouting(selector_of("java"), SendConfig(), faults), routes
+    routing = QueueRouting(
+        selector_of("java"), SendConfig(), faults, is_behind_proxy=is_behind_proxy
+    )
+    return routing, routes
 
 
 def turns(routing: QueueRouting, routes: Routes, count: int) -> list[str]:
@@ -340,3 +345,14 @@ def test_a_fallback_is_a_queue_of_another_broker_if_there_is_one() -> None:
     assert {queue.broker_name for queue in found if queue} == {"b", "c"}
     alone, routes = routing_of(None, "a")
     assert alone.fallback(routes, first) is None
+
+
+def test_behind_a_proxy_messages_without_a_key_have_one_queue_of_each_broker() -> None:
+    routing, routes = routing_of(None, "a", "b", is_behind_proxy=True)
+    chosen = [routing.choose(routes, Message("T", b"x"), None, None) for _ in range(4)]
+    untold = [MessageQueue("T", "a", -1), MessageQueue("T", "b", -1)]
+    assert chosen == untold * 2
+    assert routing.fallback(routes, untold[0]) == untold[1]
+    keyed = {routing.choose(routes, Message("T", b"x"), f"k{n}", None) for n in range(40)}
+    assert keyed == set(routing.queues(routes, "T"))
+    assert len(keyed) == 4
