@@ -118,8 +118,8 @@ def test_close_waits_for_no_decommissioned_broker_and_blames_no_listener(
     cluster.stop("b")
     is_gone.set()
     began = time.monotonic()
-    assert consumer.close(30.0)
-    assert time.monotonic() - began < 8
+    assert consumer.close(90.0)
+    assert time.monotonic() - began < 45, "it waited for the broker that has gone"
     told = "\n".join(record.getMessage() for record in caplog.records)
     assert "batches in progress" not in told
     # Queues that were idle for a moment have committed what was done by then.

@@ -1,4 +1,4 @@
-"""Clients with dead and silent name servers in their list: how long each call takes
+"""Clients with dead and silent name servers in their list, which no call waits for
 (docs/internals/semantics.md#routes)."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,19 +18,19 @@ from tests.component.name_server import NameServer
 from tests.silent_addresses import blackholed, dead, stalled
 
 TOPICS = [f"orders-{number}" for number in range(5)]
-# The race takes 0.25 s. Before, each of these took one time-out of 3 s or more; what lies between
-# is for a loaded machine.
-ONE_RACE_S, NO_RACE_S = 2.0, 1.0
+# Who waits for a server that is away waits so long. Nobody does: the next is asked after 0.25 s.
+WAITS: dict[str, Any] = {"connect_timeout_ms": 300_000, "request_timeout_ms": 300_000}
+IN_TIME_S = 60.0
 
 
-def seconds(work: Callable[[], object]) -> float:
+def in_time(work: Callable[[], object]) -> None:
     began = time.monotonic()
     work()
-    return time.monotonic() - began
+    assert time.monotonic() - began < IN_TIME_S, "it waited for a server that is away"
 
 
 @pytest.mark.parametrize("away", [dead, blackholed, stalled])
-def test_a_name_server_that_is_away_delays_a_client_once_and_shortly(
+def test_a_name_server_that_is_away_is_not_waited_for(
     broker: EmbeddedBroker, seen: Seen, away: Callable[[], contextlib.AbstractContextManager[str]]
 ) -> None:
     names = NameServer()
@@ -37,22 +38,20 @@ def test_a_name_server_that_is_away_delays_a_client_once_and_shortly(
         names.register("b", broker, topic, 2)
     with away() as first:
         servers = [first, names.address, first]
-        consumer = PushConsumer("g", name_servers=servers, consume_from_where="first_offset")
+        consumer = PushConsumer(
+            "g", name_servers=servers, consume_from_where="first_offset", **WAITS
+        )
         for topic in TOPICS:
             consumer.subscribe(topic)
         consumer.orderly(seen.take)
-        producer = Producer("p", name_servers=servers)
+        producer = Producer("p", name_servers=servers, **WAITS)
         try:
-            assert seconds(consumer.start) < ONE_RACE_S
+            in_time(consumer.start)
             producer.start()
-            times = [
-                seconds(lambda topic=topic: producer.send(Message(topic, b"x"), sharding_key="k"))  # type: ignore[misc]
-                for topic in TOPICS
-            ]
-            assert times[0] < ONE_RACE_S
-            assert max(times[1:]) < NO_RACE_S
+            for topic in TOPICS:
+                in_time(lambda topic=topic: producer.send(Message(topic, b"x"), sharding_key="k"))  # type: ignore[misc]
             client = consumer._member.client  # type: ignore[union-attr]
-            assert seconds(lambda: client.call(client.routes.refresh_all())) < NO_RACE_S
+            in_time(lambda: client.call(client.routes.refresh_all()))
             seen.wait_for_count(len(TOPICS))
         finally:
             producer.close()
@@ -77,19 +76,22 @@ def test_name_servers_killed_in_turn_under_load_stop_nothing(
         ports.append(int(names[-1].address.rpartition(":")[2]))
     servers = [server.address for server in names]
     consumer = PushConsumer(
-        "g", name_servers=servers, consume_from_where="first_offset", route_interval_ms=20
+        "g", name_servers=servers, consume_from_where="first_offset", route_interval_ms=20, **WAITS
     )
     for topic in TOPICS:
         consumer.subscribe(topic)
     consumer.orderly(seen.take)
-    slowest, sent, stop = [0.0], [0], threading.Event()
-    with consumer, Producer("p", name_servers=servers, route_interval_ms=20) as producer:
+    sent, stop = [0], threading.Event()
+    late: list[AssertionError] = []
+    with consumer, Producer("p", name_servers=servers, route_interval_ms=20, **WAITS) as producer:
 
         def flow() -> None:
             while not stop.is_set():
                 message = Message(TOPICS[sent[0] % len(TOPICS)], str(sent[0]).encode())
-                took = seconds(lambda: producer.send(message, sharding_key="k"))  # noqa: B023
-                slowest[0] = max(slowest[0], took)
+                try:
+                    in_time(lambda: producer.send(message, sharding_key="k"))  # noqa: B023
+                except AssertionError as error:
+                    late.append(error)
                 sent[0] += 1
 
         thread = threading.Thread(target=flow)
@@ -106,16 +108,15 @@ def test_name_servers_killed_in_turn_under_load_stop_nothing(
                 )
                 names[victim] = start(ports[victim])
                 # A new client, too, starts at once.
-                with Producer("other", name_servers=servers) as other:
-                    took = seconds(lambda: other.send(Message(TOPICS[0], b"-")))
-                    assert took < ONE_RACE_S
+                with Producer("other", name_servers=servers, **WAITS) as other:
+                    in_time(lambda: other.send(Message(TOPICS[0], b"-")))
                     sent[0] += 1
         finally:
             stop.set()
             thread.join()
         seen.wait_for_count(sent[0])
         assert len(seen.deliveries) == sent[0], "each once"
-        assert slowest[0] < ONE_RACE_S
+        assert not late
         assert consumer.statistics["leases_lost"] == 0
     for server in names:
         server.close()
