@@ -57,6 +57,7 @@ class BrokerContext:
         self.store = store
         self.config = config
         self.clock = clock
+        self.begun_ms = clock.now_ms()
         self.history = history
         self.statistics = statistics
         self.steady = steady = SteadyWall(clock)

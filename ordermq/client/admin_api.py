@@ -21,7 +21,6 @@ from ordermq.remoting.admin_bodies import (
     holdings_from_body,
     progress_from_body,
     queue_ends_from_body,
-    runtime_info_from_body,
     topic_table_from_body,
 )
 from ordermq.remoting.bodies import (
@@ -138,13 +137,6 @@ class AdminApi(BrokerApi):
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
         self._check(answer, "broker did not return its settings", address)
         return answer.body.decode()
-
-    async def runtime_info(self, address: str) -> dict[str, str]:
-        """Return a broker's version, load and use of its disk, by RocketMQ's names."""
-        command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, "broker did not describe itself", address)
-        return runtime_info_from_body(answer.body)
 
     async def group_settings(self, address: str, group: str) -> dict[str, Any]:
         """Return a broker's settings of a group, by RocketMQ's names.

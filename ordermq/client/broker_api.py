@@ -534,6 +534,15 @@ class BrokerApi:
         )
         return await self._offset(address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """Return a broker's version, load, clock and use of its disk, by RocketMQ's names."""
+        from ordermq.remoting.admin_bodies import runtime_info_from_body  # few ask
+
+        command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not describe itself", address)
+        return runtime_info_from_body(answer.body)
+
     async def heartbeat(self, address: str, heartbeat: Heartbeat) -> int:
         """Register at the broker; return the broker's version. Registered once this returns."""
         # Requests of one connection are handled in order: a pull sent after this one meets the

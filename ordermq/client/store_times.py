@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
-from ordermq.errors import BrokerError
+from ordermq.errors import BrokerError, ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import TOOLS_GROUP
 from ordermq.model.subscription import EVERYTHING
@@ -28,6 +28,20 @@ async def offset_at_time(
     """
     search = _Search(client, group, queue, timestamp_ms)
     return await search.run(await _hint(client, queue, timestamp_ms))
+
+
+async def broker_wall_ms(client: ClientSession, broker_name: str) -> int | None:
+    """Return the wall clock that a broker's store times are of, at most a second behind.
+
+    Returns: None: the broker does not tell, or not this account.
+    Raises: RemotingError: not answered. RouteError: the broker is not known.
+    """
+    from ordermq.remoting.admin_bodies import wall_ms_of_state  # few ask
+
+    try:
+        return wall_ms_of_state(await client.api.runtime_info(client.routes.master_of(broker_name)))
+    except (BrokerError, ProtocolError):
+        return None
 
 
 async def _hint(client: ClientSession, queue: MessageQueue, timestamp_ms: int) -> int:

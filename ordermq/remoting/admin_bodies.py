@@ -5,7 +5,8 @@ Apart from bodies.py because no producer or consumer needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ordermq import json_text
@@ -192,6 +193,28 @@ def runtime_info_from_body(body: bytes) -> dict[str, str]:
     what = "state of a broker"
     table = read_optional(load_object(body, what), "table", NO_MEMBERS, what)
     return {str(name): str(value) for name, value in table.items()}
+
+
+def wall_ms_of_state(table: Mapping[str, str]) -> int | None:
+    """Return the broker's wall clock by its runtime info, at most a second behind; None if the
+    broker does not tell.
+    """
+    # Of RocketMQ's "runtime", as `[ 3 days, 0 hours, 12 minutes, 7 seconds ]`: by the broker's
+    # language, thousands of days have a separator.
+    parts = re.findall(r"(\d[^\s]*) (?:days|hours|minutes|seconds)", table.get("runtime", ""))
+    begun = table.get("bootTimestamp", "")
+    if len(parts) != 4 or not begun.isdecimal():
+        return None
+    days, hours, minutes, seconds = (int(re.sub(r"\D", "", part)) for part in parts)
+    return int(begun) + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000
+
+
+def runtime_of(uptime_ms: int) -> str:
+    """Return a time since the start as brokers write it, without the rest of its last second."""
+    minutes, seconds = divmod(uptime_ms // 1_000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
 def progress_from_body(body: bytes) -> dict[MessageQueue, QueueProgress]:

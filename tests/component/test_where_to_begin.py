@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import Admin, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.server import HANDLERS
+from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.model.message_queue import MessageQueue
@@ -92,6 +93,29 @@ def test_a_time_stands_in_a_young_queue(seen: Seen) -> None:
             send(producer, 5)
             seen.wait_for_count(3)
     assert numbers_of(seen) == [3, 4, 5]
+
+
+class Ahead(SystemClock):
+    """The clock of a machine that is an hour ahead of its broker's."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 3_600_000
+
+
+@pytest.mark.parametrize("where", ["last_offset", "timestamp"])
+def test_what_came_since_the_start_is_told_by_the_brokers_clock(seen: Seen, where: str) -> None:
+    config = BrokerConfig(new_groups_start_at_zero=False)
+    with EmbeddedBroker(config=config) as broker, Admin(broker.name_servers) as admin:
+        settings: dict[str, Any] = {"consume_from_where": where, "clock": Ahead()}
+        consumer = PushConsumer("g", name_servers=broker.name_servers, **settings)
+        consumer.subscribe("orders")
+        consumer.orderly(seen.take)
+        with consumer, Producer("later", name_servers=broker.name_servers) as producer:
+            # Its queues are there after the start, and have messages before they are taken.
+            admin.create_topic("orders", 8)
+            send(producer, *range(20))
+            seen.wait_for_count(20)
+    assert numbers_of(seen) == list(range(20))
 
 
 def test_a_group_that_skips_messages_says_so_once_with_their_count_and_the_setting(

@@ -12,6 +12,7 @@ import pytest
 
 from ordermq import Message, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.store_times import broker_wall_ms
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient
@@ -39,6 +40,18 @@ def consumer_of(run: Run, group: str, way: str, bodies: list[int], **settings: A
 def send(run: Run, *numbers: int) -> None:
     for number in numbers:
         run.producer.send(Message(run.topic, str(number).encode()), sharding_key="k")
+
+
+def test_a_broker_tells_the_clock_that_its_store_times_are_of(run: Run) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 1})
+    client = run.producer._client
+    assert client is not None
+    send(run, 0)
+    before_ms = client.clock.wall_ms()
+    told_ms = client.call(broker_wall_ms(client, "broker-a"))
+    after_ms = client.clock.wall_ms()
+    assert told_ms is not None
+    assert before_ms - 1_000 <= told_ms <= after_ms
 
 
 @pytest.mark.parametrize("where", ["first_offset", "last_offset", "timestamp"])

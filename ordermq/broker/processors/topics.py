@@ -18,6 +18,7 @@ from ordermq.broker.context import (
 from ordermq.broker.topics import Topic
 from ordermq.errors import StoreError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.admin_bodies import runtime_of
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute, queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -124,12 +125,15 @@ def topic_statistics(
 
 
 def runtime_info(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    statistics = context.statistics
+    statistics, clock = context.statistics, context.clock
+    uptime_ms = clock.now_ms() - context.begun_ms
     table = {
         # The version whose requests the broker answers; tools enable features by it.
         "brokerVersionDesc": "V5_3_3",
         "brokerVersion": "479",
-        "bootTimestamp": "0",
+        # Members add the two, and have the clock that store times are of.
+        "bootTimestamp": str(clock.wall_ms() - uptime_ms // 1_000 * 1_000),
+        "runtime": runtime_of(uptime_ms),
         "msgPutTotalTodayNow": str(statistics.messages_stored),
         "msgGetTotalTodayNow": str(statistics.pulls),
         "putTps": "0.0 0.0 0.0",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ordermq.client.connections import is_denied
-from ordermq.client.store_times import offset_at_time
+from ordermq.client.store_times import broker_wall_ms, offset_at_time
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError
@@ -18,8 +18,13 @@ from ordermq.model.names import RETRY_PREFIX
 from ordermq.wall_time import moment_ms
 
 _HALF_AN_HOUR = "30m"
+# By which a broker's clock may be behind this machine's, if it does not tell its time.
+_SKEW_MS = 60_000
 
 _log = logging.getLogger("ordermq.consumer")
+
+# A moment on both clocks of this machine: ms since 1970, and of the clock that never jumps.
+_Moment = tuple[int, int]
 
 
 class StartRule:
@@ -30,18 +35,18 @@ class StartRule:
     """
 
     def __init__(self, member: MemberContext, config: RebalanceConfig) -> None:
-        self._client = client = member.client
+        self._client = member.client
         self._group = member.group
         self._config = config
         self._decided: dict[MessageQueue, int] = {}
-        self._joined_ms = client.clock.wall_ms()
-        self._subscribed_ms: dict[str, int] = {}  # topics that came later
+        self._joined = self._moment()
+        self._subscribed: dict[str, _Moment] = {}  # topics that came later
         self._settled: set[str] = set()
         self._skipped: Counter[str] = Counter()  # messages by topic, not told of yet
 
     def subscribed(self, topic: str) -> None:
         """Note that the member consumes a topic from now on, or queues assigned by hand."""
-        self._subscribed_ms[topic] = self._client.clock.wall_ms()
+        self._subscribed[topic] = self._moment()
         self._settled.discard(topic)
 
     def settle(self, topics: Iterable[str]) -> None:
@@ -95,20 +100,34 @@ class StartRule:
             # An age is counted back from when the member came, as Java's clients do: from now on,
             # a queue that is found an hour later would lose what was sent meanwhile.
             asked = self._config.consume_timestamp_ms or _HALF_AN_HOUR
-            asked_ms = moment_ms("consume_timestamp_ms", asked, self._member_since_ms(queue.topic))
+            is_age = isinstance(asked, str)
+            since_ms = await self._member_since_ms(queue) if is_age else 0
+            asked_ms = moment_ms("consume_timestamp_ms", asked, since_ms)
             return await offset_at_time(self._client, self._group, queue, asked_ms)
         if queue.topic in self._settled:
             # Its broker was away, another member had the queue and stored nothing, or the queue is
             # new: whatever came since this member has subscribed is the group's.
-            since_ms = self._member_since_ms(queue.topic)
+            since_ms = await self._member_since_ms(queue)
             return await offset_at_time(self._client, self._group, queue, since_ms)
         end = await api.max_offset(address, queue)
         skipped = end - await self._min_offset(address, queue)
         self._skipped[queue.topic] += skipped  # no await in this line: other queues count, too
         return end
 
-    def _member_since_ms(self, topic: str) -> int:
-        return self._subscribed_ms.get(topic, self._joined_ms)
+    async def _member_since_ms(self, queue: MessageQueue) -> int:
+        """Return when the member subscribed, or a little earlier, by the clock of the queue's
+        broker."""
+        # Store times are of that clock. By this machine's, which may be ahead of it, what was
+        # stored since would be taken for older, and skipped.
+        since_wall_ms, since_now_ms = self._subscribed.get(queue.topic, self._joined)
+        told_ms = await broker_wall_ms(self._client, queue.broker_name)
+        if told_ms is None:
+            return since_wall_ms - _SKEW_MS
+        return told_ms - (self._client.clock.now_ms() - since_now_ms)
+
+    def _moment(self) -> _Moment:
+        clock = self._client.clock
+        return clock.wall_ms(), clock.now_ms()
 
     async def _min_offset(self, address: str, queue: MessageQueue) -> int:
         try:

@@ -23,6 +23,7 @@ from ordermq.errors import BrokerError, Fenced, LockLost, RequestTimeout, RouteE
 from ordermq.events import NoHistory
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.admin_bodies import runtime_of
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
@@ -48,6 +49,7 @@ class FakeApi:
         self.master = "127.0.0.1:1"
         self.elected = ""  # the master, which the client hears of with the next answer
         self.late: Callable[[], None] | None = None  # it hears of it only if it asks
+        self.tells_ms: Callable[[], int] | None = None  # the broker's clock
 
     def _answer(self) -> None:
         if self.late is None:
@@ -91,6 +93,11 @@ class FakeApi:
 
     async def max_offset(self, address: str, queue: MessageQueue) -> int:
         return 9
+
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        if self.tells_ms is None:
+            raise BrokerError("a test's own refusal", response_code=ResponseCode.NO_PERMISSION)
+        return {"bootTimestamp": str(self.tells_ms() - 7_000), "runtime": runtime_of(7_000)}
 
     # A message's store time is its offset.
 
@@ -359,11 +366,14 @@ def test_a_start_at_the_end_tells_how_many_messages_it_skips_once() -> None:
     asyncio.run(work())
 
 
-def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> None:
-    """Its broker was away, or nobody has stored a start: the end would skip what came since."""
+@pytest.mark.parametrize("ahead_ms", [0, 3_600_000, -3_600_000])
+def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined(ahead_ms: int) -> None:
+    """Its broker was away, or nobody has stored a start: the end would skip what came since. It is
+    the broker's clock that has stamped that."""
     clock = ManualClock()
-    joined_ms = clock.wall_ms()
     api = FakeApi()
+    api.tells_ms = lambda: clock.wall_ms() - ahead_ms
+    joined_ms = api.tells_ms()
     rule = offsets_of(api, clock).rule
     clock.advance(60_000)
     rule.settle([QUEUE.topic])
@@ -372,6 +382,15 @@ def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> 
     rule.forget(QUEUE)
     rule.subscribed(QUEUE.topic)  # only now
     assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == 9
+
+
+def test_a_broker_that_tells_no_clock_may_be_behind_by_a_minute() -> None:
+    clock = ManualClock()
+    joined_ms = clock.wall_ms()
+    rule = offsets_of(FakeApi(), clock).rule
+    clock.advance(3_600_000)
+    rule.settle([QUEUE.topic])
+    assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == joined_ms - 60_000
 
 
 @pytest.mark.parametrize(
@@ -403,9 +422,9 @@ def test_an_age_counts_back_from_when_the_member_came(setting: int | str, age_ms
     """From the time when a queue is found, what was sent between would be left out."""
     clock = ManualClock()
     joined_ms = clock.wall_ms()
-    rule = offsets_of(
-        FakeApi(), clock, consume_from_where="timestamp", consume_timestamp_ms=setting
-    ).rule
+    api = FakeApi()
+    api.tells_ms = clock.wall_ms
+    rule = offsets_of(api, clock, consume_from_where="timestamp", consume_timestamp_ms=setting).rule
     clock.advance(3_600_000)  # its broker was away
     assert asyncio.run(rule.start_of(QUEUE, is_at_zero=False)) == joined_ms - age_ms
     rule.forget(QUEUE)

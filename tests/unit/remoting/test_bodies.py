@@ -22,6 +22,8 @@ from ordermq.remoting.admin_bodies import (
     held_locks_to_body,
     holdings_from_body,
     progress_from_body,
+    runtime_of,
+    wall_ms_of_state,
 )
 from ordermq.remoting.bodies import (
     BrokerData,
@@ -253,6 +255,26 @@ def test_connections_without_members_are_empty() -> None:
 def test_held_locks_come_back_as_they_were() -> None:
     lock = HeldLock(QUEUE, "member@1", 12, 59_000)
     assert held_locks_from_body(held_locks_to_body([lock, None])) == [lock]
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+def test_a_brokers_clock_is_read_at_most_a_second_behind(begun_ms: int, uptime_ms: int) -> None:
+    state = {"bootTimestamp": str(begun_ms), "runtime": runtime_of(uptime_ms)}
+    told_ms = wall_ms_of_state(state)
+    assert told_ms is not None
+    assert 0 <= begun_ms + uptime_ms - told_ms < 1_000
+
+
+@pytest.mark.parametrize(
+    ("runtime", "days"),
+    [("[ 1,234 days, 0 hours, 0 minutes, 0 seconds ]", 1_234),
+     ("[ 1.234 days, 0 hours, 0 minutes, 0 seconds ]", 1_234),
+     ("[ 3 Tage ]", None), ("", None)],
+)  # fmt: skip
+def test_a_brokers_clock_in_other_languages(runtime: str, days: int | None) -> None:
+    expected = None if days is None else 5 + days * 86_400_000
+    assert wall_ms_of_state({"bootTimestamp": "5", "runtime": runtime}) == expected
+    assert wall_ms_of_state({"runtime": runtime}) is None
 
 
 @pytest.mark.parametrize(
