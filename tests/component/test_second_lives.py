@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.client.queue_life import QueueMark
 from ordermq.consumer.fetch import life_watch
 from ordermq.consumer.fetch.life_watch import LifeWatch
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.errors import BrokerError, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
@@ -90,7 +92,8 @@ class Member:
 def send(broker: EmbeddedBroker, name: str, count: int) -> None:
     with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=1) as producer:
         for number in range(count):
-            producer.send(Message("orders", f"{name} {number}".encode()), sharding_key="k")
+            body = f"{name} {number}".encode()
+            producer.send(Message("orders", body, tags="a"), sharding_key="k")
 
 
 def recreate(broker: EmbeddedBroker, count: int) -> None:
@@ -203,6 +206,44 @@ def test_a_topic_that_is_recreated_before_the_first_look_is_found(
     member.wait_for("new", 60)
     assert member.consumer.statistics["new_lives"] == 1
     assert len(member.got) == 90
+    member.close()
+
+
+@pytest.mark.parametrize("kind", ["orderly", "concurrent", "lite"])
+def test_a_change_of_the_subscription_does_not_end_the_move_to_a_new_life(
+    kind: str, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue's pulls begin anew while the start of its new life is being stored."""
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    commit = OffsetCommitter.commit
+
+    async def held(committer: OffsetCommitter, assigned: Any) -> bool:
+        if assigned.queue == QUEUE and assigned.begins_life:
+            begun.set()
+            await goes_on.wait()
+        return await commit(committer, assigned)
+
+    monkeypatch.setattr(OffsetCommitter, "commit", held)
+    send(broker, "old", 30)
+    member = Member(kind, broker.name_servers, tmp_path, pull_delay_on_error_ms=200)
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    recreate(broker, 7)
+    runtime = member.consumer._member.client.runtime
+
+    async def reached() -> None:
+        await begun.wait()
+
+    runtime.call(reached(), 20.0)
+    member.consumer.subscribe("orders", "a || b")
+    member.consumer.subscribe("orders")
+    runtime.post(goes_on.set)
+    member.wait_for("new", 7)
+    # And once more: a move that had only begun kept the next ones from beginning.
+    send(broker, "new", 20)
+    recreate(broker, 9)
+    eventually(lambda: member.committed() == 9, "the third topic's offset")
+    assert member.got[-9:] == [f"new {number}" for number in range(9)]
     member.close()
 
 

@@ -83,7 +83,8 @@ class EngineLoop:
 
     @property
     def is_asking(self) -> bool:
-        return self._stream.is_asking
+        # The broker may hold the pull of a loop that has ended.
+        return self._stream.is_asking and not self.ended.done()
 
     def start(self) -> None:
         if self._target.permit(self._stream):

@@ -52,8 +52,8 @@ _SIZE_RECHECK_MS = 50
 _HELD_MS = 1_000
 _BEING_REMOVED = "MESSAGE_WAS_REMOVING"  # RocketMQ's remark where it removes expired messages
 _REFUSED_PAUSE_MS = 10_000  # the longest between pulls that an admin has forbidden
-# Continues with a queue from an offset, once no batch of it runs.
-Move = Callable[[AssignedQueue, int], None]
+# Stores where a queue's new life starts, and continues there once no batch of it runs.
+BeginLife = Callable[[AssignedQueue, int], None]
 
 
 class PullLoop(ResponseFuture):
@@ -191,7 +191,7 @@ class FetchParts(Value):
     """The parts that the fetchers of all queues of one member share.
 
     Args:
-        move: continues with a queue from an offset.
+        begin_life: stores where the new life of a queue starts, and continues there, soon.
     """
 
     member: MemberContext
@@ -199,7 +199,7 @@ class FetchParts(Value):
     offsets: OffsetCommitter
     receiver: Receiver[Any]
     path: PullPath
-    move: Move
+    begin_life: BeginLife
 
 
 class QueueFetcher:
@@ -216,7 +216,7 @@ class QueueFetcher:
         self._path = parts.path
         self._statistics = statistics = member.statistics
         self.life = LifeWatch(client, assigned, mark, statistics, self._begin_life)
-        self._move_to = parts.move
+        self._begin_there = parts.begin_life
         self.assigned = assigned
         self._copies = copy_filter(config, client.api, assigned, member.recorder, statistics)
         self._group = member.group
@@ -392,7 +392,7 @@ class QueueFetcher:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
             if self.life.is_doubtful and (life := await self.life.look()):
-                await self._begin_life(life)
+                self._begin_life(life)
                 await self._wait_for_generation(generation)
                 return
             moved = await self._copies.prepare(address, self._header, self._tags)
@@ -534,7 +534,7 @@ class QueueFetcher:
         if not is_reset and (offset > reply.max_offset or target < offset):
             found = await self.life.found_by_broker(offset, reply)
             if not isinstance(found, int):
-                await self._begin_life(found)
+                self._begin_life(found)
                 await self._wait_for_generation(generation)
                 return
             target = found
@@ -567,8 +567,12 @@ class QueueFetcher:
             self._statistics.add("skipped", max(target - offset, 0))
         await self._offsets.reset(assigned, generation, target)
 
-    async def _begin_life(self, life: NewLife) -> None:
-        """Continue with what a queue has in its new life, from its first unread message on."""
+    def _begin_life(self, life: NewLife) -> None:
+        """Continue with what a queue has in its new life, from its first unread message on.
+
+        Waits for nothing: a restart of the pulls would end it halfway, and the queue would wait for
+        a move that nobody has begun.
+        """
         assigned = self.assigned
         if self._moving == assigned.generation or not assigned.begin_life(life.first):
             return
@@ -589,10 +593,8 @@ class QueueFetcher:
             dropped,
             extra=self._fields(assigned.queue, offset=life.first),
         )
-        # At once, whatever batch runs: a later owner must not start from the old life's offset.
-        await self._offsets.commit(assigned)
         self._client.doubt_route(assigned.queue.topic)  # the new one may have other queues, too
-        self._move_to(assigned, life.first)
+        self._begin_there(assigned, life.first)
 
     async def _wait_for_generation(self, generation: int) -> None:
         """Pull nothing until the queue was moved, or is held no more; the move ends this task."""
@@ -648,7 +650,7 @@ class Fetcher:
 
     Args:
         before_first: awaited before the first pull of a queue.
-        move: continues with a queue from an offset.
+        begin_life: stores where the new life of a queue starts, and continues there, soon.
     """
 
     def __init__(
@@ -659,14 +661,14 @@ class Fetcher:
         receiver: Receiver[Any],
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
-        move: Move,
+        begin_life: BeginLife,
     ) -> None:
         self._client = member.client
         self._group = member.group
         self._config = config
         self._receiver = receiver
         path = self._choose_path(member.statistics)
-        self._parts = FetchParts(member, config, offsets, receiver, path, move)
+        self._parts = FetchParts(member, config, offsets, receiver, path, begin_life)
         self._before_first = before_first
         self._marks: dict[MessageQueue, Landmark] = {}  # of queues that were given up
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}

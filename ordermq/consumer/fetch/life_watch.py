@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ordermq.client.connections import is_busy, is_denied
@@ -67,7 +67,7 @@ class LifeWatch:
 
     Args:
         mark: of an earlier assignment of the queue to this member.
-        on_new_life: awaited with what a look beside the pulls found.
+        on_new_life: called with what a look beside the pulls found.
     Attributes:
         mark: a message of the queue; None before the first one is read.
         is_doubtful: look before the next pull: something may have happened to the topic.
@@ -79,7 +79,7 @@ class LifeWatch:
         assigned: AssignedQueue,
         mark: Landmark | None,
         statistics: ConsumerStatistics,
-        on_new_life: Callable[[NewLife], Awaitable[None]],
+        on_new_life: Callable[[NewLife], None],
     ) -> None:
         self._client = client
         self._assigned = assigned
@@ -224,7 +224,7 @@ class LifeWatch:
             if self._looked_ms is not None and self.mark is not None:
                 await clock.sleep_ms(max(self._looked_ms + _PAUSE_MS - clock.now_ms(), 0))
             if life := await self.look():
-                await self._on_new_life(life)
+                self._on_new_life(life)
         except OrderMQError as error:
             self.is_doubtful = True
             _log.debug("%s: no look now: %s", self._assigned.queue, error)

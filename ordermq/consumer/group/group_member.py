@@ -326,7 +326,7 @@ class GroupMember(ProcessBound):
             self.offsets,
             self._receiver,
             before_first=self._before_first,
-            move=lambda assigned, offset: self.control.seek_soon(assigned, offset),
+            begin_life=lambda assigned, first: self.control.begin_life(assigned, first),
         )
 
     def _choose_locks(self, pop: PopParts | None, at_broker: BrokerOffsets) -> Locks:

@@ -122,6 +122,17 @@ class QueueControl:
         """Seek for a caller that does not wait for it; on the I/O thread."""
         self._client.runtime.spawn(self._move_unwatched(assigned, offset), f"seek {assigned.queue}")
 
+    def begin_life(self, assigned: AssignedQueue, offset: int) -> None:
+        """Continue with a queue's new life from `offset`, which is stored at once; on the I/O
+        thread."""
+
+        async def begin() -> None:
+            # Whatever batch runs: a later owner must not start from the old life's offset.
+            await self._offsets.commit(assigned)
+            await self._move_unwatched(assigned, offset)
+
+        self._client.runtime.spawn(begin(), f"new life of {assigned.queue}")
+
     async def move(self, assigned: AssignedQueue, offset: int, *, is_given: bool = False) -> None:
         """Continue from `offset` once no batch runs, and start none until then.
 
