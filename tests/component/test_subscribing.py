@@ -10,9 +10,13 @@ import pytest
 
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.context import BrokerContext
+from ordermq.broker.server import HANDLERS
 from ordermq.config import PullConfig
 from ordermq.errors import BrokerError, ConfigError, StateError
-from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
+from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient, locked
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
@@ -124,6 +128,42 @@ def test_a_condition_in_sql_is_refused_by_a_broker_without_it_and_says_what_to_s
         refused.subscribe("orders", "paid", sql="a > 5")
     with pytest.raises(ConfigError, match="is empty"):
         refused.subscribe("orders", sql=" ")
+
+
+def test_every_pull_names_its_condition_in_sql(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    has_engine: bool,
+) -> None:
+    """The one that a broker has registered may be another member's, of a clock that was ahead."""
+    asked: list[Command] = []
+
+    def accept(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        connection.reply(request, ResponseCode.SUCCESS)
+
+    def pull(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        if request.ext.get("topic") == "orders":
+            asked.append(request)
+        plain_pull(context, connection, request)
+
+    def register(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        request.body = request.body.replace(b"SQL92", b"TAG")  # the only type that it knows
+        plain_register(context, connection, request)
+
+    plain_pull = HANDLERS[RequestCode.PULL_MESSAGE]
+    plain_register = HANDLERS[RequestCode.HEART_BEAT]
+    monkeypatch.setitem(HANDLERS, RequestCode.HEART_BEAT, register)
+    monkeypatch.setitem(HANDLERS, RequestCode.CHECK_CLIENT_CONFIG, accept)
+    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, pull)
+    send_to(producer, "orders", range(1))
+    consumer = make_consumer(seen.take)
+    consumer.subscribe("orders", sql="a > 5")
+    with consumer:
+        eventually(lambda: len(asked) >= 2, "pulls of the topic")
+    assert {each.ext["subscription"] for each in asked} == {"a > 5"}
+    assert all(int(each.ext["sysFlag"]) & PullFlag.SUBSCRIPTION for each in asked)
 
 
 @pytest.mark.parametrize("kind", ["ordered", "by key", "concurrent", "async"])

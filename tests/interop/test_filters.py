@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ordermq import Message, PushConsumer
+from ordermq.clock import SystemClock
 from ordermq.errors import BrokerError
 from ordermq.remoting.codes import ResponseCode
 from tests.interop.cluster import Cluster, eventually
@@ -72,6 +73,33 @@ def test_a_broker_filters_by_sql_and_the_condition_may_change_at_run_time(
         second = {number for number in range(100, 150) if number % 10 in (2, 3)}
         eventually(lambda: set(got.numbers) == first | second, "the other condition's")
     assert len(got.numbers) == len(set(got.numbers))
+
+
+class Ahead(SystemClock):
+    """The clock of a machine that is an hour ahead of the others."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 3_600_000
+
+
+def test_a_condition_of_a_clock_that_was_ahead_filters_nobody_else(
+    run: Run, filtering: None
+) -> None:
+    """Brokers keep the condition with the greatest version, a time, for a day."""
+    run.cluster.put_topic(run.topic, {"broker-a": 1})
+
+    def consume(clock: SystemClock, limit: int) -> None:
+        got, wanted = Got(), list(range(limit + 1, 10))
+        servers = run.cluster.name_servers
+        consumer = PushConsumer(run.group, name_servers=servers, clock=clock, **MEMBER_SETTINGS)
+        consumer.subscribe(run.topic, sql=f"a > {limit}")
+        consumer.orderly(got.take)
+        with consumer:
+            send(run, range(10))
+            eventually(lambda: sorted(got.numbers) == wanted, f"what is above {limit}")
+
+    consume(Ahead(), 5)
+    consume(SystemClock(), 1)
 
 
 def test_an_sql_condition_that_a_broker_rejects_is_refused_at_the_start(

@@ -272,16 +272,9 @@ class QueueFetcher:
             return self._refusal if now_ms - self._loop.asked_ms < _HELD_MS else ""
         return self._refusal
 
-    def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
-        """Pull these messages of the topic from the next pull loop on.
-
-        Args:
-            is_registered: heartbeats have told the brokers of the subscription.
-        """
+    def subscribe(self, subscription: Subscription) -> None:
+        """Pull these messages of the topic from the next pull loop on."""
         config, queue = self._config, self.assigned.queue
-        # A registered condition in SQL was compiled by the broker when the heartbeat came; it
-        # would compile one that comes with a pull anew each time.
-        is_known = subscription.is_sql and is_registered
         self._tags = tuple(tag.encode() for tag in subscription.tags)
         self._is_filtered = subscription.is_sql or bool(self._tags)
         self._header = PullHeader(
@@ -290,9 +283,10 @@ class QueueFetcher:
             queue.queue_id,
             0,
             config.pull_batch_size,
-            PullFlag.SUSPEND if is_known else PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
+            # With the expression in any case: the one that a broker knows may be another member's.
+            PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
             suspend_timeout_ms=config.broker_suspend_ms,
-            subscription=None if is_known else subscription.expression,
+            subscription=subscription.expression,
             subscription_version=subscription.version,
             expression_type=subscription.expression_type,
             max_bytes=config.pull_batch_bytes,
@@ -673,13 +667,11 @@ class Fetcher:
         self._marks: dict[MessageQueue, Landmark] = {}  # of queues that were given up
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
 
-    def begin(
-        self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
-    ) -> None:
-        """Fetch a queue that was just assigned; see `QueueFetcher.subscribe`."""
+    def begin(self, assigned: AssignedQueue, subscription: Subscription) -> None:
+        """Fetch a queue that was just assigned."""
         fetcher = QueueFetcher(self._parts, assigned, self._marks.pop(assigned.queue, None))
         fetcher.life.begin()
-        fetcher.subscribe(subscription, is_registered=is_registered)
+        fetcher.subscribe(subscription)
         self._by_queue[assigned.queue] = fetcher
         self._start(
             fetcher,
@@ -722,11 +714,11 @@ class Fetcher:
         if fetcher is not None and fetcher.is_pulling:
             self._restart(fetcher)
 
-    def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
+    def subscribe(self, subscription: Subscription) -> None:
         """Pull a topic by another expression; what is buffered stays."""
         for queue, fetcher in list(self._by_queue.items()):
             if queue.topic == subscription.topic:
-                fetcher.subscribe(subscription, is_registered=is_registered)
+                fetcher.subscribe(subscription)
                 self._restart(fetcher)
 
     def last_pull_ms(self, queue: MessageQueue) -> int:

@@ -12,14 +12,8 @@ from ordermq.model.subscription import Subscription
 class MessageFetcher(Protocol):
     """Fetches the queues of one member; on the I/O thread."""
 
-    def begin(
-        self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
-    ) -> None:
-        """Fetch a queue that was just assigned.
-
-        Args:
-            is_registered: heartbeats have told the brokers of the subscription.
-        """
+    def begin(self, assigned: AssignedQueue, subscription: Subscription) -> None:
+        """Fetch a queue that was just assigned."""
 
     def end(self, assigned: AssignedQueue) -> None:
         """Stop fetching a queue that was given up."""
@@ -36,7 +30,7 @@ class MessageFetcher(Protocol):
     def pull_now(self, assigned: AssignedQueue) -> None:
         """Ask again if the broker holds a request: an admin's reset comes with the next."""
 
-    def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
+    def subscribe(self, subscription: Subscription) -> None:
         """Fetch a topic by another expression; what is buffered stays."""
 
     def last_pull_ms(self, queue: MessageQueue) -> int:

@@ -643,7 +643,7 @@ class GroupMember(ProcessBound):
         # `register`, not `beat`: a topic's own brokers may be new, and may deny this account.
         await self.client.heartbeats.register()
         for subscription in subscriptions:
-            self._fetcher.subscribe(subscription, is_registered=True)
+            self._fetcher.subscribe(subscription)
         self._check.wake()
         await self._take_first([subscription.topic for subscription in subscriptions])
         self._warn_of_others()
@@ -686,7 +686,7 @@ class GroupMember(ProcessBound):
         self._rebalancer.assigned_by_user = frozenset(queues)
         for subscription in subscriptions:
             self.offsets.rule.subscribed(subscription.topic)
-            self._fetcher.subscribe(subscription, is_registered=False)
+            self._fetcher.subscribe(subscription)
         await self._rebalancer.rebalance_now()
         self.offsets.rule.settle(item.topic for item in subscriptions)
 
@@ -940,9 +940,7 @@ class GroupMember(ProcessBound):
         self.control.on_assigned(assigned)
         subscription = self.subscriptions.of(assigned.queue.topic)
         assert subscription is not None  # the rebalancer has just looked
-        self._fetcher.begin(
-            assigned, subscription, is_registered=not self._rebalancer.assigned_by_user
-        )
+        self._fetcher.begin(assigned, subscription)
 
     def _on_released(self, assigned: AssignedQueue) -> None:
         self._fetcher.end(assigned)

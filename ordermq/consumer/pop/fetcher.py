@@ -323,9 +323,7 @@ class PopFetcher:
         self._late: set[asyncio.Task[None]] = set()
         self._is_waking = False
 
-    def begin(
-        self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
-    ) -> None:
+    def begin(self, assigned: AssignedQueue, subscription: Subscription) -> None:
         pops = QueuePops(self._parts, assigned, subscription)
         self._by_queue[assigned.queue] = pops
         is_begun = False
@@ -373,7 +371,7 @@ class PopFetcher:
     def pull_now(self, assigned: AssignedQueue) -> None:
         """Nothing: a reset ends leases at the broker, and a pop has no offset of its own."""
 
-    def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
+    def subscribe(self, subscription: Subscription) -> None:
         for queue, pops in self._by_queue.items():
             if queue.topic == subscription.topic:
                 pops.subscribe(subscription)
