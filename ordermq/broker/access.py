@@ -89,7 +89,8 @@ def _topic(name: str, *actions: str) -> Need:
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if name.startswith(prefix):
             # Consumers send to it, too: what they could not process.
-            return _group(name.removeprefix(prefix), *("SUB" if a == "PUB" else a for a in actions))
+            wanted = dict.fromkeys("SUB" if each == "PUB" else each for each in actions)
+            return _group(name.removeprefix(prefix), *wanted)
     return Need("Topic", name, actions)
 
 

@@ -340,7 +340,8 @@ def _accounts(file: Path | None) -> dict[str, Any]:
             example = '{"resource": "Topic:orders", "actions": ["PUB"], "decision": "ALLOW"}'
             fail(
                 f"--accounts {file}: account {access_key!r}: {type(error).__name__}: {error}; "
-                f'expected {{"secretKey": "...", "policies": [{example}]}}',
+                f'expected {{"secretKey": "...", "policies": [{example}]}}, or only the secret key '
+                "as a string for an account that may do everything",
                 ExitCode.USAGE,
             )
     return {"accounts": accounts, "policies": policies}

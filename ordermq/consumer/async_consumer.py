@@ -256,6 +256,10 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
         # A store of asyncio has transactions, which are around calls of a listener.
         uses = given.keys() - ({"offset_store"} if not is_async_store(offset_store) else set())
         self._is_for_listener = _is_for_listener(config, uses, settings.keys())
+        # Why it is for a listener, until one is registered.
+        self._unheard = sorted(_OF_LISTENERS & {*uses, *settings})
+        if type(config) is ConsumerConfig:
+            self._unheard.append("config")
         # Made now even where a listener may follow: a wrong value raises at the caller's line.
         self._use: _Use = (_Listening if self._is_for_listener else _Iteration)(**self._arguments)
         self.group = self._use.consumer.group
@@ -308,11 +312,15 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
 
     def orderly(self, listener: _L) -> _L:
         """Register the listener, as `PushConsumer.orderly`; `async def` runs on the loop."""
-        return self._for_listener("orderly").orderly(listener)
+        registered = self._for_listener("orderly").orderly(listener)
+        self._unheard = []
+        return registered
 
     def concurrently(self, listener: _C) -> _C:
         """Register the listener, as `PushConsumer.concurrently`; `async def` runs on the loop."""
-        return self._for_listener("concurrently").concurrently(listener)
+        registered = self._for_listener("concurrently").concurrently(listener)
+        self._unheard = []
+        return registered
 
     def add_hook(self, hook: ConsumeHook) -> None:
         """Have `hook` called around each listener call, as `PushConsumer.add_hook`."""
@@ -324,6 +332,7 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
 
     def _for_listener(self, call: str) -> PushConsumer:
         self._require_not_started(call)
+        self._unheard.append(f"{call}()")
         if self._is_for_listener is None:
             self._is_for_listener = True
             self._use = _Listening(**self._arguments)
@@ -347,6 +356,12 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
         if self._loop is not None:
             raise StateError(
                 "start() may be called only once; create a new AsyncConsumer", group=self.group
+            )
+        if self._is_for_listener and self._unheard:
+            raise StateError(
+                "no listener: decorate one with @consumer.orderly or concurrently. To iterate, "
+                f"leave out {', '.join(self._unheard)}: for listeners only",
+                group=self.group,
             )
         loop = self._loop = CallersLoop(asyncio.get_running_loop(), self.group)
         consumer = self._use.consumer

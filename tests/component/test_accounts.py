@@ -194,6 +194,11 @@ DENIED = [
         of_topic(RequestCode.GET_ROUTEINFO_BY_TOPIC, "orders"),
         "PUB or SUB or GET of topic",
     ),
+    (
+        "nobody",
+        of_topic(RequestCode.GET_ROUTEINFO_BY_TOPIC, "%RETRY%other"),
+        "SUB or GET of group 'other'",
+    ),
     ("viewer", commit("orders"), "SUB or UPDATE of topic 'orders'"),
     ("nobody", of_topic(RequestCode.GET_MAX_OFFSET, "orders"), "GET of topic 'orders'"),
 ]

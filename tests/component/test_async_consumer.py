@@ -23,7 +23,7 @@ from ordermq import AsyncBatch, AsyncConsumer, DeadLetter, MessageQueue, Produce
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.user_code import CallersLoop
-from ordermq.config import LitePullConsumerConfig
+from ordermq.config import ConsumerConfig, LitePullConsumerConfig
 from ordermq.consumer import lite_pull_consumer
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError, UsedAfterFork
@@ -903,6 +903,18 @@ def test_settings_are_those_of_the_use_and_wrong_ones_raise_at_once(
         iterated.orderly(listen)
     with pytest.raises(StateError, match="no listener"):
         asyncio.run(iterated.run())
+    servers = broker.name_servers
+    configured = AsyncConsumer("g", "orders", name_servers=servers, config=ConsumerConfig())
+    for unheard, named in (
+        (made(broker, commit_interval_ms=50, max_attempts=2), "commit_interval_ms, max_attempts:"),
+        (configured, "config:"),
+    ):
+        with pytest.raises(StateError, match=f"To iterate, leave out {named} for listeners"):
+            asyncio.run(unheard.start())
+    hooked = made(broker)
+    hooked.add_filter(lambda message: True)
+    with pytest.raises(StateError, match=r"leave out add_filter\(\):"):
+        asyncio.run(hooked.start())
     listening = made(broker)
     listening.orderly(listen)
     with pytest.raises(StateError, match="cannot be iterated"):
