@@ -51,8 +51,14 @@ class NameServer:
         """
         with WireClient(int(address.rpartition(":")[2])) as client:
             client.create_topic(topic, queues)
+        self.tell(name, told or address, topic, queues, writable=writable)
+
+    def tell(
+        self, name: str, address: str, topic: str, queues: int, *, writable: bool = True
+    ) -> None:
+        """List a topic at a broker, which need not run."""
         data = QueueData(name, queues, queues, 6 if writable else PERM_READ)
-        self._routes.setdefault(topic, {})[name] = told or address, data
+        self._routes.setdefault(topic, {})[name] = address, data
 
     def forget(self, name: str) -> None:
         """Drop a broker from all routes."""

@@ -182,7 +182,7 @@ class StreamDriver(ProcessBound):
         # A new queue enters with its beginning and no messages. The start of each batch must be
         # in the checkpoint, so that a batch which runs again reads the same messages.
         new = sorted(set(latest).difference(own, self._latest.gone))
-        begun = self._begin_new(new)
+        begun = self._begin_new(new, {queue.topic for queue in own})
         end = advance(own, latest, limit) | begun
         # A new queue enters at once: its messages count only from then on.
         is_ready = end != start.queues and (bool(begun) or not self._is_too_little(own, latest))
@@ -482,7 +482,11 @@ class StreamDriver(ProcessBound):
             except OrderMQError as error:
                 session.report_failure(queue.broker_name, "commit", error)
 
-    def _begin_new(self, queues: list[MessageQueue]) -> Offsets:
+    def _begin_new(self, queues: list[MessageQueue], topics: set[str]) -> Offsets:
+        """Return the beginnings of new queues; empty while another member holds one.
+
+        Args: topics: of which the stream reads other queues already.
+        """
         if not queues:
             return {}
         if self._locks is not None:
@@ -490,7 +494,16 @@ class StreamDriver(ProcessBound):
                 self._hold(queues, None)
             elif not self._locks.try_hold(queues):
                 return {}  # another member still holds one: the next call tries again
-        _log.info("new queues: %s", ", ".join(map(queue_text, queues)))
+        names = ", ".join(map(queue_text, queues))
+        if not topics.isdisjoint(queue.topic for queue in queues):
+            _log.warning(
+                "new queues of a topic, read from their beginning: %s. Keys have moved to other "
+                "queues, and their messages there may be processed before those that wait in the "
+                "old ones",
+                names,
+            )
+        else:
+            _log.info("new queues: %s", names)
         return self._session.call(earliest_offsets(self._session, queues))
 
     def _fail_or_warn(self, error: OrderMQError) -> None:

@@ -277,16 +277,21 @@ def source_options(frame: DataFrame, purpose: str) -> Mapping[str, str]:
     Args: purpose: what they are needed for, for the error.
     Raises: ConfigError: the plan shows no such source, or several that differ.
     """
-    found = _sources_in_plan(frame)
-    # A self-join shows one source twice, with the same options: that is still one.
-    different = {tuple(sorted(options.items())) for options in found}
-    if len(different) == 1:
+    found = sources_of(frame)
+    if len(found) == 1:
         return found[0]
-    what = "no ordermq source" if not found else f"{len(different)} different ordermq sources"
+    what = "no ordermq source" if not found else f"{len(found)} different ordermq sources"
     raise ConfigError(
         f"{purpose} needs name servers and account: give client_options={{'name_servers': ..., "
         f"'group': ...}}. The DataFrame's plan shows {what}"
     )
+
+
+def sources_of(frame: DataFrame) -> list[dict[str, str]]:
+    """Return the options of the different ordermq sources that a DataFrame's plan shows."""
+    # A self-join shows one source twice, with the same options: that is still one.
+    different = {tuple(sorted(options.items())) for options in _sources_in_plan(frame)}
+    return [dict(options) for options in sorted(different)]
 
 
 def _sources_in_plan(frame: DataFrame) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -35,9 +35,11 @@ from ordermq.spark.stages.apply_in_order import (
     check_speculation,
     make_spec,
     session_time_zone,
+    sources_of,
 )
 from ordermq.spark.stages.failure_policy import DeadLetter
 from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
+from ordermq.spark.stages.queue_counts import check_queue_counts
 from ordermq.spark.stages.queue_state import QueueState
 from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key
 from ordermq.spark.stages.stage_invocation import (
@@ -82,6 +84,7 @@ def apply_with_keyed_state(
     on_failure: DeadLetter | None = None,
     rows_per_call: int | None = None,
     allow_speculation: bool = False,
+    allow_queue_change: bool = False,
     client_options: Mapping[str, str] | None = None,
     fence_interval_ms: int = 1_000,
 ) -> DataFrame:
@@ -117,6 +120,8 @@ def apply_with_keyed_state(
         engine: "pandas" or "arrow".
         max_state_bytes: limit of the states in a worker's memory. States of queues that were not
             used lately leave it first, and are read again; one queue's must fit.
+        allow_queue_change: go on when the number of the topic's queues has changed: keys that have
+            moved to another queue begin there without state. Else the query fails.
     Others as in `apply_in_order`.
     Raises: ConfigError: an argument does not fit the others, the DataFrame or the session.
     """
@@ -146,6 +151,8 @@ def apply_with_keyed_state(
         fence_interval_ms=fence_interval_ms,
     )
     states = _state_spec(frame, struct_of(state_schema), key, per_key, initial, name, directory)
+    client = _client(frame, client_options)
+    states = replace(states, client=client, may_change_queues=allow_queue_change)
     run = _stage(spec, states, max_state_bytes)
     return frame.mapInArrow(run, target)
 
@@ -166,6 +173,8 @@ class StateSpec:
         name: of the stage.
         directory, directory_id: where states are stored; None in a batch query.
         driver: unique per driver process.
+        client: options by which executors ask for a topic's queues; None where none are known.
+        may_change_queues: go on where a topic has another number of queues than before.
     """
 
     key: str
@@ -177,6 +186,21 @@ class StateSpec:
     directory: str | None
     directory_id: str | None
     driver: str
+    client: Mapping[str, str] | None = None
+    may_change_queues: bool = False
+
+
+def _client(frame: DataFrame, given: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    if given or not frame.isStreaming:
+        return given
+    found = sources_of(frame)
+    if len(found) == 1:
+        return found[0]
+    _log.warning(
+        "apply_with_keyed_state does not see the source, and so not whether the number of a "
+        "topic's queues changes, with which keys leave their states: give client_options"
+    )
+    return None
 
 
 def _state_spec(
@@ -296,6 +320,7 @@ class _StateInvocation(StageInvocation):
         self._folder = self._checked_folder()
         self._run = run_name(self.task, states.driver)
         self._done: set[MessageQueue] = set()
+        self._counted: set[str] = set()  # topics of which the number of queues is as before
         self._lease: int | None = None
         self.queue_state: QueueState | None = None
 
@@ -325,6 +350,7 @@ class _StateInvocation(StageInvocation):
                 f'such rows out before the stage, by where("{self._states.key} IS NOT NULL")'
             )
         self._lease = lease
+        self._check_counts(queue.topic)
         if self.queue_state is not None and self.queue_state.queue == queue:
             return
         self.leave()
@@ -340,6 +366,14 @@ class _StateInvocation(StageInvocation):
         self.queue_state = QueueState(
             states.schema, states.initial, self._folder, self.task, self._run, queue, first_offset
         )
+
+    def _check_counts(self, topic: str) -> None:
+        client, folder = self._states.client, self._folder
+        if client is None or folder is None or topic in self._counted:
+            return
+        may_change = self._states.may_change_queues
+        check_queue_counts(folder, client, topic, may_change=may_change)
+        self._counted.add(topic)
 
     def leave(self) -> None:
         """Store the state of the queue whose rows are all processed."""

@@ -7,6 +7,7 @@ committed batches, whichever process was killed.
 
     DIRECTORY/ordermq-state.json                      the directory's id
     DIRECTORY/QUERY/STAGE/TOPIC@BROKER-QUEUE/VERSION  a version: its name is `StateVersion`
+    DIRECTORY/QUERY/STAGE/TOPIC.queues.json           its queues at each broker: queue_counts.py
 
 A version is a snapshot, or the keys that changed since the version before it.
 """
@@ -20,7 +21,7 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote, unquote
@@ -182,10 +183,12 @@ def file_system_of(directory: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _reported(path: str) -> Iterator[None]:
-    """Raise StoreError where the file system refuses something."""
+def _reported(path: str, but: tuple[type[OSError], ...] = ()) -> Iterator[None]:
+    """Raise StoreError where the file system refuses something, but for these errors."""
     try:
         yield
+    except but:
+        raise
     except OSError as error:
         raise StoreError(
             f"the states in {path} cannot be read or written: give driver and executors the right "
@@ -214,8 +217,7 @@ def prepare_directory(directory: str) -> str:
 def _read_id(system: Any, path: str) -> str | None:
     file = f"{path}/{_ID_FILE}"
     try:
-        with system.open_input_stream(file) as stream:
-            return str(json.loads(stream.read())["id"])
+        return str(_read_json(system, file)["id"])
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
@@ -223,6 +225,11 @@ def _read_id(system: Any, path: str) -> str | None:
             f"{file} is damaged: delete it, and start the query again, which makes it anew. No "
             "state is in it: executors know by it that the directory is the driver's"
         ) from error
+
+
+def _read_json(system: Any, path: str) -> Any:
+    with system.open_input_stream(path) as stream:
+        return json.loads(stream.read())
 
 
 class StateFolder:
@@ -332,6 +339,33 @@ class StateFolder:
                 draft = _DRAFT.fullmatch(info.base_name)
                 if draft is not None and int(draft[1]) < batch:
                     _delete(self._system, info.path)
+
+    def queue_counts(self, topic: str) -> dict[str, int]:
+        """Return how many queues a topic had at each broker; {} where that was not stored yet.
+
+        Raises: StoreError: they cannot be read.
+        """
+        path = self._counts_path(topic)
+        try:
+            with _reported(self.path, but=(FileNotFoundError,)):
+                return {str(name): int(n) for name, n in _read_json(self._system, path).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreError(
+                f"{path} is damaged: delete it if the topic has as many queues as ever; it is "
+                f"made anew: {error}"
+            ) from error
+
+    def keep_queue_counts(self, topic: str, counts: Mapping[str, int]) -> None:
+        """Store how many queues a topic has at each broker; raises as `write`."""
+        with _reported(self.path):
+            _write(self._system, self._counts_path(topic), json.dumps(dict(counts)).encode())
+            if self._is_local:
+                _sync(self.path)
+
+    def _counts_path(self, topic: str) -> str:
+        return f"{self.path}/{quote(topic, safe='')}.queues.json"
 
     def _folder(self, queue: MessageQueue) -> str:
         name = f"{queue.topic}@{queue.broker_name}-{queue.queue_id}"

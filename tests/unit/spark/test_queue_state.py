@@ -423,3 +423,19 @@ def test_stored_states_and_their_figures_are_shown(tmp_path: Path) -> None:
     assert len(state_statistics(str(tmp_path), name="a stage/1")) == 1
     with pytest.raises(ConfigError, match="give an absolute path or a URI"):
         stored_states("states")
+
+
+def test_the_numbers_of_queues_are_kept_by_topic_and_a_damaged_file_is_named(
+    tmp_path: Path,
+) -> None:
+    folder = folder_in(tmp_path)
+    folder.check(prepare_directory(str(tmp_path)), 0)
+    assert folder.queue_counts("orders/%1") == {}
+    folder.keep_queue_counts("orders/%1", {"a": 4, "b": 2})
+    folder.keep_queue_counts("refunds", {"a": 1})
+    assert folder_in(tmp_path).queue_counts("orders/%1") == {"a": 4, "b": 2}
+    assert folder.queues() == []
+    for content in ("[", "[]", '{"a": null}'):
+        (tmp_path / "query/a%20stage%2F1/refunds.queues.json").write_text(content)
+        with pytest.raises(StoreError, match=r"refunds.queues.json is damaged: delete it if"):
+            folder.queue_counts("refunds")
