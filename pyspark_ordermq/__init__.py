@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from ordermq.spark.source.offsets import Ranges
+    from ordermq.spark.source.batch import Snapshot
 
 
 class DefaultSource(DataSource):
@@ -41,7 +41,7 @@ class DefaultSource(DataSource):
         from ordermq.spark.frozen_imports import freeze_imports
 
         super().__init__(options)
-        self.snapshot: Ranges | None = None
+        self.snapshot: Snapshot | None = None
         freeze_imports()  # of a write, a process makes nothing else
 
     @classmethod

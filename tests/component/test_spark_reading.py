@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from ordermq import Message, Producer, core
+from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
@@ -19,10 +21,12 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.command import Command
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import queue_reader
+from ordermq.spark.source.queue_lives import QueueLives
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from tests.component.damaging_proxy import DamagingProxy
 
 Read = Callable[..., pa.Table]
+NO_MARKS: Mapping[int, str] = {}
 
 
 @pytest.fixture
@@ -36,9 +40,14 @@ def session(broker: EmbeddedBroker) -> Iterator[ClientSession]:
 def batches(broker: EmbeddedBroker, session: ClientSession) -> Callable[..., Iterator[Any]]:
     """The record batches of these ranges of "orders", as (queue, start, end)."""
 
-    def read(ranges: list[tuple[int, int, int]], **more: str) -> Iterator[Any]:
+    def read(
+        ranges: list[tuple[int, int, int]], marks: Mapping[int, str] = NO_MARKS, **more: str
+    ) -> Iterator[Any]:
         given = {"name_servers": broker.name_servers, "topic": "orders"} | more
-        wanted = [QueueRange("orders", "b", queue, start, end) for queue, start, end in ranges]
+        wanted = [
+            QueueRange("orders", "b", queue, start, end, marks.get(queue, ""))
+            for queue, start, end in ranges
+        ]
         return read_ranges(session, SourceOptions.of(given), wanted)
 
     return read
@@ -194,3 +203,27 @@ def test_a_core_without_the_engine_is_refused_before_anything_is_read(batches, m
     )
     with pytest.raises(StateError, match=told):
         batches([(0, 0, 1)])
+
+
+@pytest.mark.parametrize("rows", [60, 5_000])
+def test_a_queue_that_was_made_anew_since_its_offsets_were_taken_is_not_read(
+    broker, producer, session, batches, rows, caplog
+):
+    fill(producer, {1: rows}, lambda n: b"%d" % n)
+    queue = MessageQueue("orders", "b", 1)
+    lives = QueueLives(session, "g")
+    session.call(session.address_of(queue))
+    marks = {q.queue_id: str(mark) for q, mark in session.call(lives.mark({queue: rows})).items()}
+    assert pa.Table.from_batches(batches([(1, 0, rows)], marks)).num_rows == rows
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.delete_topic("orders")
+        admin.create_topic("orders", 8)
+    fill(producer, {1: rows + 1}, lambda n: b"new")
+    said = r"not the one that the DataFrame was made for: its message at offset .* queue_id=1"
+    with pytest.raises(DataLoss, match=said):
+        list(batches([(1, 0, rows)], marks))
+    others = [(0, 0, 1), (1, 0, rows)]
+    with caplog.at_level(logging.WARNING):
+        table = pa.Table.from_batches(batches(others, marks, fail_on_data_loss="false"))
+    assert places(table) == [(0, 0)]
+    assert caplog.text.count("the queue is another one") == 1

@@ -240,3 +240,15 @@ def test_messages_that_expire_after_the_snapshot_are_an_error_or_a_warning(read,
     rows = loose.collect()
     assert min(row.offset for row in rows if row.queue_id == 2) == 20
     assert loose.agg(F.min("offset")).collect()[0][0] == 0
+
+
+def test_a_dataframe_reads_no_messages_of_a_topic_that_was_made_anew(read, producer, broker):
+    send(producer, 40)
+    strict, loose = read(), read(fail_on_data_loss="false")
+    assert strict.count() == loose.count() == 40
+    broker.renew("orders")
+    send(producer, 200, first=1_000)
+    with pytest.raises(PythonException, match=r"not the one that the DataFrame was made for.*anew"):
+        strict.count()
+    assert loose.count() == 0
+    assert read().count() == 200

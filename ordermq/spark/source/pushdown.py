@@ -60,9 +60,9 @@ class PushdownReader(BatchReader):
             return False
         if name in _QUEUE_FIELDS:
             field_of = _QUEUE_FIELDS[name]
-            self.snapshot = {
+            self.ranges = {
                 queue: span
-                for queue, span in self.snapshot.items()
+                for queue, span in self.ranges.items()
                 if compare(field_of(queue), wanted)
             }
             return True
@@ -70,9 +70,9 @@ class PushdownReader(BatchReader):
         if span is None:
             return False
         # Ranges only shrink, so the order in which Spark pushes filters does not matter.
-        self.snapshot = {
+        self.ranges = {
             queue: part
-            for queue, (start, end) in self.snapshot.items()
+            for queue, (start, end) in self.ranges.items()
             if (part := (max(start, span[0]), min(end, span[1])))[0] < part[1]
         }
         return True

@@ -21,6 +21,7 @@ import pyarrow as pa
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
 from ordermq.client.pull_connections import PullConnection, engine_obstacle, settle_end
+from ordermq.client.queue_life import NewLife, QueueMark, new_life
 from ordermq.client.session import ClientSession
 from ordermq.core.streams import StreamEnd, StreamPlan
 from ordermq.errors import DataLoss, OrderMQError, ProtocolError, StateError
@@ -53,6 +54,7 @@ class QueueRange:
 
     Args:
         start, end: offsets, end exclusive.
+        mark: the text of a `QueueMark`, by which the queue must still be known; "" for none.
     """
 
     topic: str
@@ -60,6 +62,7 @@ class QueueRange:
     queue_id: int
     start: int
     end: int
+    mark: str = ""
 
     @property
     def queue(self) -> MessageQueue:
@@ -158,6 +161,9 @@ class QueueReader:
         self.must_refresh_route = False
         self.suggestion = 0  # the replica that the broker named last, as it does in each answer
         self._lost_until = wanted.start
+        self._mark = QueueMark.parse(wanted.mark) if wanted.mark else None
+        self._life: NewLife | None = None
+        self._life_turn = asyncio.Lock()
         self.header = PullHeader(
             options.read_group,
             wanted.topic,
@@ -182,6 +188,35 @@ class QueueReader:
         rows = -(-rows // pull) * pull
         for first in range(start, end, rows):
             yield _Part(self, first, min(first + rows, end))
+
+    async def check_life(self) -> NewLife | None:
+        """Return the new life of the queue, if it is not the one whose offsets were taken.
+
+        Raises: DataLoss: so it is, with `fail_on_data_loss`.
+        """
+        async with self._life_turn:  # the first part asks, in the name of all
+            if self._mark is None:
+                return self._life
+            queue = self.range.queue
+            await self.session.address_of(queue)  # the route is known then
+            life = await new_life(
+                self.session, self.options.read_group, queue, self.range.end, self._mark
+            )
+            self._mark = None
+            # One that is shorter is found by reading, which gives a broker time to recover its log.
+            self._life = life if life is not None and life.end >= self.range.end else None
+            if self._life is not None and self.options.fail_on_data_loss:
+                raise DataLoss(
+                    "the queue is not the one that the DataFrame was made for: "
+                    f"{self._life.reason}. Make the DataFrame anew, or set fail_on_data_loss=false "
+                    "to leave it out. The topic was deleted and created again, or the "
+                    "broker lost messages",
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                    offset=self.range.start,
+                )
+            return self._life
 
     def report_gap(self, loss: _Loss) -> None:
         """Report what lies before `loss.end`; once for what several parts have found."""
@@ -273,6 +308,12 @@ class _Part:
         try:
             while (at := answers.next) < self._end:
                 try:
+                    life = await reader.check_life()
+                    if life is not None:
+                        end, reason = reader.range.end, life.reason
+                        self._losses.append(_Loss(at, end, f"the queue is another one: {reason}"))
+                        answers.skip(self._end)
+                        return
                     address, answer = await self._stream(at)
                     if answer is not None:
                         await self._take(answers.next, address, answer)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from ordermq.client.queue_life import QueueMark
 from ordermq.errors import StateError
+from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.frozen_imports import freeze_imports
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import shared_session
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
 from ordermq.spark.source.task_ranges import Range
+
+_NO_MARKS: Final[Mapping[MessageQueue, QueueMark]] = {}
 
 
 @dataclass(frozen=True)
@@ -32,14 +37,26 @@ class ReadTask(InputPartition):
     lease: int | None = None
 
 
-def make_task(ranges: Sequence[Range], lease: int | None = None) -> ReadTask:
+def make_task(
+    ranges: Sequence[Range],
+    lease: int | None = None,
+    marks: Mapping[MessageQueue, QueueMark] = _NO_MARKS,
+) -> ReadTask:
     """Make a task and try to pickle it.
 
+    Args: marks: of the queues, where the task is to find out whether they are still the same.
     Raises: StateError: it cannot be pickled.
     """
     made = ReadTask(
         tuple(
-            QueueRange(queue.topic, queue.broker_name, queue.queue_id, start, end)
+            QueueRange(
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                start,
+                end,
+                str(marks[queue]) if queue in marks else "",
+            )
             for queue, start, end in ranges
         ),
         lease,
