@@ -53,6 +53,7 @@ HANDLERS: dict[int, Handler] = {
     **query_message.HANDLERS,
     **client_requests.HANDLERS,
 }
+_LOG_REFUSALS_MS = 60_000  # between two lines, or an account could fill the log
 _CLOSE_GRACE_S = 1.0  # time for clients to read their last replies
 
 
@@ -86,6 +87,7 @@ class BrokerServer:
             )
         self._received_sends = received_sends(self._context)
         self._access = Access(config.policies) if config.policies else None
+        self._log_refusals_from_ms = 0
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.
@@ -223,8 +225,20 @@ class BrokerServer:
             self._reply_error(connection, request, error)
             return False
         if refusal is not None:
+            if request.is_oneway:
+                self._log_refusal(connection, refusal)
             connection.reply(request, ResponseCode.NO_PERMISSION, remark=refusal)
         return refusal is None
+
+    def _log_refusal(self, connection: BrokerConnection, refusal: str) -> None:
+        # The client is told nothing, as with the state of a transaction: its producer would be
+        # asked in vain until the broker gives the message up.
+        now_ms = self._context.clock.now_ms()
+        if now_ms >= self._log_refusals_from_ms:
+            self._log_refusals_from_ms = now_ms + _LOG_REFUSALS_MS
+            log.warning(
+                "a one-way request is refused: client=%s reason=%s", connection.peer, refusal
+            )
 
     def _answer_held(self, held: HeldPull) -> None:
         try:

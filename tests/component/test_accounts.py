@@ -221,6 +221,20 @@ def test_an_account_may_do_nothing_else(
     assert f"account {account!r} has no permission for {wanted}" in (answer.remark or "")
 
 
+def test_a_refused_request_that_asks_for_no_answer_is_told_by_the_broker(
+    policed: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = send("orders")
+    Credentials("reader", SECRETS["reader"]).sign(request)
+    with WireClient(policed.port) as client:
+        for _ in range(2):
+            client.start(request.code, request.ext, request.body, ONEWAY_FLAG)
+        assert client.call(request.code, request.ext, request.body).code != 0
+    told = [each.message for each in caplog.records if "one-way" in each.message]
+    assert len(told) == 1
+    assert "account 'reader' has no permission for PUB of topic 'orders'" in told[0]
+
+
 def test_a_message_of_another_topic_is_not_read_by_its_place(policed: EmbeddedBroker) -> None:
     sent = {topic: signed(policed, "ops", send(topic)) for topic in ("orders", "other")}
     offsets = {topic: str(int(one.ext["msgId"][-16:], 16)) for topic, one in sent.items()}
