@@ -14,9 +14,14 @@ import pyarrow as pa
 
 from ordermq import core
 from ordermq.errors import ConfigError, OrderingError
-from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS, by_own_names, is_split_source
+from ordermq.spark.schema import (
+    LEASE_COLUMN,
+    ORIGIN_COLUMNS,
+    SHARDING_KEY,
+    by_own_names,
+    is_split_source,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,9 +41,8 @@ def check_columns(frame: DataFrame, *more: str) -> None:
     """
     missing = missing_origin_columns(frame.columns)
     missing += [name for name in more if name not in frame.columns]
-    # Those that it may lack, too: without a key, a lease, or the body of a dead letter, a stage
-    # would do less, and not say so.
-    check_case(frame, (*COLUMNS, LEASE_COLUMN, *more))
+    # Those that it may lack, too: without key or lease a stage would do less, and not say so.
+    check_case(frame, (*ORIGIN_COLUMNS, *more, SHARDING_KEY, LEASE_COLUMN))
     if missing:
         raise ConfigError(
             f"the DataFrame has no column {', '.join(missing)}: keep it until after the stage. "

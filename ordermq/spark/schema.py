@@ -28,6 +28,9 @@ STAMP_UNORDERED: Final = "~"  # before a source whose stamps do not rise; no top
 STAMP_SEQUENCE: Final = "omq_offset"
 STAMP_ROW: Final = "omq_row"  # counts rows of one offset or micro-batch; left out where it is 0
 
+# The column of the keys whose messages are in order.
+SHARDING_KEY: Final = "sharding_key"
+
 # The columns that tell where a row comes from, in the order that sorts rows of several queues.
 ORIGIN_COLUMNS: Final = ("topic", "broker", "queue_id", "offset")
 

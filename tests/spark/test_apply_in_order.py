@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ordermq.errors import ConfigError
-from ordermq.spark import drop_repeats
+from ordermq.spark import DeadLetter, drop_repeats
 from ordermq.spark.stages.apply_in_order import apply_in_order, check_speculation
 from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW, is_before
 
@@ -344,13 +344,17 @@ def test_stages_return_rows_where_texts_have_large_types(
     assert len(run_stream(stage, tmp_path, "large")) == 400
 
 
-@pytest.mark.parametrize("name", ["TOPIC", "Sharding_Key", "BODY"])
+@pytest.mark.parametrize("name", ["TOPIC", "Sharding_Key"])
 def test_a_column_of_the_source_in_another_case_is_refused(spark: SparkSession, name: str) -> None:
     written = frame(spark).withColumnRenamed(name.lower(), name)
     with pytest.raises(ConfigError, match=f"column {name.lower()} as {name}: rename it"):
         apply_in_order(written, noted, OUT)
     with pytest.raises(ConfigError, match=f"column {name.lower()} as {name}: rename it"):
         drop_repeats(written)
+    other = frame(spark).withColumnRenamed("body", "BODY")
+    apply_in_order(other, noted, OUT)
+    with pytest.raises(ConfigError, match="column body as BODY: rename it"):
+        apply_in_order(other, noted, OUT, on_failure=DeadLetter("dead"))
 
 
 @pytest.mark.parametrize(

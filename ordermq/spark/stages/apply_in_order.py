@@ -16,15 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
+from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import require_packages
 from ordermq.spark.row_order import (
     OrderCheck,
     RowOrigins,
+    check_case,
     check_columns,
     check_not_split,
 )
-from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS
+from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS, SHARDING_KEY
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
@@ -49,7 +51,6 @@ from ordermq.spark.stages.stage_invocation import (
     takes_context,
 )
 
-SHARDING_KEY = "sharding_key"
 # A longer run of one key is called with in parts, so that one key cannot fill the memory.
 MAX_ROWS_OF_A_KEY = 100_000
 _FORMAT = "ordermq"
@@ -231,6 +232,8 @@ def check_arguments(
         raise ConfigError("max_in_flight needs a stage without shuffle: key=None or 'sharding_key'")
     if shuffles and barrier and frame.isStreaming:
         raise ConfigError("barrier has no effect on applyInArrow: remove barrier, or the key")
+    if on_failure is not None:
+        check_case(frame, COLUMNS)  # a dead letter has those that it finds
     if not isinstance(on_failure, ParkKey):
         return
     if on_failure.key not in frame.columns:

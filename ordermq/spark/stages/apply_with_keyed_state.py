@@ -26,10 +26,10 @@ from pyspark.sql.types import StructField, StructType
 from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns, check_not_split
+from ordermq.spark.schema import SHARDING_KEY
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import (
     MAX_ROWS_OF_A_KEY,
-    SHARDING_KEY,
     QueueCaller,
     check_arguments,
     check_speculation,

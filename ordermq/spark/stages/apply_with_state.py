@@ -32,10 +32,9 @@ from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import check_columns
-from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS
+from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS, SHARDING_KEY
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import (
-    SHARDING_KEY,
     check_speculation,
     make_spec,
     session_time_zone,

@@ -12,13 +12,18 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
 from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns, check_not_split
-from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE, STAMP_UNORDERED
+from ordermq.spark.schema import (
+    SHARDING_KEY,
+    STAMP_ROW,
+    STAMP_SEQUENCE,
+    STAMP_SOURCE,
+    STAMP_UNORDERED,
+)
 from ordermq.spark.shown_errors import text_first
 
 # Columns with the stamp while rows are filtered; the leading underscore keeps them apart from
 # the user's.
 _STAMP = ("_omq_source", "_omq_offset", "_omq_row")
-_KEY = "sharding_key"
 _REMEDY = "call drop_repeats straight on the source's DataFrame"
 
 
@@ -59,14 +64,14 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
         _STAMP[1]: sequence,
         _STAMP[2]: F.coalesce(row, F.lit(0)),
     })  # fmt: skip
-    has_key = _KEY in frame.columns
+    has_key = SHARDING_KEY in frame.columns
     if not stateful:
         check_not_split(frame)
         return stamped.mapInArrow(_stage_function(has_key), target)
     # Imported here: it needs pandas and protobuf, which the plain stage does not.
     from ordermq.spark.stages.apply_with_state import apply_with_state
 
-    keys = [_STAMP[0], *([_KEY] if has_key else [])]
+    keys = [_STAMP[0], *([SHARDING_KEY] if has_key else [])]
     state = "sequence bigint, row bigint"
     return apply_with_state(stamped, _first_of_key, target, state, key=keys)
 
@@ -91,7 +96,7 @@ def first_occurrences(batches: Iterator[Any], has_key: bool) -> Iterator[Any]:
         for _ in check.runs(RowOrigins(batch), 0, batch.num_rows):
             pass
         sources, sequences, rows = (batch.column(name).to_pylist() for name in _STAMP)
-        keys = batch.column(_KEY).to_pylist() if has_key else [None] * batch.num_rows
+        keys = batch.column(SHARDING_KEY).to_pylist() if has_key else [None] * batch.num_rows
         kept = []
         for source, key, sequence, row in zip(sources, keys, sequences, rows, strict=True):
             stamp = (sequence, row)

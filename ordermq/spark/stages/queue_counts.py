@@ -19,6 +19,7 @@ from ordermq.spark.stages.state_store import StateFolder
 _log = logging.getLogger("ordermq.spark")
 # By folder and topic, as this worker has seen them last: a state's folder may be far away.
 _seen: dict[tuple[str, str], dict[str, int]] = {}
+_unknown: set[str] = set()  # topics whose route was not told to the last question
 
 
 def check_queue_counts(
@@ -37,8 +38,11 @@ def check_queue_counts(
         now = session.call(_queue_counts(session, topic))
     except OrderMQError as error:
         # The source has just read the rows. The next task of the topic asks again.
-        _log.warning("topic %s: not known whether it has other queues now: %s", topic, error)
+        level = logging.DEBUG if topic in _unknown else logging.WARNING  # once per outage
+        _unknown.add(topic)
+        _log.log(level, "topic %s: not known whether it has other queues now: %s", topic, error)
         return
+    _unknown.discard(topic)
     place = folder.path, topic
     if _agree(_seen.get(place), now):
         return
