@@ -97,7 +97,7 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         self._context.store.start(loop, self._statistics)
         tls = renewed_server_context(self._config, log)
-        tls.current()
+        tls.current()  # a file that cannot be used fails the start, not the first handshake
         self._listener = Listener(self._limits, self._new_connection, tls)
         bound = self._listener.open(host, port)
         loop.set_exception_handler(self._on_error)

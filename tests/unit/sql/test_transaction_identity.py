@@ -165,6 +165,13 @@ def test_a_statement_that_would_end_the_transaction_is_refused_before_it_is_run(
     assert (effects(engine), store.read("g", QUEUE)) == ([1, 2], 5)
 
 
+def require_run(store: SqlOffsetStore, engine: Engine, statement: str) -> None:
+    transaction = begin(store, 1)
+    transaction.connection.exec_driver_sql(statement)
+    transaction.commit(5)
+    assert (effects(engine), store.read("g", QUEUE)) == ([1], 5)
+
+
 @pytest.mark.parametrize(
     "statement",
     ["SELECT '; COMMIT'", "SELECT 1 -- ; COMMIT\n", "SELECT /* ; COMMIT */ 1", "SELECT 1;",
@@ -173,10 +180,7 @@ def test_a_statement_that_would_end_the_transaction_is_refused_before_it_is_run(
 def test_a_statement_that_only_speaks_of_an_end_is_run(
     store: SqlOffsetStore, engine: Engine, statement: str
 ) -> None:
-    transaction = begin(store, 1)
-    transaction.connection.exec_driver_sql(statement)
-    transaction.commit(5)
-    assert (effects(engine), store.read("g", QUEUE)) == ([1], 5)
+    require_run(store, engine, statement)
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
@@ -189,10 +193,7 @@ def test_a_statement_that_only_speaks_of_an_end_is_run(
 def test_bodies_and_escapes_of_postgresql_end_no_transaction(
     store: SqlOffsetStore, engine: Engine, statement: str
 ) -> None:
-    transaction = begin(store, 1)
-    transaction.connection.exec_driver_sql(statement)
-    transaction.commit(5)
-    assert (effects(engine), store.read("g", QUEUE)) == ([1], 5)
+    require_run(store, engine, statement)
 
 
 def test_savepoints_by_hand_are_the_listeners(store: SqlOffsetStore, engine: Engine) -> None:
