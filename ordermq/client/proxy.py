@@ -70,6 +70,7 @@ from ordermq.grpc.messages import (
 from ordermq.grpc.metadata import CallMetadata
 from ordermq.grpc.protobuf import ProtoMessage
 from ordermq.model.message import MessageView
+from ordermq.model.message_queue import UNTOLD
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.remoting.bodies import (
     PERM_READ,
@@ -484,7 +485,7 @@ class ProxyApi(BrokerApi):
     ) -> tuple[int, SendReplyHeader]:
         request, is_keyed = send_request(self._config, header, body, self._clock.wall_ms())
         data = await self.proxies.ask_bytes(address, "SendMessage", request, timeout_ms)
-        place = header.topic, header.queue_id if is_keyed else -1
+        place = header.topic, header.queue_id if is_keyed else UNTOLD
         return ResponseCode.SUCCESS, self.read_stored(data, address, *place)
 
     def begin_send(
@@ -501,7 +502,7 @@ class ProxyApi(BrokerApi):
             return False
         # Encoded now: the header is filled anew for the next request.
         request, is_keyed = send_request(self._config, header, body, self._clock.wall_ms())
-        place = header.topic, header.queue_id if is_keyed else -1
+        place = header.topic, header.queue_id if is_keyed else UNTOLD
         sent = _Sent(self, address, place, waiting)
         ready.ask("SendMessage", request, self.proxies.call_metadata(), timeout_ms, sent)
         if waiting is not None:
@@ -518,7 +519,7 @@ class ProxyApi(BrokerApi):
     def read_stored(self, data: bytes, address: str, topic: str, queue_id: int) -> SendReplyHeader:
         """Return what a broker would answer to a send.
 
-        Args: queue_id: -1: the proxy has chosen the queue, and does not name it.
+        Args: queue_id: UNTOLD: the proxy has chosen the queue, and does not name it.
         Raises: BrokerError, ConnectFailed: nothing is stored. RequestTimeout: something may be.
         """
         stored = core.stored_by_proxy(data)

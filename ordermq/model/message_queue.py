@@ -7,6 +7,8 @@ from typing import NamedTuple
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ConfigError
 
+UNTOLD = -1  # the id of a queue that a proxy chooses and does not tell
+
 
 class MessageQueue(NamedTuple):
     """One queue of a topic; sorted by topic, broker name and queue id, as in Java."""

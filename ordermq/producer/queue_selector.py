@@ -25,12 +25,11 @@ from ordermq.config import SendConfig
 from ordermq.errors import ConfigError, OrderingError, RouteError, StateError
 from ordermq.model.hashing import key_hash, string_hash
 from ordermq.model.message import Message
-from ordermq.model.message_queue import MessageQueue
+from ordermq.model.message_queue import UNTOLD, MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.remoting.bodies import TopicRoute
 from ordermq.value import Value
 
-UNTOLD = -1  # the id of a queue that a proxy chooses and does not tell
 ShardingKey = str | int
 QueueSelector = Callable[[Sequence[MessageQueue], Message, ShardingKey], MessageQueue]
 
