@@ -97,6 +97,14 @@ def large_types(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
 
 
+@pytest.fixture
+def zone_of_new_york(spark: Any) -> Iterator[None]:
+    """Timestamps are shown, and given to functions, in another zone than UTC."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
 class Broker:
     """An embedded broker that can be away for a while."""
 

@@ -38,10 +38,7 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
     "test_keyed_state_kills": (
         "test_states_are_exact_after_two_kills_of_the_driver_and_one_of_a_worker",
     ),
-    "test_sink": (
-        "test_repeats_are_dropped_across_micro_batches_by_a_cursor",
-        "test_by_target_queue_sorts_a_stream_for_the_sink",
-    ),
+    "test_sink": ("test_repeats_are_dropped_across_micro_batches_by_a_cursor",),
     "test_guide": ("test_every_example_runs",),
     # On the newest Spark, other tests of the short leg do the same.
     "test_versions": (

@@ -171,29 +171,25 @@ def test_rows_of_several_keys_can_share_a_call(spark: SparkSession) -> None:
     assert len(rows) == 400
 
 
+@pytest.mark.usefixtures("zone_of_new_york")
 def test_pandas_functions_get_timestamps_with_a_zone_and_may_return_naive_ones(
     spark: SparkSession,
 ) -> None:
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
+    def shift(rows: pd.DataFrame) -> pd.DataFrame:
+        assert str(rows["born"].dt.tz) == "America/New_York"
+        return pd.DataFrame({
+            "naive": rows["born"].dt.tz_localize(None),
+            "zoned": rows["born"].dt.tz_convert("Asia/Tokyo"),
+            "offset": rows["offset"],
+        })  # fmt: skip
 
-        def shift(rows: pd.DataFrame) -> pd.DataFrame:
-            assert str(rows["born"].dt.tz) == "America/New_York"
-            return pd.DataFrame({
-                "naive": rows["born"].dt.tz_localize(None),
-                "zoned": rows["born"].dt.tz_convert("Asia/Tokyo"),
-                "offset": rows["offset"],
-            })  # fmt: skip
-
-        schema = "offset bigint, naive timestamp, zoned timestamp"
-        source = frame(spark)
-        moved = apply_in_order(source, shift, schema).join(
-            source.where("queue_id = 0").select("offset", "born"), "offset"
-        )
-        wrong = moved.where("naive <> born or zoned <> born").count()
-        assert (wrong, moved.count()) == (0, 400)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    schema = "offset bigint, naive timestamp, zoned timestamp"
+    source = frame(spark)
+    moved = apply_in_order(source, shift, schema).join(
+        source.where("queue_id = 0").select("offset", "born"), "offset"
+    )
+    wrong = moved.where("naive <> born or zoned <> born").count()
+    assert (wrong, moved.count()) == (0, 400)
 
 
 @pytest.mark.parametrize("validate", ["true", "false"])

@@ -349,7 +349,8 @@ def test_repeats_are_dropped_across_micro_batches_by_a_cursor(
     assert sorted(row.body for row in rows) == sorted(f"0-{n}".encode() for n in range(40))
 
 
-def test_by_target_queue_sorts_a_stream_for_the_sink(
+@pytest.mark.usefixtures("large_types", "zone_of_new_york")
+def test_by_target_queue_sorts_a_stream_for_the_sink_whatever_types_spark_gives(
     spark: SparkSession, target: dict[str, str], tmp_path: Path
 ) -> None:
     ready = ordermq.spark.by_target_queue(stream(spark, parts=2), target)

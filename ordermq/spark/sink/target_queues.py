@@ -14,6 +14,7 @@ from pyspark.sql.types import IntegerType, StructType
 
 from ordermq.errors import ConfigError
 from ordermq.producer.queue_selector import index_of
+from ordermq.spark.arrow_schemas import group_schema
 from ordermq.spark.options import SinkOptions
 from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import check_case
@@ -78,7 +79,8 @@ def by_target_queue(
     if frame.isStreaming:
         # Spark refuses to sort a streaming DataFrame, so the sort is inside the group's function.
         target = StructType(indexed.schema.fields)
-        return indexed.groupBy(TARGET_COLUMN).applyInArrow(_sort_function(list(order_by)), target)
+        sort = _sort_function(list(order_by), group_schema(frame.sparkSession, target))
+        return indexed.groupBy(TARGET_COLUMN).applyInArrow(sort, target)
     # The sort behind the repartition is what gives the order; Spark merges shuffled blocks in the
     # order of their arrival.
     moved = indexed.repartition(*([n_partitions] if n_partitions else []), TARGET_COLUMN)
@@ -120,8 +122,8 @@ def _on_series(index: Callable[[Any], Any], kind: Any) -> Callable[[Any], Any]:
     return queue_index
 
 
-def _sort_function(order_by: list[str]) -> Callable[[Any], Any]:
+def _sort_function(order_by: list[str], schema: Any) -> Callable[[Any], Any]:
     def sorted_rows(table: Any) -> Any:
-        return table.sort_by([(name, "ascending") for name in order_by])
+        return table.sort_by([(name, "ascending") for name in order_by]).cast(schema)
 
     return sorted_rows

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.arrow_schemas import group_schema
 from ordermq.spark.packages import require_packages
 from ordermq.spark.row_order import (
     OrderCheck,
@@ -30,12 +31,7 @@ from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS, SHARDING_KEY
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
-from ordermq.spark.stages.output import (
-    BatchCollector,
-    OutputShape,
-    arrow_schema_of,
-    struct_of,
-)
+from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
 from ordermq.spark.stages.rows_by_key import (
     ConcurrentKeys,
     KeyRun,
@@ -160,7 +156,7 @@ micro-batch are in memory together | one key's rows |
     is_checked = tuple(order_by) == ORIGIN_COLUMNS
     if frame.isStreaming:
         # Spark refuses to sort a streaming DataFrame, so the sort is inside the group's function.
-        made = _group_schema(frame.sparkSession, target)
+        made = group_schema(frame.sparkSession, target)
         grouped = _group_stage(spec, keys, list(order_by), is_checked, made)
         return frame.groupBy(*keys).applyInArrow(grouped, target)
     # Not groupBy().applyInArrow: Spark gives no order of rows inside a group, and merges blocks
@@ -360,12 +356,6 @@ def _group_stage(
             return run_group(spec, table, keys, order_by, is_checked).cast(schema)
 
     return stage
-
-
-def _group_schema(spark: SparkSession, target: StructType) -> Any:
-    # Of a group's rows, unlike a task's, Spark compares the types with those of this setting.
-    setting = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")
-    return arrow_schema_of(target, is_large=setting == "true")
 
 
 # Running, on executors.

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ordermq.errors import ConfigError
-from ordermq.spark.versions import is_before
+from ordermq.spark.arrow_schemas import arrow_schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -28,21 +28,6 @@ def struct_of(schema: StructType | str) -> StructType:
     if isinstance(schema, StructType):
         return schema
     return StructType.fromDDL(schema)
-
-
-def arrow_schema_of(schema: StructType, *, is_large: bool = False) -> Any:
-    """Return the Arrow schema of a stage's rows.
-
-    Args: is_large: texts and bytes with 64-bit positions.
-    """
-    # Imported here: what is tested without PySpark imports this file, too.
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    # Before Spark 4.2 there is no such argument, and UTC is meant.
-    zone: dict[str, str] = {} if is_before((4, 2)) else {"timezone": "UTC"}
-    plain = to_arrow_schema(schema, prefers_large_types=is_large, **zone)
-    # Rebuilt without Spark's "not null" and metadata: batches are compared with it exactly.
-    return pa.schema([pa.field(one.name, one.type) for one in plain])
 
 
 class OutputShape:
