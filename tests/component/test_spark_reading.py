@@ -14,15 +14,18 @@ import pytest
 from ordermq import Message, Producer, core
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.queue_life import NewLife
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
-from ordermq.errors import DataLoss, ProtocolError, StateError
+from ordermq.errors import BrokerError, DataLoss, ProtocolError, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import queue_reader
 from ordermq.spark.source.queue_lives import QueueLives
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
+from tests.component.conftest import eventually
 from tests.component.damaging_proxy import DamagingProxy
 
 Read = Callable[..., pa.Table]
@@ -205,19 +208,28 @@ def test_a_core_without_the_engine_is_refused_before_anything_is_read(batches, m
         batches([(0, 0, 1)])
 
 
+def marks_of(session: ClientSession, rows: int) -> dict[int, str]:
+    """The mark of queue 1 before an offset."""
+    queue = MessageQueue("orders", "b", 1)
+    lives = QueueLives(session, "g")
+    session.call(session.address_of(queue))
+    return {q.queue_id: str(mark) for q, mark in session.call(lives.mark({queue: rows})).items()}
+
+
+def renew(broker: EmbeddedBroker) -> None:
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.delete_topic("orders")
+        admin.create_topic("orders", 8)
+
+
 @pytest.mark.parametrize("rows", [60, 5_000])
 def test_a_queue_that_was_made_anew_since_its_offsets_were_taken_is_not_read(
     broker, producer, session, batches, rows, caplog
 ):
     fill(producer, {1: rows}, lambda n: b"%d" % n)
-    queue = MessageQueue("orders", "b", 1)
-    lives = QueueLives(session, "g")
-    session.call(session.address_of(queue))
-    marks = {q.queue_id: str(mark) for q, mark in session.call(lives.mark({queue: rows})).items()}
+    marks = marks_of(session, rows)
     assert pa.Table.from_batches(batches([(1, 0, rows)], marks)).num_rows == rows
-    with Admin(name_servers=broker.name_servers) as admin:
-        admin.delete_topic("orders")
-        admin.create_topic("orders", 8)
+    renew(broker)
     fill(producer, {1: rows + 1}, lambda n: b"new")
     said = r"not the one that the DataFrame was made for: its message at offset .* queue_id=1"
     with pytest.raises(DataLoss, match=said):
@@ -227,3 +239,88 @@ def test_a_queue_that_was_made_anew_since_its_offsets_were_taken_is_not_read(
         table = pa.Table.from_batches(batches(others, marks, fail_on_data_loss="false"))
     assert places(table) == [(0, 0)]
     assert caplog.text.count("the queue is another one") == 1
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_queue_that_is_made_anew_while_it_is_read_is_an_error(
+    broker, producer, session, batches, fails, caplog, monkeypatch
+):
+    monkeypatch.setattr(queue_reader, "_PART_BYTES", 1)  # an answer is taken before the next pull
+    begun, begin = [], queue_reader._Part.begin
+
+    def noted(part: Any) -> None:
+        begun.append(part)
+        begin(part)
+
+    monkeypatch.setattr(queue_reader._Part, "begin", noted)
+    fill(producer, {1: 1_000}, lambda n: b"%d" % n)
+    marks = marks_of(session, 1_000)
+    asked = {"pull_batch_size": "10", "arrow_batch_rows": "10", "fail_on_data_loss": fails}
+    reading = batches([(1, 0, 1_000)], marks, **asked)
+    assert places(pa.Table.from_batches([next(reading)]))[0] == (1, 0)
+    ends = [30, *(n + 10 for n in range(130, 1_000, 130))]
+    eventually(lambda: [part.answers.next for part in begun] == ends, "no pull under way")
+    renew(broker)
+    fill(producer, {1: 1_001}, lambda n: b"new")
+    if fails == "true":
+        said = r"not the one that the DataFrame was made for: its message at offset .* queue_id=1"
+        with pytest.raises(DataLoss, match=said):
+            list(reading)
+        return
+    with caplog.at_level(logging.WARNING):
+        list(reading)
+    assert caplog.text.count("the queue is another one") == 1
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_new_life_of_a_queue_that_no_answer_told_is_found_once_all_was_pulled(
+    producer, session, batches, fails, caplog, monkeypatch
+):
+    """As with RocketMQ, where the topic was full again before the next pull."""
+    asked = []
+
+    async def told_late(_: Any, __: str, queue: MessageQueue, at: int, ___: Any) -> NewLife | None:
+        asked.append(at)
+        return None if len(asked) == 1 else NewLife(queue, at, 0, at, "it is new")
+
+    monkeypatch.setattr(queue_reader, "new_life", told_late)
+    fill(producer, {1: 1_000}, lambda n: b"%d" % n)
+    reading = batches([(1, 0, 1_000)], marks_of(session, 1_000), fail_on_data_loss=fails)
+    if fails == "true":
+        with pytest.raises(
+            DataLoss, match="not the one that the DataFrame was made for: it is new"
+        ):
+            list(reading)
+    else:
+        with caplog.at_level(logging.WARNING):
+            assert pa.Table.from_batches(reading).num_rows == 1_000
+        assert caplog.text.count("while it was read, it is new: rows of both are among") == 1
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_broker_that_cannot_tell_the_life_of_a_queue_behind_it_is_asked_again_unless_it_is_gone(
+    producer, session, batches, is_gone, monkeypatch
+):
+    monkeypatch.setattr(queue_reader, "_RETRY_MS", 1)
+    asked, ask = [], queue_reader.new_life
+
+    async def refused(*args: Any) -> Any:
+        asked.append(args)
+        if len(asked) == 1:
+            return await ask(*args)
+        if is_gone:
+            raise BrokerError("no", response_code=ResponseCode.TOPIC_NOT_EXIST)
+        raise RequestTimeout("no answer")
+
+    fill(producer, {1: 1_000}, lambda n: b"%d" % n)
+    marks = marks_of(session, 1_000)
+    monkeypatch.setattr(queue_reader, "new_life", refused)
+    reading = batches([(1, 0, 1_000)], marks, read_timeout_ms="50")
+    if is_gone:
+        assert pa.Table.from_batches(reading).num_rows == 1_000
+        assert len(asked) == 2
+        return
+    with pytest.raises(RequestTimeout):
+        list(reading)
+    assert len(asked) > 2

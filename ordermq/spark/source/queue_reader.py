@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,7 +21,7 @@ import pyarrow as pa
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
 from ordermq.client.pull_connections import PullConnection, engine_obstacle, settle_end
-from ordermq.client.queue_life import NewLife, QueueMark, new_life
+from ordermq.client.queue_life import NewLife, QueueMark, is_gone, new_life
 from ordermq.client.session import ClientSession
 from ordermq.core.streams import StreamEnd, StreamPlan
 from ordermq.errors import DataLoss, OrderMQError, ProtocolError, StateError
@@ -163,7 +163,9 @@ class QueueReader:
         self._lost_until = wanted.start
         self._mark = QueueMark.parse(wanted.mark) if wanted.mark else None
         self._life: NewLife | None = None
+        self._is_life_known = self._mark is None
         self._life_turn = asyncio.Lock()
+        self._unread = 0  # parts that are not pulled to their ends
         self.header = PullHeader(
             options.read_group,
             wanted.topic,
@@ -186,8 +188,24 @@ class QueueReader:
         # Whole pulls, or the last one of each part would bring what the next one brings again.
         rows = min(max((end - start) // _PARTS_AHEAD, pull), _MOST_PART_ROWS)
         rows = -(-rows // pull) * pull
-        for first in range(start, end, rows):
+        firsts = range(start, end, rows)
+        self._unread = len(firsts)
+        for first in firsts:
             yield _Part(self, first, min(first + rows, end))
+
+    @property
+    def is_marked(self) -> bool:
+        """A mark is given: the queue may turn out to be another one, also once it was pulled."""
+        return self._mark is not None
+
+    def doubt_life(self) -> None:
+        """Have the next `check_life` look again: the topic may have been made anew meanwhile."""
+        self._is_life_known = self._mark is None
+
+    def is_all_pulled(self) -> bool:
+        """Return True to the part that is the last one to come to its end."""
+        self._unread -= 1
+        return not self._unread
 
     async def check_life(self) -> NewLife | None:
         """Return the new life of the queue, if it is not the one whose offsets were taken.
@@ -195,14 +213,14 @@ class QueueReader:
         Raises: DataLoss: so it is, with `fail_on_data_loss`.
         """
         async with self._life_turn:  # the first part asks, in the name of all
-            if self._mark is None:
+            if self._mark is None or self._is_life_known or self._life is not None:
                 return self._life
             queue = self.range.queue
             await self.session.address_of(queue)  # the route is known then
             life = await new_life(
                 self.session, self.options.read_group, queue, self.range.end, self._mark
             )
-            self._mark = None
+            self._is_life_known = True
             # One that is shorter is found by reading, which gives a broker time to recover its log.
             self._life = life if life is not None and life.end >= self.range.end else None
             if self._life is not None and self.options.fail_on_data_loss:
@@ -285,8 +303,9 @@ class _Part:
             self._pulling.cancel()
 
     def finish(self) -> None:
-        """Raise what has ended the pulls before they were complete."""
-        if self.answers.next < self._end and self._pulling is not None:
+        """Raise what has ended the pulls before they were complete, or was found behind them."""
+        is_over = self.answers.next >= self._end and not self.reader.is_marked
+        if not is_over and self._pulling is not None:
             self._pulling.result()
 
     def report_losses(self) -> None:
@@ -304,29 +323,61 @@ class _Part:
     async def _pull(self) -> None:
         """Fill the answers; raises as `read_ranges`."""
         reader, answers = self.reader, self.answers
-        session = reader.session
         try:
-            while (at := answers.next) < self._end:
-                try:
-                    life = await reader.check_life()
-                    if life is not None:
-                        end, reason = reader.range.end, life.reason
-                        self._losses.append(_Loss(at, end, f"the queue is another one: {reason}"))
-                        answers.skip(self._end)
-                        return
-                    address, answer = await self._stream(at)
-                    if answer is not None:
-                        await self._take(answers.next, address, answer)
-                except OrderMQError as error:
-                    # A damaged answer may come whole the next time.
-                    may_pass = error.retriable or isinstance(error, ProtocolError)
-                    if not may_pass or self._is_late():
-                        raise
-                    session.report_failure(reader.range.broker, "pull", error)
-                    reader.must_refresh_route = True  # the master may have moved
-                    await session.clock.sleep_ms(_RETRY_MS)
+            while answers.next < self._end:
+                await self._try(self._pull_on)
+            if reader.is_all_pulled():
+                # Looked at before, too; a topic that is made anew while it is read may be full
+                # again before the next pull, and nothing in the answers tells it.
+                reader.doubt_life()
+                while not await self._try(self._check_end):
+                    pass
         finally:
             answers.end()
+
+    async def _try(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Return whether a step ended without an error that may pass; raise others."""
+        reader = self.reader
+        session = reader.session
+        try:
+            await step()
+        except OrderMQError as error:
+            # A damaged answer may come whole the next time.
+            may_pass = error.retriable or isinstance(error, ProtocolError)
+            if not may_pass or self._is_late():
+                raise
+            session.report_failure(reader.range.broker, "pull", error)
+            reader.must_refresh_route = True  # the master may have moved
+            reader.doubt_life()
+            await session.clock.sleep_ms(_RETRY_MS)
+            return False
+        return True
+
+    async def _pull_on(self) -> None:
+        reader, answers = self.reader, self.answers
+        at = answers.next
+        life = await reader.check_life()
+        if life is not None:
+            end, reason = reader.range.end, life.reason
+            self._losses.append(_Loss(at, end, f"the queue is another one: {reason}"))
+            answers.skip(self._end)
+            return
+        address, answer = await self._stream(at)
+        if answer is not None:
+            await self._take(answers.next, address, answer)
+
+    async def _check_end(self) -> None:
+        reader = self.reader
+        try:
+            life = await reader.check_life()
+        except OrderMQError as error:
+            if not is_gone(error):
+                raise
+            return  # deleted after all of it was pulled
+        if life is not None:
+            start, end = reader.range.start, reader.range.end
+            text = f"the queue became another one while it was read, {life.reason}"
+            self._losses.append(_Loss(start, end, f"{text}: rows of both are among those read"))
 
     async def _stream(self, at: int) -> tuple[str, Command | None]:
         """Let the engine pull until an answer is not messages; return it with its address."""
@@ -364,6 +415,7 @@ class _Part:
                 self._losses.append(_Loss(at, end, f"{end - at} messages are missing"))
             self.answers.skip(following)
         elif not self._skip_missing(at, code, reply):
+            self.reader.doubt_life()
             await reader.session.clock.sleep_ms(_RETRY_MS)
 
     def _skip_missing(self, at: int, code: int, reply: PullReplyHeader) -> bool:
