@@ -7,6 +7,8 @@ import logging
 import os
 import stat
 
+from ordermq.standard_descriptors import fill_standard_descriptors
+
 log = logging.getLogger("ordermq")
 
 _PRIVATE = 0o600
@@ -58,6 +60,7 @@ def make_private(path: str | os.PathLike[str]) -> None:
 
 
 def _open(path: str | os.PathLike[str], flags: int) -> int:
+    fill_standard_descriptors()
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _PRIVATE)
     except OSError as error:

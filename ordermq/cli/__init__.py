@@ -15,6 +15,7 @@
 | place.py | places in a queue as users write them |
 | watch.py | tables that are refreshed |
 | output.py | exit codes, tables, JSON, progress bars |
+| streams.py signals.py | the standard streams, and the signals that end a command |
 
 Needs the extra `cli` (click, rich): pip install 'ordermq[cli]'.
 """

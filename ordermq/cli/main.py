@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ordermq.cli.signals import ended_by_signals, importing
+from ordermq.cli.streams import prepare_streams
 
 # Name -> module, name there, summary: what the help shows without importing all of them, and also
 # where click and rich are missing.
@@ -40,7 +41,7 @@ _COMMANDS = {
         "Kill consumers and the broker during a run, and check the order.",
     ),
 }  # fmt: skip
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF)
 _INSTALL = "the command line needs click and rich: pip install 'ordermq[cli]'"
 
 
@@ -93,6 +94,18 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def main(self, *args: Any, **settings: Any) -> Any:
+        prepare_streams()
+        try:
+            return super().main(*args, **settings)
+        except OSError as error:
+            # Without a name: of stdout. Where its reader has exited, click ends the command.
+            if error.filename is not None or error.errno not in _UNWRITABLE:
+                raise
+            from ordermq.cli.output import fail_to_write
+
+            fail_to_write(error)
+
     def invoke(self, ctx: click.Context) -> Any:
         with ended_by_signals() as received:
             try:
@@ -102,13 +115,6 @@ class _Commands(click.Group):
                 if received:
                     raise KeyboardInterrupt from None
                 raise
-            except OSError as error:
-                # Without a name: of stdout. Where its reader has exited, click ends the command.
-                if error.filename is not None or error.errno not in _NO_ROOM:
-                    raise
-                from ordermq.cli.output import fail_to_write
-
-                fail_to_write(error)
 
 
 @click.command(

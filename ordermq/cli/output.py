@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections import Counter
@@ -278,7 +279,10 @@ def fail_to_write(error: OSError) -> NoReturn:
     """End a command whose output cannot be written, without another attempt at its exit."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    fail(f"the output cannot be written ({error.strerror}): free space, or send it elsewhere")
+    reason, remedy = error.strerror, "free space, or send it elsewhere"
+    if error.errno == errno.EBADF:
+        reason, remedy = "standard output is closed", "send it elsewhere"
+    fail(f"the output cannot be written ({reason}): {remedy}")
 
 
 def note(message: str) -> None:

@@ -8,6 +8,7 @@ import os
 from typing import Final
 
 from ordermq.errors import ConfigError
+from ordermq.standard_descriptors import fill_standard_descriptors
 
 _VARIABLE: Final = "ORDERMQ_EVENT_LOOP"
 _CHOICES: Final = ("asyncio", "uvloop")
@@ -24,6 +25,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     forced = os.environ.get(_VARIABLE)
     if forced and forced not in _CHOICES:
         raise ConfigError(f"{_VARIABLE}={forced!r}: expected {' or '.join(_CHOICES)}")
+    fill_standard_descriptors()
     if forced == "asyncio":
         return asyncio.new_event_loop()
     try:

@@ -26,6 +26,7 @@ RANKS = (
         "loggers",
         "private_files",
         "real_threads",
+        "standard_descriptors",
         "standard_json",
         "supervisor",
         "threads",
