@@ -96,8 +96,9 @@ def test_a_one_way_send_whose_key_fails_while_it_waits_is_logged_and_counted(
             gate.wait(10)
             producer._live().runtime.post(waiting.failed, fail)  # type: ignore[attr-defined]
 
-        later_ones.append(threading.Thread(target=later, daemon=True))
-        later_ones[-1].start()
+        thread = threading.Thread(target=later, daemon=True)
+        thread.start()
+        later_ones.append(thread)  # started: the test joins what it finds here, at any time
         return True
 
     later_ones: list[threading.Thread] = []
