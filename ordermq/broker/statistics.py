@@ -41,7 +41,7 @@ class BrokerStatistics:
     timed_messages: int = 0  # waiting now for their time
     messages_recalled: int = 0
     replies_pushed: int = 0  # replies that the requesting client acknowledged
-    half_messages: int = 0  # waiting now for the end of their transactions
+    half_messages: int = 0  # whose transactions have not ended, or not durably yet
     transactions_committed: int = 0
     transactions_rolled_back: int = 0
     transactions_asked: int = 0  # transaction checks sent to producers

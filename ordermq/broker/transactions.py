@@ -80,6 +80,7 @@ class Transactions:
         self._statistics = statistics
         self._pending = PendingLog(store, HALF_TOPIC)
         self._waiting: dict[int, HalfMessage] = {}
+        self._ending = 0  # of those whose ends are being written
         self._ended: OrderedDict[int, str] = OrderedDict()  # the newest ones: the counter of each
         # Only what checks need is kept; a half message's record is read again when it ends.
         for offset, times_asked in self._pending.load():
@@ -222,10 +223,11 @@ class Transactions:
     def _end(self, half: HalfMessage, counter: str, append: Append | None, done: Done) -> None:
         # Taken out before the write: a second request must not end the same transaction.
         del self._waiting[half.offset]
-        self._statistics.half_messages = len(self._waiting)
+        self._ending += 1
         removal = self._pending.removal(half.offset)
 
         def finish(error: StoreError | None) -> None:
+            self._ending -= 1
             if error is None:
                 self._pending.removed(removal)
                 setattr(self._statistics, counter, getattr(self._statistics, counter) + 1)
@@ -233,14 +235,19 @@ class Transactions:
                 if len(self._ended) > _ENDED_KEPT:
                     self._ended.popitem(last=False)
             else:
-                self._wait(half)
+                self._waiting[half.offset] = half
+            # Last: whoever sees that none waits any more sees what became of them, too.
+            self._count_waiting()
             done(error)
 
         self._routing.append([] if append is None else [append], finish, removal.statements)
 
     def _wait(self, half: HalfMessage) -> None:
         self._waiting[half.offset] = half
-        self._statistics.half_messages = len(self._waiting)
+        self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        self._statistics.half_messages = len(self._waiting) + self._ending
 
     def _asked(self, half: HalfMessage) -> Statement:
         half.times_asked += 1
