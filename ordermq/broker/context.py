@@ -27,6 +27,7 @@ from ordermq.errors import ProtocolError, StoreError
 from ordermq.events import GuardedRecorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.time_limit import sleep_and_read
 from ordermq.supervisor import Supervisor, every
 
 # Of every table that is sent to tools; the embedded broker keeps no versions of its tables.
@@ -124,7 +125,7 @@ class BrokerContext:
 
         # A late response finds no callback any more and is ignored by the connection.
         async def give_up_later() -> None:
-            await self.clock.sleep_ms(timeout_ms)
+            await sleep_and_read(self.clock, timeout_ms)
             connection.give_up(request.opaque)
 
         connection.ask(request, done)

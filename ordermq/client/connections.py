@@ -22,6 +22,7 @@ from ordermq.remoting.connecting import connect_failed
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.reading import ReadingOf, transport_reading
+from ordermq.remoting.time_limit import time_limit
 from ordermq.remoting.tls import TlsSession, renewed_client_context
 
 _log = logging.getLogger("ordermq.client")
@@ -158,7 +159,7 @@ class Connections(ProcessBound):
         tls = None if context is None else TlsSession(context, host)
         opened = None
         try:
-            async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
+            async with time_limit(self._config.connect_timeout_ms / 1000):
                 opened = await self._dialer.open(host, port)
                 if tls is not None:
                     await tls.shake_hands(opened)

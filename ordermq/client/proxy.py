@@ -93,6 +93,7 @@ from ordermq.remoting.headers import SendHeader, SendReplyHeader
 from ordermq.remoting.rare_headers import EndTransactionHeader, RecallHeader
 from ordermq.remoting.reading import transport_reading
 from ordermq.remoting.response_futures import ResponseFuture
+from ordermq.remoting.time_limit import time_limit
 from ordermq.version import VERSION
 
 _log = logging.getLogger("ordermq.client")
@@ -653,7 +654,7 @@ class _Telemetry:
         self._waiting.append(told)
         self._call.send(data)
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
+            async with time_limit(timeout_ms / 1_000):
                 self._told = await told
         except TimeoutError as error:
             if isinstance(error, RemotingError):

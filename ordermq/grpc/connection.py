@@ -31,6 +31,7 @@ from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.connecting import connect, own_address
 from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.response_futures import ResponseFutures
+from ordermq.remoting.time_limit import time_limit
 from ordermq.remoting.tls import describe_tls_error, hint_for_silence
 from ordermq.threads import Lock
 from ordermq.version import VERSION
@@ -344,7 +345,7 @@ class GrpcConnection(asyncio.Protocol):
         if not self._http2.has_room:
             heard, end_ms = self._heard_bytes, self._clock.now_ms() + timeout_ms
             try:
-                async with asyncio.timeout(timeout_ms / 1_000):
+                async with time_limit(timeout_ms / 1_000):
                     await self.room()
             except TimeoutError:
                 raise self._late(method, heard) from None

@@ -40,6 +40,7 @@ from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
+from ordermq.remoting.time_limit import sleep_and_read
 
 if TYPE_CHECKING:
     from ordermq.producer.trace_sends import TraceSends
@@ -206,7 +207,7 @@ class Requests:
         Raises: ReplyTimeout: none came in time. The error of the send, if that failed.
         """
         loop, clock = self._client.runtime.loop, self._client.clock
-        timer = loop.create_task(clock.sleep_ms(request.timeout_ms))
+        timer = loop.create_task(sleep_and_read(clock, request.timeout_ms))
         try:
             await asyncio.wait((request.reply, timer), return_when=asyncio.FIRST_COMPLETED)
             if not request.reply.done():

@@ -10,6 +10,7 @@
 | opening sockets: host names, several addresses | dialer.py |
 | attempts that start one after the other, for addresses and name servers | race.py |
 | requests of a connection that wait for a response | response_futures.py |
+| time limits of a process that stands still at times | time_limit.py |
 | TLS contexts and errors | tls.py |
 | accounts: signed requests | signing.py |
 | namespaces of tenants | namespaces.py |

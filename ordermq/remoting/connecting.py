@@ -12,6 +12,7 @@ from ordermq.config import RemotingConfig
 from ordermq.config.checks import join_address, split_address
 from ordermq.errors import ConnectFailed
 from ordermq.remoting.dialer import Dialer, SocketAddress
+from ordermq.remoting.time_limit import time_limit
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, TlsSession, describe_tls_error
 
 _P = TypeVar("_P", bound=asyncio.Protocol)
@@ -77,7 +78,7 @@ async def _connected(
 ) -> tuple[_P, SocketAddress]:
     sock = None
     try:
-        async with asyncio.timeout(config.connect_timeout_ms / 1000):
+        async with time_limit(config.connect_timeout_ms / 1000):
             sock = await dialer.open(*split_address(address))
             # Before the connection has it: a server that hangs up now is one that did not accept.
             peer = SocketAddress(sock.family, sock.getpeername())

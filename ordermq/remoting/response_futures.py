@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ordermq.clock import Clock
 from ordermq.remoting.command import Command
+from ordermq.remoting.time_limit import sleep_and_read
 from ordermq.threads import Lock
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class ResponseFutures(Generic[_W]):
         with contextlib.suppress(asyncio.CancelledError):
             # The task ends with the last request, so that an idle connection wakes nobody.
             while self._is_needed():
-                await self._clock.sleep_ms(_TICK_MS)
+                # What came while the process stood still is read before anything is late.
+                await sleep_and_read(self._clock, _TICK_MS)
                 # A check that raises must not be the last one: nothing would time out any more.
                 try:
                     self._on_tick(self._clock.now_ms())

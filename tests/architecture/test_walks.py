@@ -31,6 +31,7 @@ _BESIDE = {
     "ordermq/model/names.py",
     "ordermq/forking.py",  # once per connection
     "ordermq/remoting/bodies.py",
+    "ordermq/remoting/time_limit.py",  # as a connection is opened, and when time-outs are checked
     "ordermq/remoting/headers.py",
     "ordermq/model/receipts.py",
     "ordermq/supervisor.py",

@@ -56,6 +56,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.pop import NORMAL, PopHandle, real_topic
+from ordermq.remoting.time_limit import time_limit
 
 _log = logging.getLogger("ordermq.consumer")
 _SHORTEST_POLL_MS = 5_000  # a proxy refuses shorter ones
@@ -275,7 +276,7 @@ class GrpcPop:
         messages: list[ProxyMessage] = []
         try:
             call.send(request.to_bytes(), is_last=True)
-            async with asyncio.timeout(timeout_ms / 1_000 + 1.0):
+            async with time_limit(timeout_ms / 1_000 + 1.0):
                 while (data := await call.receive()) is not None:
                     message = core.read_proxy_message(data, topic)
                     if message is not None:
