@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -103,6 +104,13 @@ def connect_failed(
 ) -> ConnectFailed:
     """Return the error of a failed connect, with what to do about it."""
     host, port = split_address(address)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        # Nothing was asked of the server, so nothing is wrong with it or its TLS.
+        return ConnectFailed(
+            f"cannot connect: {error.strerror}: close files or clients in this process, or raise "
+            "its limit (`ulimit -n`)",
+            address=address,
+        )
     if isinstance(error, socket.gaierror) or dialer.is_looking_up(host, port):
         why = error.strerror if isinstance(error, socket.gaierror) else "no answer in time"
         return ConnectFailed(

@@ -22,6 +22,7 @@ from ordermq.errors import (
     RequestTimeout,
 )
 from ordermq.remoting.command import Command, Serialization, encode
+from ordermq.remoting.connecting import connect_failed
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.response_futures import ResponseFuture
@@ -422,6 +423,16 @@ def test_requests_caused_by_responses_of_one_read_are_sent_in_one_write_first() 
         connection.connection_lost(None)
 
     run(work())
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_process_without_descriptors_is_told_so_and_no_server_accused(is_tls: bool) -> None:
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    dialer = Dialer(SystemClock())
+    told = str(connect_failed(error, "127.0.0.1:9876", dialer, is_tls=is_tls))
+    assert "Too many open files" in told
+    assert "ulimit -n" in told
+    assert "server" not in told
 
 
 def test_a_refused_connect_names_the_address_and_the_remedy() -> None:
