@@ -14,6 +14,7 @@ from ordermq import Admin, DeadLetter, LitePullConsumer, Message, ParkKey, Produ
 from ordermq.broker import EmbeddedBroker, server
 from ordermq.broker.connection import RequestRefused
 from ordermq.config import AccessPolicy, BrokerConfig
+from ordermq.consumer.dispatch import parked_keys
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from tests.component.conftest import eventually
 
@@ -81,6 +82,31 @@ def giving_up(broker: EmbeddedBroker, listen: Poisoned, **more: Any) -> PushCons
     consumer.subscribe("orders")
     consumer.orderly(listen)
     return consumer
+
+
+@pytest.mark.parametrize("is_orderly", [True, False], ids=["orderly", "concurrent"])
+def test_a_copy_needs_no_rights_but_those_of_its_own_group(
+    broker: EmbeddedBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch, is_orderly: bool
+) -> None:
+    """RocketMQ asks for SUB of the group that a send to a retry topic names, whichever it is."""
+    Refusing(monkeypatch, RequestCode.SEND_MESSAGE_V2, "a", "CLIENT_INNER_PRODUCER")
+    Refusing(monkeypatch, RequestCode.CONSUMER_SEND_MSG_BACK, "group", "g")
+    listen = Poisoned()
+    if is_orderly:
+        consumer = giving_up(broker, listen)
+    else:
+        consumer = PushConsumer(
+            "g", max_reconsume_times=0, send_back_retry_ms=10, **settings(broker)
+        )
+        consumer.subscribe("orders")
+        consumer.concurrently(listen)
+    send_three(producer)
+    with consumer, Admin(broker.name_servers) as admin:
+        eventually(lambda: listen.done == [b"first", b"last"], "the queue goes on")
+        eventually(
+            lambda: [bytes(letter.body) for letter in admin.peek("%DLQ%g")] == [b"bad"],
+            "it is a dead letter",
+        )
 
 
 @pytest.mark.parametrize("by_key", [False, True])
@@ -247,6 +273,38 @@ def test_a_parking_topic_without_permission_loses_nothing_and_is_told(
     with consumer_of("root", listen) as consumer:
         eventually(lambda: {b"first", b"bad", b"last"} == {*listen.done}, "nothing was lost")
         assert consumer.health().is_ready
+
+
+def test_requests_to_unpark_that_cannot_be_read_are_told_as_an_outage(
+    broker: EmbeddedBroker,
+    producer: Producer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parked_keys, "_WATCH_MS", 20)
+    listen = Poisoned()
+    consumer = PushConsumer(
+        "g",
+        order_by_key=True,
+        on_failure=ParkKey("parked", max_attempts=1),
+        **settings(broker),
+    )
+    consumer.subscribe("orders")
+    consumer.orderly(listen)
+    send_three(producer)
+    with consumer, Admin(broker.name_servers) as admin:
+        eventually(lambda: consumer.statistics["diverted"] == 2, "the key is parked")
+        refusing = Refusing(monkeypatch, RequestCode.GET_MAX_OFFSET, "topic", "parked")
+        eventually(lambda: refusing.refused >= 3, "it is tried again")
+        eventually(
+            lambda: bool(warnings_of(caplog, "reading requests to unpark failed")), "it is told"
+        )
+        assert "internal error" not in caplog.text
+        assert consumer.statistics["internal_errors"] == 0
+        refusing.is_on = False
+        listen.is_healed = True
+        admin.redrive_parked("parked", "g")
+        eventually(lambda: b"last" in listen.done, "requests are read again")
 
 
 def test_a_commit_that_is_refused_is_told(

@@ -15,7 +15,16 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer, TransactionProducer, TransactionState
+from ordermq import (
+    Admin,
+    DeadLetter,
+    FailurePolicy,
+    Message,
+    Producer,
+    PushConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from ordermq.errors import BrokerError
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import Credentials
@@ -80,13 +89,19 @@ class Taken:
 
 
 def consumer_of(
-    guarded: Cluster, group: str, topic: str, listener: Any, account: dict[str, str]
+    guarded: Cluster,
+    group: str,
+    topic: str,
+    listener: Any,
+    account: dict[str, str],
+    on_failure: FailurePolicy | None = None,
 ) -> PushConsumer:
     consumer = PushConsumer(
         group,
         name_servers=guarded.name_servers,
         consume_from_where="first_offset",
         commit_interval_ms=100,
+        on_failure=on_failure,
         **account,
     )
     consumer.subscribe(topic)
@@ -152,6 +167,25 @@ def test_an_account_sends_and_consumes_with_permission(guarded: Cluster) -> None
     with consumer_of(guarded, "clerks", "orders", taken, CLERK) as consumer:
         eventually(lambda: len(taken.bodies) == 20, "what was sent")
         eventually(lambda: consumer.statistics["commits"] > 0, "it is committed")
+
+
+def test_an_account_of_a_group_may_give_a_message_up(guarded: Cluster) -> None:
+    """With the rights of a consumer alone: the letter is stored in the name of its own group."""
+    taken = Taken()
+
+    def listen(messages: Sequence[Any], context: object) -> None:
+        if messages[0].body == b"poison":
+            raise ValueError("a test's own failure")
+        taken(messages, context)
+
+    consumer = consumer_of(guarded, "clerks", "orders", listen, CLERK, DeadLetter(max_attempts=1))
+    with Producer("owners", name_servers=guarded.name_servers, **OWNER) as producer, consumer:
+        for body in (b"poison", b"behind the poison"):
+            producer.send(Message("orders", body), sharding_key="k")
+        eventually(lambda: b"behind the poison" in taken.bodies, "the queue goes on")
+    with Admin(guarded.name_servers, **OWNER) as admin:
+        letters = [bytes(letter.body) for letter in admin.peek("%DLQ%clerks")]
+    assert letters == [b"poison"]
 
 
 def test_an_account_that_may_send_to_a_topic_is_heard_when_the_broker_asks(

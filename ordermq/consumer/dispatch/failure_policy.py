@@ -658,7 +658,9 @@ async def _store_again(
     if delay_level:
         properties[props.DELAY] = str(delay_level)
     header = SendHeader(
-        producer_group="CLIENT_INNER_PRODUCER",
+        # RocketMQ lets an account write there that has SUB of the group named here, whatever group
+        # the topic is of. Java names its inner producer, to which an account has no rights.
+        producer_group=group,
         topic=retry_topic(group),
         queue_id=0,  # retry topics have one queue by default
         sys_flag=message.sys_flag & ~INNER_BATCH,
