@@ -161,13 +161,11 @@ class ParkedKeys:
         # Without a parked key nothing is asked: most groups have none, most of the time.
         waiting = [each for each in held if each.parked_keys() and not each.is_paused]
         for broker in {each.queue.broker_name for each in waiting}:
-            begin = self._watched.get(broker, 0)
-            async for record in records(self._client, self._group, self._topic, broker, begin):
-                name = self._requests.add(record)
-                self._watched[broker] = record.queue_offset + 1
-                # Requests only: the messages would be held in memory, all of the log.
-                if name is not None:
-                    self._requests.messages.pop(name, None)
+            try:
+                await self._read_requests(broker)
+            except (RemotingError, RouteError) as error:
+                # Keys of other brokers are unparked all the same.
+                self._client.report_failure(broker, "reading requests to unpark", error)
         for assigned in waiting:
             for key in assigned.parked_keys():
                 name = self._name(assigned, key)
@@ -177,6 +175,15 @@ class ParkedKeys:
                     _log.info("%s: a tool asked to unpark key %r", assigned.queue, key.decode())
                     self.replay_soon(assigned, key)
         return bool(held)
+
+    async def _read_requests(self, broker: str) -> None:
+        begin = self._watched.get(broker, 0)
+        async for record in records(self._client, self._group, self._topic, broker, begin):
+            name = self._requests.add(record)
+            self._watched[broker] = record.queue_offset + 1
+            # Requests only: the messages would be held in memory, all of the log.
+            if name is not None:
+                self._requests.messages.pop(name, None)
 
     def replay_soon(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         """Start to consume the parked messages of a key; False if it is not parked here."""
