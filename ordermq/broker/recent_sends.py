@@ -193,7 +193,10 @@ class RecentSendSearch:
 
     def load(self, logs: list[QueueLog], clock: Clock) -> None:
         """Take up the ids of the newest messages, as they were before a restart."""
-        after_ms = clock.wall_ms() - _RELOAD_AGE_MS
+        # The clock may have been set forward since, and would make every message too old; or it was
+        # ahead for a moment, and one message seems to be newer than it is.
+        newest_ms = max((log.last_stored_ms for log in logs), default=0)
+        after_ms = min(clock.wall_ms(), newest_ms) - _RELOAD_AGE_MS
         for log in logs:
             sends = self._new_queue(log)
             newest = self._store.newest(log, self._size, _RELOAD_BYTES // len(logs))

@@ -136,6 +136,36 @@ def test_one_way_copies_are_dropped(client: WireClient) -> None:
     assert bodies(client) == [b"A", b"B"]
 
 
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000], ids=["forward", "back"])
+def test_a_copy_is_known_after_a_restart_under_another_clock(tmp_path: Path, jump_ms: int) -> None:
+    def started(clock: ManualClock) -> EmbeddedBroker:
+        return EmbeddedBroker(tmp_path, clock=clock)
+
+    clock = ManualClock()
+    with started(clock) as broker, WireClient(broker.port) as client:
+        for number in (1, 2):
+            client.send("orders", b"%d" % number, properties=unique(number))
+    later = ManualClock(wall_ms=clock.wall_ms() + jump_ms)
+    with started(later) as broker, WireClient(broker.port) as client:
+        for number in (1, 2):
+            client.send("orders", b"%d" % number, properties=unique(number))
+        assert bodies(client) == [b"1", b"2"]
+        assert broker.statistics.copies_dropped == 2
+
+
+def test_a_copy_is_known_after_a_moment_in_which_the_clock_was_ahead(tmp_path: Path) -> None:
+    ahead = ManualClock(wall_ms=ManualClock().wall_ms() + 3_600_000)
+    with EmbeddedBroker(tmp_path, clock=ahead) as broker, WireClient(broker.port) as client:
+        client.send("others", b"1", properties=unique(1))
+    for copies in (0, 1):
+        with (
+            EmbeddedBroker(tmp_path, clock=ManualClock()) as broker,
+            WireClient(broker.port) as client,
+        ):
+            client.send("orders", b"2", properties=unique(2))
+            assert broker.statistics.copies_dropped == copies
+
+
 def test_a_retry_is_no_copy_of_the_message_it_repeats(client: WireClient) -> None:
     client.heartbeat("group", {"orders": "*"})
     for times in range(1, 4):
