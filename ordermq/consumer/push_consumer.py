@@ -319,7 +319,8 @@ class PushConsumer(GroupConsumer):
         if (member := self._member) is not None:
             waits = not member.is_called_by_itself
             member.client.call(member.unsubscribe(topic, waits_for_batches=waits))
-        del self._subscriptions[topic]
+        # Another thread may have unsubscribed it meanwhile.
+        self._subscriptions.pop(topic, None)
 
     def orderly(self, listener: _L) -> _L:
         """Register the listener, plain or `async def`; usable as a decorator.

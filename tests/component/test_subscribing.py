@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from ordermq.errors import BrokerError, ConfigError, StateError
 from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient, locked
-from tests.component.conftest import Seen, eventually, numbered
+from tests.component.conftest import DEADLINE_S, Seen, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
 from tests.component.test_queue_control import lock_body
 
@@ -209,6 +211,28 @@ def test_what_is_not_subscribed_cannot_be_given_up(
         pass
     with pytest.raises(StateError, match="closed"):
         consumer.subscribe("orders")
+
+
+def test_two_threads_give_a_topic_up_at_once(
+    producer: Producer, make_consumer: MakeConsumer
+) -> None:
+    calls: list[Any] = []
+    may_return = threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        calls.append(context)
+        may_return.wait()
+
+    send_all(producer, numbered(1))
+    with make_consumer(listen) as consumer, ThreadPoolExecutor(2) as pool:
+        eventually(lambda: bool(calls), "the listener runs")
+        given_up = [pool.submit(consumer.unsubscribe, "orders") for _ in range(2)]
+        eventually(calls[0].is_revoked, "they wait for the listener")
+        may_return.set()
+        for each in given_up:
+            # The later one may find that it was given up already.
+            assert isinstance(each.exception(DEADLINE_S), (StateError, NoneType))
+        assert "orders" not in {each.topic for each in consumer.subscriptions()}
 
 
 @pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent"])

@@ -321,6 +321,8 @@ class ConsumerStatistics:
             return state(self)
         # Without the lock: a single read, and a Counter answers 0 for a name never counted.
         if name not in COUNTERS:
+            if not isinstance(name, str):  # `dict(statistics)` and `in` ask for numbers from 0 on
+                raise TypeError("counters have names: statistics['pulls'], or all by as_dict()")
             raise KeyError(f"no counter {name!r}{hint(name, [*COUNTERS, *_STATES])}")
         self.gather()
         return self._counts[name]

@@ -55,6 +55,9 @@ def test_a_counter_begins_at_zero_and_another_name_raises_with_the_nearest_one()
     assert statistics["listener_errors"] == 0
     with pytest.raises(KeyError, match="no counter 'listner_errors'; did you mean 'listener_erro"):
         statistics["listner_errors"]
+    for read in (dict, list, lambda counters: "pulls" in counters):
+        with pytest.raises(TypeError, match=r"all by as_dict\(\)"):
+            read(statistics)  # type: ignore[operator]
     with pytest.raises(KeyError, match="no counter 'no_such'"):
         statistics["no_such"]
 
