@@ -128,6 +128,13 @@ def test_runs_with_available_now_take_up_where_the_one_before_ended(old_spark, m
     assert old_spark.is_each_read_once(220)
 
 
+def test_a_run_with_available_now_reads_fewer_messages_than_min_rows(old_spark, messages):
+    for count in (100, 50):
+        messages(count)
+        old_spark.run(1, now=True, min_rows="1000")
+    assert old_spark.sizes == [100, 50]
+
+
 def test_a_new_queue_is_read_from_its_beginning(old_spark, messages, broker):
     messages(100)
     old_spark.run(1, now=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from pyspark.sql.datasource import InputPartition
 
 from ordermq.errors import StateError
@@ -20,7 +22,8 @@ class SelfLimitedStream(StreamReader):
         restarted    partitions(last, last), latestOffset, partitions(last, end), latestOffset, ...
 
     An unfinished batch comes straight after `partitions(last, last)`. Trigger.AvailableNow makes
-    one batch and does not ask again.
+    one batch and does not ask again. That it is the trigger is not told, so the first answer of
+    each run is planned as the last one, which must know what all brokers have.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -28,6 +31,7 @@ class SelfLimitedStream(StreamReader):
         # Where the next batch begins, and as Spark has it; None before Spark has told.
         self._at: tuple[StreamOffset, OffsetJson] | None = None
         self._first_end: OffsetJson | None = None  # the answer given while that was unknown
+        self._has_answered = False
 
     @text_first()
     def latestOffset(self) -> OffsetJson:
@@ -36,8 +40,12 @@ class SelfLimitedStream(StreamReader):
             if self._first_end is not None:
                 raise _wrapped()
             self._first_end = self._driver().first_end(self.options.max_rows).to_json()
+            self._has_answered = True
             return self._first_end
-        end = self._next_end(self._at[0], self.options.max_rows)
+        expected = contextlib.nullcontext() if self._has_answered else self._driver().last_answer()
+        with expected:
+            end = self._next_end(self._at[0], self.options.max_rows)
+        self._has_answered = True
         return self._at[1] if end is None else end.to_json()
 
     @text_first()

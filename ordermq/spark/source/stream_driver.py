@@ -5,8 +5,9 @@ Nothing here needs pyspark: only the offsets of a batch pass between Spark and t
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from ordermq.client.queue_life import NewLife, is_gone
@@ -74,6 +75,7 @@ class StreamDriver(ProcessBound):
         self._pause_ms = 0
         self._batch_ms = self._began_ms  # the last batch was planned
         self._frozen_end: Offsets | None = None  # of Trigger.AvailableNow
+        self._may_be_last = False  # of the batch that is planned: Spark does not tell it
         self._initial: StreamOffset | None = None
         self._in_flight: Offsets | None = None  # the end of a batch handed out, not yet finished
         self._finished: Offsets = {}
@@ -134,6 +136,31 @@ class StreamDriver(ProcessBound):
     def freeze_end(self) -> None:
         """Let the stream end at the present ends of its queues: Trigger.AvailableNow.
 
+        Raises: as `_ends_of_all`.
+        """
+        self._frozen_end = self._ends_of_all()
+
+    @contextlib.contextmanager
+    def last_answer(self) -> Iterator[None]:
+        """Plan a batch as the last one of a run, which it may be.
+
+        Raises: as `_ends_of_all`.
+        """
+        self._ends_of_all()
+        self._may_be_last = True
+        try:
+            yield
+        finally:
+            self._may_be_last = False
+
+    @property
+    def _ends_here(self) -> bool:
+        """The run ends, or may end, with the messages that exist now."""
+        return self._may_be_last or self._frozen_end is not None
+
+    def _ends_of_all(self) -> Offsets:
+        """Return the present ends of the queues of all brokers.
+
         Raises: RequestTimeout: a broker does not tell them for `read_timeout_ms`, and the run would
             end as if it had none. BrokerError: one refuses to.
         """
@@ -147,14 +174,14 @@ class StreamDriver(ProcessBound):
                 raise error
             if session.clock.now_ms() > deadline_ms:
                 raise RequestTimeout(
-                    "the run ends with the messages that exist now, and a broker does not tell "
+                    "the run may end with the messages that exist now, and a broker does not tell "
                     f"which it has, for read_timeout_ms={options.read_timeout_ms}: start the query "
                     f"again when it answers: {error}",
                     broker=broker,
                 ) from error
             session.call(session.clock.sleep_ms(_RETRY_MS))
             ends = self._latest.get_now()
-        self._frozen_end = ends
+        return ends
 
     def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
         """Return the end of the next batch; None if there is nothing to read.
@@ -258,7 +285,7 @@ class StreamDriver(ProcessBound):
         self, starts: Offsets, marks: Marks
     ) -> tuple[dict[MessageQueue, NewLife], set[MessageQueue]]:
         """Do as `QueueLives.check`; a run with a fixed end waits for brokers that are silent."""
-        if self._frozen_end is None:
+        if not self._ends_here:
             return await self._lives.check(starts, marks)
         return await self._lives_of(starts, marks), set()
 
@@ -303,20 +330,23 @@ class StreamDriver(ProcessBound):
         return StreamOffset(end, self.run_id, packed, marks=marks, anew=anew)
 
     def first_end(self, limit: int | None) -> StreamOffset:
-        """Return the end of a new query's first batch, where Spark does not say its beginning."""
+        """Return the end of a new query's first batch, where Spark does not say its beginning.
+
+        Raises: as `initial` and `_ends_of_all`.
+        """
         # Nothing is marked as finished: whoever asks may have a checkpoint that is ahead.
         first = self.initial()
         if self._is_first(first):
             return self._begin(first)
         start = first.queues
-        end = advance(start, self._latest.get_now(), limit)
+        end = advance(start, self._ends_of_all(), limit)
         self._planned = self._end_of(start, end, self._session.call(self._lives.mark(end)))
         return self._planned
 
     def _is_too_little(self, start: Offsets, latest: Offsets) -> bool:
         """Return whether the batch waits for more messages, by `min_rows`."""
         wanted = self._options.min_rows
-        if wanted is None or self._frozen_end is not None:
+        if wanted is None or self._ends_here:
             return False
         waited_ms = self._session.clock.now_ms() - self._batch_ms
         if waited_ms >= self._options.max_trigger_delay_ms:
@@ -490,7 +520,7 @@ class StreamDriver(ProcessBound):
         if not queues:
             return {}
         if self._locks is not None:
-            if self._frozen_end is not None:  # without them the run would end as if it had all
+            if self._ends_here:  # without them the run would end as if it had all
                 self._hold(queues, None)
             elif not self._locks.try_hold(queues):
                 return {}  # another member still holds one: the next call tries again
@@ -579,7 +609,7 @@ class StreamDriver(ProcessBound):
             return f"broker {queue.broker_name} has fewer queues of the topic now"
         since_ms = latest.gone.get(queue, self._began_ms)
         is_late = session.clock.now_ms() - since_ms > session.config.forget_broker_after_ms
-        if is_late or self._frozen_end is not None:
+        if is_late or self._ends_here:
             return f"broker {queue.broker_name} is in no route of the topic any more"
         return ""
 
@@ -590,7 +620,7 @@ class StreamDriver(ProcessBound):
         """
         topic = queues[0].topic
         error = closed_error(topic, {q.broker_name for q in queues if q.topic == topic})
-        if self._frozen_end is not None:
+        if self._ends_here:
             raise error
         if str(error) not in self._warned:
             self._warned.add(str(error))
