@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker, server
 from ordermq.broker.connection import RequestRefused
 from ordermq.client.session import ClientSession
-from ordermq.config import BrokerConfig, RemotingConfig
+from ordermq.config import BrokerConfig, ProducerConfig, RemotingConfig, SendConfig
 from ordermq.errors import (
     BrokerError,
     DataLoss,
@@ -169,6 +170,24 @@ def test_a_read_only_topic_is_read_and_not_written(broker, session, producer, op
     sender = BlockSender(broker.name_servers, producer.config, "p", "java")
     with pytest.raises(RouteError, match=r"no queue of this topic may be written to.*have it open"):
         sender.queues("orders")
+
+
+def test_a_task_of_the_sink_waits_for_a_name_server_that_comes_back(
+    broker: EmbeddedBroker, broker_config: BrokerConfig, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    address, port = broker.name_servers, broker.port
+    broker.close()
+    config = ProducerConfig(send=SendConfig(retry_times=100))
+    sender = BlockSender(address, config, "p", "java")
+    with ThreadPoolExecutor() as threads:
+        asking = threads.submit(sender.queues, "orders")
+        eventually(lambda: "route request failed" in caplog.text, "it was asked for in vain")
+        with EmbeddedBroker(tmp_path / "next.db", port=port, config=broker_config):
+            assert asking.result(60)
+    config = ProducerConfig(send=SendConfig(retry_times=1, retry_delay_ms=1))
+    with pytest.raises(RouteError, match="no name server answers"):
+        BlockSender(address, config, "p", "java").queues("orders")
 
 
 @pytest.mark.parametrize("extra", [{}, {"tags": ["a", "b"]}])

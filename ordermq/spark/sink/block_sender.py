@@ -73,15 +73,22 @@ class BlockSender:
         return self._session.call(self._ask_queues(topic))
 
     async def _ask_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        routes = self._session.routes
         # Asked once per task, not at an interval: between tasks Spark may freeze or kill a
         # worker, so no background refresh can be relied on.
-        try:
-            await routes.refresh(topic)
-        except (RemotingError, RouteError) as error:
-            if routes.known(topic) is None:
-                raise
-            _log.warning("route of %s not refreshed, using the last one: %s", topic, error)
+        routes, tries = self._session.routes, 0
+        while True:
+            try:
+                await routes.refresh(topic)
+                break
+            except (RemotingError, RouteError) as error:
+                if routes.known(topic) is not None:
+                    _log.warning("route of %s not refreshed, using the last one: %s", topic, error)
+                    break
+                tries += 1
+                # As a send, which it stands before: the name server may be restarting.
+                if not isinstance(error, RouteError) or tries > self._config.retry_times:
+                    raise
+            await self._session.clock.sleep_ms(retry_delay_ms(tries, self._config))
         await self._routing.learn(routes, topic)
         return self._routing.queues(routes, topic)
 
