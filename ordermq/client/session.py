@@ -218,7 +218,13 @@ class ClientSession(ProcessBound):
                         extra=log_fields(member=self.client_id),
                     )
                     return
-                self.runtime.complete(self.end)
+                try:
+                    self.runtime.complete(self.end)
+                except StateError:
+                    # A call that an exception ended goes on by itself, and this one came as that
+                    # let the thread go.
+                    if not self._is_released:
+                        raise
         self.runtime.join()
 
     @property

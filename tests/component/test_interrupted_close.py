@@ -23,6 +23,7 @@ from ordermq import (
 )
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.runtime import Runtime
 from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import StateError
@@ -187,6 +188,34 @@ def test_an_inspector_and_a_broker_close_after_an_interrupt(error: type[BaseExce
         more = set(threading.enumerate()) - before
         assert not [t for t in more if t.name.startswith("ordermq")]
     assert at > 5
+
+
+def started(kind: str, name_servers: str) -> Any:
+    if kind == "inspector":
+        return Admin(name_servers)
+    if kind == "producer":
+        return Producer("shop", name_servers=name_servers).start()
+    return PullConsumer("g", name_servers=name_servers).start()
+
+
+@pytest.mark.parametrize("kind", ["inspector", "producer", "pull"])
+def test_a_close_that_comes_as_an_interrupted_one_lets_the_thread_go_does_nothing(
+    broker: EmbeddedBroker, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runtime, "_shared", None)  # one that no other client keeps
+    thing, complete = started(kind, broker.name_servers), Runtime.complete
+    client = thing._client
+
+    def complete_late(runtime: Runtime, begin: Callable[[], Any]) -> Any:
+        complete(runtime, client.end)  # that of the call before, which goes on by itself
+        runtime._thread.join(20)
+        return complete(runtime, begin)
+
+    monkeypatch.setattr(Runtime, "complete", complete_late)
+    thing.close()
+    assert client.is_closed
+    assert not client.runtime._thread.is_alive()
+    thing.close()
 
 
 def with_one_message(
