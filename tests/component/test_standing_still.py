@@ -78,8 +78,10 @@ def test_a_request_whose_loop_stood_still_is_no_time_out(
     def ask(self: Connection, opaque: int, frame: bytes, *more: Any) -> bool:
         result = asked(self, opaque, frame, *more)
         if b"the second" in frame and not is_standing.is_set():
-            producer._live().runtime.loop.call_soon_threadsafe(stand)
-            if threading.current_thread() is not producer._live().runtime._thread:
+            if producer._live().runtime.is_io_thread:
+                stand()
+            else:
+                producer._live().runtime.post(stand)
                 assert is_standing.wait(20)
         return result
 
