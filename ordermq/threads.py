@@ -49,6 +49,12 @@ else:
     RLock = threading.RLock
 
 
+# How long a wait of the main thread may be, in seconds. The kernel may deliver a signal on any
+# thread, such as one that is just starting another, or in the instant before the wait. Then nothing
+# interrupts the wait, and Python calls the handler only after it.
+SIGNAL_CHECK_S = 0.5
+
+
 class NativeEvent:
     """An event that one thread waits for, and that any thread sets without waiting itself."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from ordermq.threads import NativeEvent
+from ordermq.threads import SIGNAL_CHECK_S, NativeEvent
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -100,10 +102,11 @@ class StopRequest:
         self.is_set = True
         self._event.set()
 
-    def wait(self, timeout_s: float = -1) -> bool:
+    def wait(self, timeout_s: float = math.inf) -> bool:
         """Return once set, or after the time; True if it is set."""
-        if not self.is_set:
-            self._event.wait(timeout_s)
+        end = time.monotonic() + timeout_s
+        while not self.is_set and (left_s := end - time.monotonic()) > 0:
+            self._event.wait(min(left_s, SIGNAL_CHECK_S))
         return self.is_set
 
 

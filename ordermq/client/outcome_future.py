@@ -10,16 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ordermq.threads import NativeEvent
+from ordermq.threads import SIGNAL_CHECK_S, NativeEvent
 
 if TYPE_CHECKING:
     from ordermq.client.runtime import Runtime
 
 _T = TypeVar("_T")
-# How long a wait of the main thread may be. The kernel may deliver a signal on any thread, such as
-# one that is just starting another. Then nothing interrupts the wait, and Python calls the handler
-# only after it.
-SIGNAL_CHECK_S = 0.5
 _LOCKED_S, _LOCKED_MAX_S = 0.001, 1.0  # until a locked future is looked at again
 
 

@@ -15,13 +15,13 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
-from ordermq.client.outcome_future import SIGNAL_CHECK_S, OutcomeFuture
+from ordermq.client.outcome_future import OutcomeFuture
 from ordermq.closing import warn_of_forgotten
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.remoting.writing import LOCK_S
-from ordermq.threads import NativeEvent, RLock, start_thread
+from ordermq.threads import SIGNAL_CHECK_S, NativeEvent, RLock, start_thread
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")

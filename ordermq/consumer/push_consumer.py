@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import are_proxies, parse_name_servers
-from ordermq.client.outcome_future import SIGNAL_CHECK_S
 from ordermq.client.session import new_client_id
 from ordermq.client.user_code import CallersLoop, OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
@@ -55,6 +54,7 @@ from ordermq.model.message_queue import MessageQueue, require_offset, require_qu
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
+from ordermq.threads import SIGNAL_CHECK_S
 from ordermq.wall_time import moment_ms
 
 if TYPE_CHECKING:

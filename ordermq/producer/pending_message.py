@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ordermq import core
-from ordermq.client.outcome_future import SIGNAL_CHECK_S, OutcomeFuture
+from ordermq.client.outcome_future import OutcomeFuture
 from ordermq.model.log_fields import log_fields
 from ordermq.model.receipts import SendReceipt
 from ordermq.remoting.headers import SendReplyHeader
 from ordermq.remoting.reading import wait_for_event
 from ordermq.remoting.thread_event import ThreadEvent
-from ordermq.threads import NativeEvent
+from ordermq.threads import SIGNAL_CHECK_S, NativeEvent
 
 _log = logging.getLogger("ordermq.producer")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ordermq.remoting.response_futures import ResponseFuture
     from ordermq.remoting.writing import SharedSocket
 
-# How long a wait of the main thread may be; see SIGNAL_CHECK_S of ordermq/client/outcome_future.py.
+# How long a wait of the main thread may be; see SIGNAL_CHECK_S of ordermq/threads.py.
 _SIGNAL_CHECK_MS = 500
 _ANSWERED = int(AnswerWait.ANSWERED)
 WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"

@@ -129,6 +129,32 @@ def test_a_server_that_does_not_end_is_ended_by_the_second_signal(number: signal
     assert errors == f"error: stopped by {number.name} before its end\n"
 
 
+@pytest.mark.parametrize("number", BOTH)
+def test_a_server_ends_at_a_signal_that_another_thread_gets(number: signal.Signals) -> None:
+    """So does one that comes in the instant before the wait, which it does not interrupt either."""
+    process = program("""
+        import signal, threading
+        from ordermq.cli.signals import ended_by_signals, stop_at
+        both = {signal.SIGINT, signal.SIGTERM}
+        begun = threading.Event()
+        def take_signals():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+            begun.set()
+            threading.Event().wait()
+        with ended_by_signals(), stop_at(*both) as stop:
+            signal.pthread_sigmask(signal.SIG_BLOCK, both)
+            threading.Thread(target=take_signals, daemon=True).start()
+            begun.wait()
+            print("begun", flush=True)
+            stop.wait()
+            print("ending", flush=True)
+    """)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=ENDS_S) == ("ending\n", "")
+
+
 def test_a_signal_while_modules_are_imported_raises_nothing_into_them() -> None:
     """The import of orjson crashes when a signal handler raises in it."""
     process = program("""

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from ordermq import core
-from ordermq.client.outcome_future import SIGNAL_CHECK_S
 from ordermq.clock import Clock
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
@@ -33,7 +32,7 @@ from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import every
-from ordermq.threads import Lock, NativeEvent
+from ordermq.threads import SIGNAL_CHECK_S, Lock, NativeEvent
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
