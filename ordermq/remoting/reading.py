@@ -22,13 +22,13 @@ from ordermq.remoting.command import Command, Framer, decode_frame
 from ordermq.remoting.thread_event import ThreadEvent
 from ordermq.remoting.tls import TlsSession, is_tls_record
 from ordermq.remoting.writing import LOCK_S, DirectOutbox, Outbox
+from ordermq.threads import SIGNAL_CHECK_S
 
 if TYPE_CHECKING:
     from ordermq.remoting.response_futures import ResponseFuture
     from ordermq.remoting.writing import SharedSocket
 
-# How long a wait of the main thread may be; see SIGNAL_CHECK_S of ordermq/threads.py.
-_SIGNAL_CHECK_MS = 500
+_SIGNAL_CHECK_MS = int(SIGNAL_CHECK_S * 1_000)
 _ANSWERED = int(AnswerWait.ANSWERED)
 WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"
 
