@@ -163,7 +163,7 @@ class QueueReader:
         self._lost_until = wanted.start
         self._mark = QueueMark.parse(wanted.mark) if wanted.mark else None
         self._life: NewLife | None = None
-        self._is_life_known = self._mark is None
+        self._is_life_known = False
         self._life_turn = asyncio.Lock()
         self._unread = 0  # parts that are not pulled to their ends
         self.header = PullHeader(
@@ -200,7 +200,7 @@ class QueueReader:
 
     def doubt_life(self) -> None:
         """Have the next `check_life` look again: the topic may have been made anew meanwhile."""
-        self._is_life_known = self._mark is None
+        self._is_life_known = False
 
     def is_all_pulled(self) -> bool:
         """Return True to the part that is the last one to come to its end."""
