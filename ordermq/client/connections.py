@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
 from ordermq.client.outages import Outages
-from ordermq.clock import Clock
+from ordermq.clock import Clock, wait_until_set
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import split_address
 from ordermq.errors import BrokerError, ConnectFailed, OrderMQError, StateError
@@ -111,6 +111,7 @@ class Connections(ProcessBound):
         self._heard: set[str] = set()  # addresses that sent something over connections that ended
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._not_before_ms: dict[str, tuple[int, int]] = {}  # address -> (when, pause)
+        self._drops: dict[str, asyncio.Event] = {}  # by address; its next `drop` sets the event
         self._closed = False
 
     async def get(self, address: str) -> Connection:
@@ -128,7 +129,9 @@ class Connections(ProcessBound):
             return connection
         opening = self._opening.get(address)
         if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._connect(address))
+            opening = asyncio.get_running_loop().create_task(
+                self._connect(address, self._next_drop(address))
+            )
             self._opening[address] = opening
             opening.add_done_callback(lambda _: self._opening.pop(address, None))
         # Shielded: one impatient caller must not cancel the connect of all the others.
@@ -153,6 +156,7 @@ class Connections(ProcessBound):
         Returns: the socket, and TLS after its handshake; None without TLS.
         Raises: as `get`, of the client's own connection, which is opened before.
         """
+        dropped = self._next_drop(address)
         await self.writable(address)
         host, port = split_address(address)
         context = self._tls.current()
@@ -163,6 +167,8 @@ class Connections(ProcessBound):
                 opened = await self._dialer.open(host, port)
                 if tls is not None:
                     await tls.shake_hands(opened)
+                if dropped.is_set():
+                    raise _dropped(address)
         except BaseException as error:
             if opened is not None:
                 opened.close()
@@ -197,17 +203,19 @@ class Connections(ProcessBound):
     def drop(self, address: str, reason: str) -> None:
         """End what is kept of an address that no broker has any more.
 
-        Requests in flight fail at once, with `ConnectionLost`: their callers go to the broker's
-        new address, if it has one.
+        Requests in flight fail at once, with `ConnectionLost`, and those that wait for a connect
+        with `ConnectFailed`: their callers go to the broker's new address, if it has one.
         """
         self._not_before_ms.pop(address, None)
         self.outages.forget(address)
-        error = ConnectionError(reason)
         if (connection := self._open.get(address)) is not None:
-            connection.abort(error)
+            connection.abort(ConnectionError(reason))
         # Not cancelled: whoever waits for it would take that for its own cancellation.
-        if (opening := self._opening.get(address)) is not None:
-            opening.add_done_callback(lambda done: _abort(done, error))
+        if (drop := self._drops.pop(address, None)) is not None:
+            drop.set()
+
+    def _next_drop(self, address: str) -> asyncio.Event:
+        return self._drops.setdefault(address, asyncio.Event())
 
     def writable_now(self, address: str) -> Connection | None:
         """Return the connection to `address` if it is open and accepts bytes now, else None.
@@ -264,10 +272,12 @@ class Connections(ProcessBound):
         )
         self._open.clear()
 
-    async def _connect(self, address: str) -> Connection:
+    async def _connect(self, address: str, dropped: asyncio.Event) -> Connection:
         when, pause = self._not_before_ms.get(address, (0, self._config.reconnect_delay_ms))
         if (wait := when - self._clock.now_ms()) > 0:
-            await self._clock.sleep_ms(wait)
+            await wait_until_set(dropped, self._clock, wait)
+        if dropped.is_set():  # somebody else's server may listen there by now
+            raise _dropped(address)
         # Not in the constructor: a certificate that cannot be read must fail the first request,
         # with an error that names the setting, and not the construction of a client.
         tls = self._tls.current()
@@ -275,11 +285,16 @@ class Connections(ProcessBound):
             connection = await self._open_one(address, tls)
         except ConnectFailed:
             longest = self._config.reconnect_delay_ms * _MAX_BACKOFF
-            self._not_before_ms[address] = (
-                self._clock.now_ms() + pause,
-                min(pause * 2, longest),
-            )
+            if not dropped.is_set():
+                self._not_before_ms[address] = (
+                    self._clock.now_ms() + pause,
+                    min(pause * 2, longest),
+                )
             raise
+        if dropped.is_set():
+            error = _dropped(address)
+            connection.abort(error)
+            raise error
         self._not_before_ms.pop(address, None)
         self._keep_own(address, connection.own_address)
         self._open[address] = connection
@@ -380,9 +395,8 @@ def is_busy(error: BrokerError) -> bool:
     return error.response_code in _BUSY
 
 
-def _abort(opened: asyncio.Task[Connection], error: Exception) -> None:
-    if not opened.cancelled() and opened.exception() is None:
-        opened.result().abort(error)
+def _dropped(address: str) -> ConnectFailed:
+    return ConnectFailed("no broker has this address any more", address=address)
 
 
 _KNOWN = frozenset(RequestCode)

@@ -16,6 +16,7 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectFailed, ConnectionLost, StateError
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
+from ordermq.remoting.dialer import Dialer
 
 
 def echo(line: Line, command: Command) -> None:
@@ -70,6 +71,68 @@ def test_own_addresses_are_known_after_another_broker_was_the_master_for_a_while
             assert len(before) == 1
             assert list(connections.own(server.address))[:-1] == before
             assert connections.own("127.0.0.1:1") == ()
+            await connections.close()
+
+    run(work())
+
+
+def test_an_address_that_is_dropped_in_the_pause_before_a_connect_is_not_connected_to() -> None:
+    """Somebody else's server may listen there by then."""
+
+    async def work() -> None:
+        clock, port = ManualClock(), closed_port()
+        address = f"127.0.0.1:{port}"
+        connections = connections_of(clock=clock)
+        with pytest.raises(ConnectFailed):
+            await connections.get(address)
+        waiting = [
+            asyncio.create_task(connections.get(address)),
+            asyncio.create_task(connections.open_socket(address)),
+        ]
+        await asyncio.sleep(0)
+        connections.drop(address, "no route has it")
+        server = WireServer(echo)
+        await server.listen(port)
+        for each in waiting:
+            with pytest.raises(ConnectFailed, match="no broker has this address any more"):
+                await each
+        clock.advance(60_000)
+        assert not server.lines
+        # Its broker came back: nothing is left of the failures before.
+        assert (await connections.get(address)).is_open
+        await connections.close()
+        await server.stop()
+
+    run(work())
+
+
+@pytest.mark.parametrize("opens_socket", [False, True])
+def test_a_connect_on_its_way_to_an_address_that_is_dropped_ends(
+    opens_socket: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, goes_on = Dialer.open, asyncio.Event()
+    dialed: list[socket.socket] = []
+
+    async def held_up(self: Dialer, host: str, port: int) -> socket.socket:
+        dialed.append(await connect(self, host, port))
+        await goes_on.wait()
+        return dialed[-1]
+
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            connections = connections_of()
+            if opens_socket:
+                await connections.get(server.address)
+            monkeypatch.setattr(Dialer, "open", held_up)
+            opening = connections.open_socket if opens_socket else connections.get
+            waiting = asyncio.create_task(opening(server.address))  # type: ignore[arg-type]
+            await until(lambda: bool(dialed))
+            connections.drop(server.address, "no route has it")
+            goes_on.set()
+            with pytest.raises(ConnectFailed, match="no broker has this address any more"):
+                await waiting
+            await until(lambda: dialed[0].fileno() == -1)
+            assert not connections.is_open(server.address)
             await connections.close()
 
     run(work())
