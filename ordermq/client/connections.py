@@ -22,6 +22,7 @@ from ordermq.remoting.connecting import connect_failed
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.reading import ReadingOf, transport_reading
+from ordermq.remoting.shared_tasks import SharedTasks
 from ordermq.remoting.time_limit import time_limit
 from ordermq.remoting.tls import TlsSession, renewed_client_context
 
@@ -109,7 +110,7 @@ class Connections(ProcessBound):
         self._tls = renewed_client_context(config)
         self._open: dict[str, Connection] = {}
         self._heard: set[str] = set()  # addresses that sent something over connections that ended
-        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._opening = SharedTasks[str, Connection]()
         self._not_before_ms: dict[str, tuple[int, int]] = {}  # address -> (when, pause)
         self._drops: dict[str, asyncio.Event] = {}  # by address; its next `drop` sets the event
         self._closed = False
@@ -127,15 +128,9 @@ class Connections(ProcessBound):
         connection = self._open.get(address)
         if connection is not None and connection.is_open:
             return connection
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(
-                self._connect(address, self._next_drop(address))
-            )
-            self._opening[address] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(address, None))
-        # Shielded: one impatient caller must not cancel the connect of all the others.
-        return await asyncio.shield(opening)
+        return await self._opening.result(
+            address, lambda: asyncio.create_task(self._connect(address, self._next_drop(address)))
+        )
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Send a request to `address` and await its answer, whatever its code.
@@ -265,7 +260,7 @@ class Connections(ProcessBound):
     async def close(self) -> None:
         """Close all connections; later requests raise `StateError`."""
         self._closed = True
-        for opening in list(self._opening.values()):
+        for opening in self._opening.running:
             opening.cancel()
         await asyncio.gather(
             *(connection.close() for connection in self._open.values()), return_exceptions=True

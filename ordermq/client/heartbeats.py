@@ -17,6 +17,7 @@ from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
+from ordermq.remoting.shared_tasks import SharedTasks
 from ordermq.supervisor import Supervisor
 from ordermq.value import Value
 
@@ -64,7 +65,7 @@ class Heartbeats:
         self._describe = registration.describe
         self._on_broker_back = registration.on_broker_back
         self._registered: set[str] = set()  # by `register_with`: must be able to send us requests
-        self._registering: dict[str, asyncio.Task[bool]] = {}
+        self._registering = SharedTasks[str, bool]()
         self._reconnecting: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._groups_made: Counter[tuple[str, str]] = Counter()  # by `create_group`
@@ -109,13 +110,10 @@ class Heartbeats:
         """
         if address in self._registered:
             return True
-        task = self._registering.get(address)
-        if task is None:
-            task = self._runtime.spawn(self._register_with(address), f"register with {address}")
-            self._registering[address] = task
-            task.add_done_callback(lambda _: self._registering.pop(address, None))
-        # Shielded: one impatient caller must not cancel it for the others.
-        return await asyncio.shield(task)
+        name = f"register with {address}"
+        return await self._registering.result(
+            address, lambda: self._runtime.spawn(self._register_with(address), name)
+        )
 
     async def version_of(self, address: str) -> int:
         """Return the version a broker speaks, from its answer to a heartbeat
@@ -174,7 +172,7 @@ class Heartbeats:
     async def stop(self) -> None:
         """Send no heartbeat any more: after an unregistration it would register us again."""
         self._is_stopped = True
-        await cancelled(*self._reconnecting.values(), *self._registering.values())
+        await cancelled(*self._reconnecting.values(), *self._registering.running)
 
     async def _reconnect(self, address: str) -> bool:
         """Try once to register again; return whether to try once more."""

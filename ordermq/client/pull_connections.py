@@ -31,6 +31,7 @@ from ordermq.errors import (
 )
 from ordermq.forking import ProcessBound
 from ordermq.remoting.command import Command, Framer
+from ordermq.remoting.shared_tasks import SharedTasks
 from ordermq.remoting.tls import TlsSession, describe_tls_error
 
 _log = logging.getLogger("ordermq.client")
@@ -156,7 +157,7 @@ class PullConnections(ProcessBound):
         self._connections = connections
         self._sockets: list[socket.socket] = []  # the engine's two ends, and both of its events
         self._open: dict[str, PullConnection] = {}
-        self._opening: dict[str, asyncio.Task[PullConnection]] = {}
+        self._opening = SharedTasks[str, PullConnection]()
         self._is_closed = False
 
     async def get(self, address: str) -> PullConnection:
@@ -168,12 +169,9 @@ class PullConnections(ProcessBound):
         connection = self._open.get(address)
         if connection is not None:
             return connection
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._connect(address))
-            self._opening[address] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(address, None))
-        return await asyncio.shield(opening)
+        return await self._opening.result(
+            address, lambda: asyncio.create_task(self._connect(address))
+        )
 
     def drop(self, address: str) -> None:
         """End the connection to an address that no broker has any more."""
@@ -209,7 +207,7 @@ class PullConnections(ProcessBound):
     async def close(self) -> None:
         """End the engine's thread, every connection and every stream."""
         self._is_closed = True
-        for opening in list(self._opening.values()):
+        for opening in self._opening.running:
             opening.cancel()
         if self._engine is None:
             return

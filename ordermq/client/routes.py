@@ -16,6 +16,7 @@ from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import MAX_QUEUES, PERM_READ, PERM_WRITE, BrokerData, TopicRoute
+from ordermq.remoting.shared_tasks import SharedTasks
 
 _log = logging.getLogger("ordermq.client")
 MASTER_ID = 0
@@ -208,7 +209,7 @@ class Routes:
         self._watched: set[str] = set()
         self._malformed: dict[str, list[str]] = {}  # by topic, as they were logged last
         self._order_confs: dict[str, str] = {}  # by topic, as they were looked at last
-        self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
+        self._asking = SharedTasks[str, TopicRoute | None]()
 
     async def get(self, topic: str) -> TopicRoute | None:
         """Return the route, from memory or the name server; None if no broker has the topic."""
@@ -313,13 +314,8 @@ class Routes:
         A name server that does not answer leaves the known route in use.
         """
         # All queues of a dead broker fail at once, and each asks for a new route.
-        asking = self._asking.get(topic)
-        if asking is None:
-            asking = asyncio.get_running_loop().create_task(self.refresh(topic))
-            self._asking[topic] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(topic, None))
         try:
-            await asyncio.shield(asking)
+            await self._asking.result(topic, lambda: asyncio.create_task(self.refresh(topic)))
         except OrderMQError as error:
             # No warning: whoever failed and asks for a new route has reported its own failure.
             _log.debug("topic %s: route refresh failed: %s", topic, error)

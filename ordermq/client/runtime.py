@@ -637,7 +637,7 @@ class Shutdown:
                 self._runtime.post(self._hurried.set)
 
 
-async def cancelled(*tasks: asyncio.Task[object] | None) -> None:
+async def cancelled(*tasks: asyncio.Future[Any] | None) -> None:
     """Cancel tasks and return when they have ended; `Runtime` has logged an error of one."""
     running = [task for task in tasks if task is not None]
     for task in running:

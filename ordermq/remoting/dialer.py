@@ -16,6 +16,7 @@ from typing import Any
 
 from ordermq.clock import Clock, wait_until_set
 from ordermq.remoting.race import staggered
+from ordermq.remoting.shared_tasks import SharedTasks
 from ordermq.threads import NativeEvent, start_thread
 from ordermq.value import Value
 
@@ -100,7 +101,7 @@ class Dialer:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._looking: dict[tuple[str, int], asyncio.Future[list[SocketAddress]]] = {}
+        self._looking = SharedTasks[tuple[str, int], list[SocketAddress]]()
         self._known: dict[tuple[str, int], list[SocketAddress]] = {}
         self._failed: dict[tuple[str, int], set[SocketAddress]] = defaultdict(set)
 
@@ -168,10 +169,7 @@ class Dialer:
     async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
         with contextlib.suppress(socket.gaierror):  # a name, not an address in numbers
             return _addresses(host, port, _NUMERIC)
-        looking = self._looking.get((host, port))
-        if looking is None:
-            looking = self._looking[host, port] = asyncio.wrap_future(look_up(host, port))
-            looking.add_done_callback(lambda _: self._looking.pop((host, port), None))
+        looking = self._looking.task((host, port), lambda: asyncio.wrap_future(look_up(host, port)))
         known = self._known.get((host, port))
         if known is not None:
             ended = asyncio.Event()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from remoting.test_connection import Wire
+from remoting.test_shared_tasks import is_waiting
 from remoting.wire_server import Line, WireServer, run, until
 
 from ordermq.client.connections import Connections
@@ -71,6 +72,38 @@ def test_own_addresses_are_known_after_another_broker_was_the_master_for_a_while
             assert len(before) == 1
             assert list(connections.own(server.address))[:-1] == before
             assert connections.own("127.0.0.1:1") == ()
+            await connections.close()
+
+    run(work())
+
+
+def test_a_connection_that_ends_as_it_opens_is_not_given_out_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sender asks until it has an open one: the loop would never go on."""
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        connections = connections_of()
+        open_one, waits = connections._open_one, list[bool]()
+
+        def ends(opened: Connection) -> None:
+            opened.abort(ConnectionError("a damaged record"))
+            again = connections.get(opened.address)
+            waits.append(is_waiting(again))
+            again.close()
+
+        async def opened(address: str, tls: Any) -> Connection:
+            connection = await open_one(address, tls)
+            if not waits:  # the first one; before the callbacks of the task that opens it
+                loop.call_soon(ends, connection)
+            return connection
+
+        monkeypatch.setattr(connections, "_open_one", opened)
+        async with WireServer(echo) as server:
+            await connections.get(server.address)
+            assert waits == [True]
+            assert (await connections.request(server.address, Command.request(1), 5_000)).code == 0
             await connections.close()
 
     run(work())
