@@ -287,7 +287,12 @@ class SharedSocket:
         if self._outbox is None:
             if self._own is None:  # else an exception came behind this step
                 shared = self._transport.get_extra_info("socket")
-                self._own = socket.fromfd(shared.fileno(), shared.family, shared.type)
+                own = socket.fromfd(shared.fileno(), shared.family, shared.type)
+                if self._transport.is_closing():
+                    # The number may have been another connection's already.
+                    own.close()
+                    raise ConnectionAbortedError(errno.ECONNABORTED, "the connection is ending")
+                self._own = own
             forking.keep_from_children(self._own.fileno())
             self._outbox = self._outbox_of(self._own)
         if self._tls is None:

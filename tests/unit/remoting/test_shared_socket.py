@@ -27,19 +27,35 @@ def transport_of(ours: socket.socket) -> Any:
 
 
 def with_socket(scene: Callable[[Any, Lock, OutboxOf], Any], outbox_of: OutboxOf) -> None:
-    """Play a scene on a loop; it leaves as many descriptors as there were."""
+    """Play a scene on a loop; it leaves no duplicate of the socket."""
     ours, theirs = socket.socketpair()
-    kept = set(forking._descriptors)
 
     async def play() -> None:
-        # The loop's own descriptors are there before and after.
-        before = os.listdir("/dev/fd")
+        told = told_of(ours)
         await scene(transport_of(ours), Lock(), outbox_of)
-        assert os.listdir("/dev/fd") == before
-        assert set(forking._descriptors) == kept
+        # Not of all descriptors: clients of other tests may just be ending.
+        assert [
+            each for each in os.listdir("/dev/fd") if place_of(int(each)) == place_of(ours)
+        ] == [str(ours.fileno())]
+        assert told_of(ours) == told
 
     with ours, theirs:
         asyncio.run(play())
+
+
+def place_of(opened: int | socket.socket) -> tuple[int, int] | None:
+    """Return what tells one open socket from all others; None of a closed descriptor."""
+    number = opened if isinstance(opened, int) else opened.fileno()
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def told_of(ours: socket.socket) -> set[int]:
+    """Return what forks are told of that is this socket, or closed."""
+    return {each for each in forking._descriptors if place_of(each) in (place_of(ours), None)}
 
 
 def shared_by(transport: Any, lock: Lock, outbox_of: OutboxOf) -> SharedSocket:
@@ -72,6 +88,29 @@ def test_a_duplicate_that_a_writer_makes_during_the_close_is_closed_behind_it() 
         assert shared.append(b"a", request())
         lock.release()
         await asyncio.wait_for(ended.wait(), 60)
+
+    with_socket(scene, DirectOutbox)
+
+
+def test_a_number_that_may_be_another_sockets_by_now_is_not_written_to() -> None:
+    async def scene(transport: Any, lock: Lock, outbox_of: OutboxOf) -> None:
+        ours, others = transport.get_extra_info("socket"), socket.socketpair()
+        with others[0], others[1]:
+            shared = shared_by(transport, lock, outbox_of)
+
+            def ends(name: str) -> socket.socket:
+                # The loop closes the connection, and opens another one, before the duplicate.
+                transport.is_closing = lambda: True
+                return others[0]
+
+            transport.get_extra_info = ends
+            with lock, pytest.raises(OSError, match="ending"):
+                shared.append(b"of the first", request())
+            shared.close(lambda: None)
+            others[1].setblocking(False)
+            with pytest.raises(BlockingIOError):
+                others[1].recv(100)
+            transport.get_extra_info = lambda name: ours
 
     with_socket(scene, DirectOutbox)
 
