@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "legs"
 TAIL = 60  # lines of a failed leg's log to print
+# faulthandler's words in front of the stacks of a process that hung or crashed, which may be far
+# above the tail; and how many lines from there on to print.
+CRASHED, STACKS = re.compile(r"Timeout \(\d|Fatal Python error"), 120
 LONGEST = 3_600  # seconds of a leg, some four times what the longest needs on two cores
 TO_END = 30  # seconds that a leg has to end once it is interrupted
 # What a script leaves out for lack of a tool is a line of this form; it must not go unseen.
@@ -102,8 +106,13 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def print_tail(result: Result) -> None:
-    print(f"--- the last {TAIL} lines of {result.log.relative_to(ROOT)}")
-    print(*deque(result.lines(), TAIL), "---", sep="\n", flush=True)
+    lines, log = result.lines(), result.log.relative_to(ROOT)
+    crashed = next((at for at, line in enumerate(lines) if CRASHED.search(line)), None)
+    if crashed is not None:
+        print(f"--- where a process hung or crashed, from line {crashed + 1} of {log} on")
+        print(*lines[crashed : crashed + STACKS], sep="\n")
+    print(f"--- the last {TAIL} lines of {log}")
+    print(*deque(lines, TAIL), "---", sep="\n", flush=True)
 
 
 def report(result: Result) -> None:
