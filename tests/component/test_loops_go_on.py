@@ -7,9 +7,11 @@ only needs a line in `PROVOKED` if it does not run by itself.
 from __future__ import annotations
 
 import ast
+import re
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,19 @@ from ordermq.supervisor import LoopHealth, Round, Supervisor
 from tests.component.conftest import eventually
 
 SOURCES = Path(__file__).parents[2] / "ordermq"
+_MAY_START = re.compile(r"start\(\s*\"|\.round\b|every\(")
 CONTINUOUSLY = 4  # errors in a row: the pauses add up to 0.7 s
 
 
+@cache
 def kinds() -> list[str]:
     """The kind of each loop that the sources start: `start("kind", ...)`, or a pair of `loops`."""
     found: set[str] = set()
     for path in SOURCES.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
+        text = path.read_text()
+        if not _MAY_START.search(text):  # parsing all of them takes seconds, in each worker
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and len(node.args) >= 2:
                 kind, name = node.args[0], node.func
             elif isinstance(node, ast.Tuple) and len(node.elts) == 2:
@@ -115,6 +121,7 @@ class Scene:
             retention_interval_ms=50,
             transaction_check_interval_ms=50,
             client_scan_interval_ms=50,
+            frame_timeout_ms=8_000,  # looked at every two seconds
         )
         self.broker = stack.enter_context(EmbeddedBroker(tmp_path / "b.db", config=broker_config))
         servers = self.broker.name_servers
@@ -129,13 +136,13 @@ class Scene:
         if is_polling:
             self.consumer = LitePullConsumer(
                 "g", name_servers=servers, ordered=True, consume_from_where="first_offset",
-                auto_commit_interval_ms=100, **often,
+                auto_commit_interval_ms=100, rebalance_interval_ms=500, **often,
             )  # fmt: skip
             self.consumer.subscribe("orders")
         else:
             self.consumer = PushConsumer(
                 "g", name_servers=servers, consume_from_where="first_offset",
-                commit_interval_ms=50, consume_timeout_ms=1_000,
+                rebalance_interval_ms=500, commit_interval_ms=50, consume_timeout_ms=1_000,
                 consume_mode="pop" if kind in POPPING else "pull", **often,
             )  # fmt: skip
             self.consumer.subscribe("orders")
