@@ -312,10 +312,10 @@ class BrokerApi:
             answer, "broker did not end the transaction", address, group=header.producer_group
         )
         # RocketMQ's proxy answers before it has asked a broker, and asks none unless it relayed a
-        # check of this transaction (its TransactionProcessor): the commit is stored after the
+        # check of this transaction (its TransactionProcessor): any other commit is stored after the
         # broker's next check, perhaps behind later ones. It marks its answers; brokers do so with
         # those to sends and pulls only.
-        if _PROXY_MARK in answer.ext:
+        if _PROXY_MARK in answer.ext and not header.is_from_check:
             raise BrokerError(
                 "RocketMQ's proxy confirms no transaction: it is committed once the broker asks, "
                 "and may then follow later messages of its key",

@@ -42,6 +42,7 @@ from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 from ordermq.producer.send_arguments import refuse_send
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Connection
 from ordermq.remoting.rare_headers import CheckTransactionHeader, EndTransactionHeader
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ _FLAGS = {
 }
 
 _T = TypeVar("_T")
+_SPARE = TransactionState.ROLLBACK, "a copy of it is committed"
 Executed = TransactionState | Awaitable[TransactionState | None] | None  # of an `async def`, too
 Execute = Callable[[Message, Any], Executed]
 _Outcome = tuple[TransactionState, str | None]  # the state, and the reason if it is unknown
@@ -144,6 +146,10 @@ class TransactionProducer(Producer):
         self._executing: dict[str, int] = {}  # since when, in ms
         self._asked_about: set[str] = set()  # of these, those that a broker has asked about
         self._decided: OrderedDict[str, TransactionState] = OrderedDict()  # the newest ones
+        # Where half messages are that a broker has asked about: the newest ones, by message id.
+        self._asked_at: OrderedDict[str, CheckTransactionHeader] = OrderedDict()
+        # Over which connection the newest commits were confirmed, by message id.
+        self._confirmed: OrderedDict[str, Connection] = OrderedDict()
 
     def start(self) -> Self:
         """Connect, register with the brokers of `topics`, which may then ask, and return self.
@@ -334,9 +340,7 @@ class TransactionProducer(Producer):
         self._asked_about.discard(pending.unique_ids[0])
 
     def _decide(self, transaction_id: str, state: TransactionState) -> None:
-        self._decided[transaction_id] = state
-        if len(self._decided) > _DECISIONS_KEPT:
-            self._decided.popitem(last=False)
+        _keep(self._decided, transaction_id, state)
 
     # On the I/O thread.
 
@@ -349,10 +353,19 @@ class TransactionProducer(Producer):
         state: TransactionState,
         remark: str | None,
     ) -> None:
+        half_offset = half.queue_offset
+        physical_offset = int(half.offset_message_id[_PHYSICAL_OFFSET_AT:], 16)
+        # RocketMQ stores a half message anew before it asks about it. The end of the former one
+        # would leave the new one, which is asked about and committed a second time.
+        asked_at = self._asked_at.get(half.message_id)
+        if asked_at is not None:
+            half_offset, physical_offset = asked_at.half_offset, asked_at.physical_offset
+        if state is not TransactionState.UNKNOWN:
+            self._asked_at.pop(half.message_id, None)
         header = EndTransactionHeader(
             self.group,
-            half.queue_offset,
-            int(half.offset_message_id[_PHYSICAL_OFFSET_AT:], 16),
+            half_offset,
+            physical_offset,
             _FLAGS[state],
             half.message_id,
             message.topic,
@@ -370,7 +383,10 @@ class TransactionProducer(Producer):
         timeout_ms = self.config.send.send_timeout_ms if is_awaited else None
         try:
             address = client.routes.master_of(half.message_queue.broker_name)
+            connection = await client.connections.get(address) if client.proxy is None else None
             await client.api.end_transaction(address, header, timeout_ms, remark)
+            if connection is not None and is_commit and is_awaited:
+                _keep(self._confirmed, half.message_id, connection)
         except OrderMQError as error:
             _log.warning(
                 "transaction %s: the broker did not confirm its state and will ask: %s",
@@ -419,14 +435,23 @@ class TransactionProducer(Producer):
                 extra=self._fields(broker=address),
             )
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        _keep(self._asked_at, message.message_id, header)
         try:
             assert self._checks is not None
-            checking = self._checks.submit(self._run_check, address, header, message)
+            is_spare = self._is_spare(address, message.message_id)
+            checking = self._checks.submit(self._run_check, address, header, message, is_spare)
         except RuntimeError:  # the producer is closing; the broker asks another member next time
             return request.reply(ResponseCode.SYSTEM_BUSY)
         self._checking.add(checking)
         checking.add_done_callback(self._checked)
         return request.reply(ResponseCode.SUCCESS)
+
+    def _is_spare(self, address: str, transaction_id: str) -> bool:
+        """Return True if a broker asks about a copy of a half message whose commit it confirmed
+        (docs/internals/semantics.md#transactions).
+        """
+        connection = self._confirmed.get(transaction_id)
+        return connection is not None and connection.is_open and connection.address == address
 
     def _checked(self, checking: concurrent.futures.Future[None]) -> None:
         self._checking.discard(checking)
@@ -441,10 +466,16 @@ class TransactionProducer(Producer):
     # On a check thread.
 
     def _run_check(
-        self, address: str, header: CheckTransactionHeader, message: MessageView
+        self, address: str, header: CheckTransactionHeader, message: MessageView, is_spare: bool
     ) -> None:
+        timeout_ms: int | None = None
         try:
-            state, remark = self._known_state(message) or _state(
+            known = _SPARE if is_spare else self._known_state(message)
+            if known is not None and known[0] is not TransactionState.UNKNOWN:
+                # It was told so before. What keeps the broker from taking it, as an account
+                # without permission, is known only if its answer is waited for.
+                timeout_ms = self.config.send.send_timeout_ms
+            state, remark = known or _state(
                 lambda: self._check(message), "check", message.message_id
             )
         except BaseException as error:  # noqa: BLE001 - a pool would swallow its sys.exit()
@@ -465,7 +496,7 @@ class TransactionProducer(Producer):
         client = self._client
         assert client is not None
         try:
-            client.runtime.call(client.api.end_transaction(address, ended, None, remark))
+            client.runtime.call(self._answer(client, address, ended, timeout_ms, remark))
         except OrderMQError as error:
             _log.warning(
                 "transaction %s: %s was not told the state and will ask again: %s",
@@ -474,6 +505,20 @@ class TransactionProducer(Producer):
                     message.message_queue, offset=message.queue_offset, broker=address
                 ),
             )  # fmt: skip
+
+    async def _answer(
+        self,
+        client: ClientSession,
+        address: str,
+        ended: EndTransactionHeader,
+        timeout_ms: int | None,
+        remark: str | None,
+    ) -> None:
+        try:
+            await client.api.end_transaction(address, ended, timeout_ms, remark)
+        except BrokerError as error:
+            if not _is_conflict(error):  # else it has ended meanwhile
+                client.outages.failed(address, "end of a transaction", error)
 
     def _known_state(self, message: MessageView) -> _Outcome | None:
         # What this producer executes, or has executed, it knows better than `check`, which may look
@@ -486,6 +531,12 @@ class TransactionProducer(Producer):
             return TransactionState.UNKNOWN, "its local transaction is still being executed"
         state = self._decided.get(message.message_id)
         return None if state is None else (state, None)
+
+
+def _keep(table: OrderedDict[str, _T], transaction_id: str, value: _T) -> None:
+    table[transaction_id] = value
+    if len(table) > _DECISIONS_KEPT:
+        table.popitem(last=False)
 
 
 def _is_conflict(error: OrderMQError) -> bool:

@@ -87,7 +87,7 @@ def test_rocketmq_delivers_committed_messages_and_no_others(run: Run, start: Sta
         assert receipt.state is state
     committed = [str(number).encode() for number in range(40) if number % 4]
     wait_for(run, *committed)
-    # One that was told late is asked about too, and RocketMQ commits it twice then.
+    # One whose one-way end was told late is asked about too, and RocketMQ commits it twice then.
     assert set(bodies(run)) == set(committed)
 
 

@@ -39,6 +39,12 @@ class Broker:
     def __init__(self, sent: int = 0, ended: int = 0) -> None:
         self.server = WireServer(self._handle)
         self.sent, self.ended = sent, ended
+        self.loop: asyncio.AbstractEventLoop | None = None  # the server's
+
+    def soon(self, call: Callable[..., object], *given: object) -> None:
+        """Call it on the server's loop, from another thread."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(call, *given)
 
     def of(self, code: int) -> list[Command]:
         return [request for request in self.server.requests if request.code == code]
@@ -68,6 +74,7 @@ def at_broker(
 
     async def serve() -> None:
         found = broker or Broker()
+        found.loop = asyncio.get_running_loop()
         async with found.server:
             settings.setdefault("check", lambda message: UNKNOWN)
             producer = TransactionProducer("pg", name_servers=found.server.address, **settings)
@@ -248,10 +255,10 @@ def test_a_producer_that_cannot_check_is_refused() -> None:
 # -- the broker asks -----------------------------------------------------------------------
 
 
-def question(body: bytes | None = None, **more: str) -> Command:
+def question(body: bytes | None = None, message_id: str = "ID", **more: str) -> Command:
     """As RocketMQ's broker asks: the record names the real topic, the header that of halves."""
     writer = RecordWriter("T", 3, host_bytes("10.0.0.1", 1), host_bytes("10.0.0.2", 2))
-    properties = encode({"UNIQ_KEY": "ID", "PGROUP": "pg", "TRAN_MSG": "true", "KEYS": "o-1"})
+    properties = encode({"UNIQ_KEY": message_id, "PGROUP": "pg", "TRAN_MSG": "true", "KEYS": "o-1"})
     block = writer.write(b"x", properties.encode(), flag=0, sys_flag=0, born_ms=1, stored_ms=2)
     record = bytes(block.rows(HALF_OFFSET, PHYSICAL)[0][2])
     ext = {
@@ -304,6 +311,107 @@ def test_a_broker_that_asks_is_told_what_the_check_says(state: TransactionState)
         "commitOrRollback": FLAGS[state], "fromTransactionCheck": "true",
         "msgId": "ID", "transactionId": "ID",
     }  # fmt: skip
+
+
+def place_of(end: Command) -> tuple[int, int]:
+    return int(end.ext["tranStateTableOffset"]), int(end.ext["commitLogOffset"])
+
+
+@pytest.mark.parametrize("when", ["while it is executed", "before end_transaction"])
+def test_an_end_names_the_half_message_that_the_broker_asked_about_last(when: str) -> None:
+    """RocketMQ stores a half message anew before it asks about it, and forgets the former one."""
+
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        def ask(message_id: str) -> None:
+            for number, (half, physical) in enumerate(((21, 100), (22, 200)), start=before + 1):
+                asked = question(
+                    message_id=message_id,
+                    tranStateTableOffset=str(half),
+                    commitLogOffset=str(physical),
+                )
+                broker.soon(broker.server.lines[-1].send, asked)
+                wait_for_ends(number)
+
+        def ends() -> list[Command]:
+            return broker.of(RequestCode.END_TRANSACTION)
+
+        def wait_for_ends(count: int) -> None:
+            on_loop(broker, lambda: len(ends()) == count)
+
+        before = 0
+        mine = message()
+        if when == "while it is executed":
+
+            def execute(given: Message, _: object) -> TransactionState:
+                assert given.transaction_id is not None
+                ask(given.transaction_id)
+                return COMMIT
+
+            producer.send_in_transaction(mine, execute=execute)
+        else:
+            receipt = producer.send_in_transaction(mine, execute=lambda *_: UNKNOWN)
+            wait_for_ends(1)
+            before = 1
+            ask(receipt.message_id)
+            producer.end_transaction(mine, receipt, COMMIT)
+        wait_for_ends(before + 3)
+        assert [end.ext["commitOrRollback"] for end in ends()[-3:]] == ["0", "0", "8"]
+        assert [place_of(end) for end in ends()[-3:]] == [(21, 100), (22, 200), (22, 200)]
+
+    at_broker(work)
+
+
+def test_a_copy_of_what_a_broker_has_confirmed_is_rolled_back_while_its_connection_stands() -> None:
+    """A broker of RocketMQ 5 notes ends up to 3 s late, and asks about what has ended meanwhile."""
+
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        def answer_to_a_check(message_id: str) -> str:
+            before = len(broker.of(RequestCode.END_TRANSACTION))
+            broker.soon(broker.server.lines[-1].send, question(message_id=message_id))
+            on_loop(broker, lambda: len(broker.of(RequestCode.END_TRANSACTION)) > before)
+            return broker.of(RequestCode.END_TRANSACTION)[-1].ext["commitOrRollback"]
+
+        def committed() -> str:
+            return producer.send_in_transaction(
+                message(), execute=lambda *_: COMMIT, sharding_key="k"
+            ).message_id
+
+        confirmed = committed()
+        assert answer_to_a_check(confirmed) == FLAGS[ROLLBACK]
+        assert answer_to_a_check(confirmed) == FLAGS[ROLLBACK]
+        # A broker that has died since may have lost the message.
+        beats = len(broker.of(RequestCode.HEART_BEAT))
+        broker.soon(broker.server.lines[-1].cut)
+        on_loop(broker, lambda: len(broker.of(RequestCode.HEART_BEAT)) > beats)
+        assert answer_to_a_check(confirmed) == FLAGS[COMMIT]
+        broker.ended = 1
+        assert answer_to_a_check(committed()) == FLAGS[COMMIT]  # it was refused
+
+    at_broker(work)
+
+
+def test_a_broker_that_does_not_take_a_known_state_is_told_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for an account whose permission was withdrawn: the one-way end is refused unheard."""
+    monkeypatch.setattr(transactions, "_SLOW_EXECUTE_MS", 1 << 40)
+
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        def wait_for_ends(count: int) -> None:
+            on_loop(broker, lambda: len(broker.of(RequestCode.END_TRANSACTION)) == count)
+
+        broker.ended = 1
+        sent = producer.send_in_transaction(message(), execute=lambda *_: COMMIT)
+        for number in (2, 3):
+            broker.soon(broker.server.lines[-1].send, question(message_id=sent.message_id))
+            wait_for_ends(number)
+        first, *answers = broker.of(RequestCode.END_TRANSACTION)
+        assert first.is_oneway
+        assert [answer.ext["commitOrRollback"] for answer in answers] == [FLAGS[COMMIT]] * 2
+        assert not any(answer.is_oneway for answer in answers)
+
+    at_broker(work)
+    assert caplog.text.count("end of a transaction failed: broker did not end the") == 1
 
 
 def test_a_check_that_raises_is_unknown_and_the_broker_hears_why() -> None:
