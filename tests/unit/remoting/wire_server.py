@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ordermq.remoting.command import Command, Framer, encode
 
 _T = TypeVar("_T")
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Line:
