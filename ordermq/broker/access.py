@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ordermq.broker.context import BrokerContext
 from ordermq.config import AccessPolicy
 from ordermq.model import properties as props
-from ordermq.model.names import AUTO_CREATE_TOPIC, DEAD_LETTER_PREFIX, RETRY_PREFIX
+from ordermq.model.names import AUTO_CREATE_TOPIC, DEAD_LETTER_PREFIX, RETRY_PREFIX, reply_topic
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.bodies import Heartbeat, LockBatch, load_object
 from ordermq.remoting.codes import RequestCode
@@ -122,7 +122,9 @@ def _by_both(*actions: str) -> Callable[[BrokerContext, Command], Needs]:
 
 def _route(context: BrokerContext, request: Command) -> Needs:
     name = request.ext.get("topic", "")
-    if name != AUTO_CREATE_TOPIC:  # producers ask for it before they create a topic
+    # Producers ask for the first one before they create a topic, and for the other one before they
+    # request or reply, which every account may do.
+    if name not in (AUTO_CREATE_TOPIC, reply_topic(context.config.cluster_name)):
         yield _topic(name, "PUB", "SUB", "GET")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +271,30 @@ def test_a_producer_and_a_consumer_work_with_the_permissions_of_the_page(
     consumer.orderly(seen.take)
     with consumer:
         seen.wait_for_count(2)
+
+
+def test_accounts_request_and_reply_with_the_permissions_of_a_producer_and_a_consumer(
+    policed: EmbeddedBroker,
+) -> None:
+    """Both ask for the route of the reply topic, which no policy of theirs names."""
+    where = {"name_servers": policed.name_servers}
+    shop = {"access_key": "shop", "secret_key": SECRETS["shop"]}
+    billing = {"access_key": "billing", "secret_key": SECRETS["billing"]}
+    answers = Producer("answers", **where, **billing)
+
+    def reply(messages: Sequence[Any], context: object) -> None:
+        for message in messages:
+            if message.wants_reply:
+                answers.reply(message, bytes(message.body).upper())
+
+    consumer = PushConsumer("billing", consume_from_where="first_offset", **where, **billing)
+    consumer.subscribe("orders")
+    consumer.orderly(reply)
+    with answers, consumer, Producer("asks", **where, **shop) as asker:
+        assert bytes(asker.request(Message("orders", b"a"), 20_000).body) == b"A"
+    for account in ("shop", "billing"):
+        answer = signed(policed, account, send("DefaultCluster_REPLY_TOPIC"))
+        assert answer.code == ResponseCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize(
