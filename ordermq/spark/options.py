@@ -327,7 +327,8 @@ def parse_queue(name: str) -> MessageQueue:
     # From the left: neither part is checked further, a queue that does not exist is found later
     # by its route.
     topic, _, broker = where.partition("@")
-    if not topic or not broker:
+    # More than digits, like a sign or a line's end, would name a queue that it is not.
+    if not topic or not broker or not (number.isascii() and number.isdigit()):
         raise ValueError(f"{name!r} is not a queue: expected topic@broker:queue")
     return MessageQueue(topic, broker, int(number))
 

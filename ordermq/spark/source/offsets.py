@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from ordermq.client.queue_life import QueueMark
 from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
+from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ConfigError, DataLoss, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import (
@@ -86,7 +87,8 @@ class StreamOffset:
         try:
             named = dict(members)
             _check_version(named.pop(_VERSION, None))
-            run_id, tasks = named.pop(_RUN_ID, None), named.pop(_TASKS, None)
+            run_id = _whole_or_none(named.pop(_RUN_ID, None), "a lease")
+            tasks = _whole_or_none(named.pop(_TASKS, None), "a number of tasks", least=1)
             group, is_start = str(named.pop(_GROUP, "")), bool(named.pop(_START, False))
             anew = frozenset(map(parse_queue, filter(None, named.pop(_ANEW, "").split(","))))
             queues: Offsets = {}
@@ -94,13 +96,13 @@ class StreamOffset:
             for key, at in named.items():
                 if key.startswith(_MARKS):
                     marks |= _by_number(key.removeprefix(_MARKS), at, QueueMark.parse)
-                elif isinstance(at, str):
-                    queues |= _queues_of_text(key, at)
-                else:
-                    queues[parse_queue(key)] = int(at)
-            return cls(
-                queues, _int_or_none(run_id), _int_or_none(tasks), group, marks, anew, is_start
-            )
+                    continue
+                found = _queues_of_text(key, at) if isinstance(at, str) else {parse_queue(key): at}
+                for queue, offset in found.items():
+                    if queue in queues:
+                        raise ValueError(f"{key!r} names {queue_text(queue)} a second time")
+                    queues[queue] = _whole(offset, f"an offset of {queue_text(queue)}")
+            return cls(queues, run_id, tasks, group, marks, anew, is_start)
         except (ValueError, TypeError, AttributeError) as error:
             raise StateError(
                 "the checkpoint holds no offset of this source: give this query a "
@@ -147,8 +149,15 @@ def _check_version(version: Any) -> None:
         )
 
 
-def _int_or_none(value: Any) -> int | None:
-    return None if value is None else int(value)
+def _whole(value: Any, what: str, least: int = 0) -> int:
+    # A number that is brought into form would be another place in the queue, in silence.
+    if type(value) is not int or not least <= value <= MAX_OFFSET:
+        raise ValueError(f"{value!r} is not {what}")
+    return value
+
+
+def _whole_or_none(value: Any, what: str, least: int = 0) -> int | None:
+    return None if value is None else _whole(value, what, least)
 
 
 def _by_broker(by_queue: Mapping[MessageQueue, _T]) -> dict[str, dict[int, _T]]:

@@ -93,7 +93,10 @@ def test_the_checkpoint_of_a_later_version_is_refused():
     "told",
     [{"0": 5}, {"t@b:0": None}, {"t@b": 1}, {"t@b:0": "x"}, {"t@b": "5"}, {"b": "1+2"}, 5, [1],
      None, {"t": {"0": 5}}, {"t@b": "1+x"}, {"@marks t@b": "1.2"}, {"@marks t": "1.2.3"},
-     {"@anew": "t"}, {"@anew": 5}],
+     {"@anew": "t"}, {"@anew": 5}, {"t@b:0": 1.5}, {"t@b:0": True}, {"t@b:0": float("inf")},
+     {"t@b:0": -5}, {"t@b:0": 1 << 63}, {"t@b": "-5+0,1"}, {"t@b:0": 1, "t@b:00": 2},
+     {"t@b": "1+0,1", "t@b:1": 2}, {"t@b:-1": 5}, {"t@b:0\n": 5}, {"@tasks": 0}, {"@tasks": 1.5},
+     {"@lease": -1}],
 )  # fmt: skip
 def test_the_checkpoint_of_another_source_is_refused(told):
     with pytest.raises(StateError, match="the checkpoint holds no offset of this source"):
