@@ -35,6 +35,7 @@ _NO_GROUP = (
     "the broker does not create it (autoCreateSubscriptionGroup=false): create it (mqadmin "
     "updateSubGroup), or check its name"
 )
+_NO_READS = ("] pulling message is forbidden", "has no read permission")
 # Parts of the remarks of RocketMQ and of the embedded broker, each with what to do. Their code is
 # that of an account without permission, of which none of them speaks.
 _CLOSED = {
@@ -51,7 +52,7 @@ _CLOSED = {
         "a topic or stopping a broker): have it opened (mqadmin updateTopicPerm -p 6, or "
         "updateBrokerConfig -k brokerPermission -v 6), or send elsewhere"
     ),
-    ("] pulling message is forbidden", "has no read permission"): (
+    _NO_READS: (
         "this is closed for reads (its perm lacks 4): have an admin open it (mqadmin "
         "updateTopicPerm -p 6, or updateBrokerConfig -k brokerPermission -v 6)"
     ),
@@ -379,6 +380,15 @@ def is_denied(code: int, remark: str | None) -> bool:
     if code == ResponseCode.SYSTEM_ERROR:
         return "AclException" in (remark or "")
     return code == ResponseCode.NO_PERMISSION
+
+
+def is_closed_for_reads(error: Exception) -> bool:
+    """Return True if a broker hands out no messages because an admin has withdrawn a permission."""
+    return (
+        isinstance(error, BrokerError)
+        and error.response_code == ResponseCode.NO_PERMISSION
+        and any(remark in str(error) for remark in _NO_READS)
+    )
 
 
 def is_busy(error: BrokerError) -> bool:

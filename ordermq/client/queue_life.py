@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
+from ordermq.client.connections import is_closed_for_reads
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
@@ -177,8 +178,7 @@ async def _message(
 
 def is_gone(error: OrderMQError) -> bool:
     """Return True if a broker does not have the topic, or not this queue of it."""
-    # Between the deletion and the creation of a topic, or behind its creation with fewer queues;
-    # the routes tell what becomes of it.
+    # Between the deletion and the creation of a topic, or behind its creation with fewer queues.
     if not isinstance(error, BrokerError):
         return False
     # RocketMQ's answer to a pull of a queue that it does not have is an error of the system.
@@ -186,6 +186,14 @@ def is_gone(error: OrderMQError) -> bool:
         error
     )
     return is_unknown_queue or error.response_code in _GONE
+
+
+def is_told_by_routes(error: OrderMQError) -> bool:
+    """Return True if a broker does not have a queue, or has it closed for reads.
+
+    The routes tell what becomes of it, and they may be older than the broker's answer.
+    """
+    return is_gone(error) or is_closed_for_reads(error)
 
 
 def _moment(ms: int) -> str:

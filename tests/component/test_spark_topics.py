@@ -91,9 +91,11 @@ def fill(producer: Producer) -> None:
         producer.send_batch([Message("orders", b"%d" % n) for n in range(5)], queue=queue)
 
 
-def first_batch(driver: StreamDriver) -> tuple[StreamOffset, StreamOffset]:
+def first_batch(
+    driver: StreamDriver, limit: int | None = None
+) -> tuple[StreamOffset, StreamOffset]:
     start = driver.initial()
-    end = driver.next_end(start, None)
+    end = driver.next_end(start, limit)
     assert end is not None
     driver.begin_batch(start, end)
     return start, end
@@ -134,16 +136,18 @@ def test_a_topic_that_is_closed_for_reads_is_to_be_opened(
         session.call(resolve_snapshot(session, options(**group)))
 
 
-@pytest.mark.parametrize("perm", [2, 0], ids=["write only", "withdrawn"])
+@pytest.mark.parametrize(
+    ("perm", "limit"), [(2, 4), (0, None)], ids=["write only, with a backlog", "withdrawn"]
+)
 @GROUPS
 def test_a_running_query_waits_for_a_topic_that_is_closed_for_reads_and_says_so_once(
-    broker, session, producer, run, caplog, group, perm
+    broker, session, producer, run, caplog, group, perm, limit
 ):
     permit(session, broker, 6)
     fill(producer)
     driver = run(**group)
-    _, end = first_batch(driver)
-    permit(session, broker, perm)
+    _, end = first_batch(driver, limit)
+    permit(session, broker, perm)  # the route does not tell it before it is asked for again
     told = "The query waits for it"
     eventually(lambda: driver.next_end(end, None) is None and told in caplog.text, told)
     opened = session.clock.now_ms() + 900  # three times as long as a broker that is away may be
@@ -296,6 +300,27 @@ def test_a_task_says_whether_its_topic_was_deleted_or_closed(
     permit(session, broker, 2)
     with pytest.raises(BrokerError, match="closed for reads"):
         list(read_ranges(session, options(), wanted))
+
+
+def test_a_batch_that_was_begun_goes_on_when_its_topic_is_open_again(
+    broker, producer, options, session, run, caplog
+):
+    permit(session, broker, 6)
+    fill(producer)
+    driver = run()
+    start, end = first_batch(driver)
+    driver.close()
+    permit(session, broker, 2)
+    with pytest.raises(RouteError, match=CLOSED):
+        run(read_timeout_ms="60000").begin_batch(start, end)
+    wanted = [QueueRange("orders", "b", 0, 0, 5)]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(
+            lambda: list(read_ranges(session, options(read_timeout_ms="60000"), wanted))
+        )
+        eventually(lambda: "pull failed" in caplog.text, "the task waits")
+        permit(session, broker, 6)
+        assert sum(batch.num_rows for batch in reading.result()) == 5
 
 
 @GROUPS

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from itertools import groupby
 from typing import Final
 
-from ordermq.client.queue_life import is_gone
+from ordermq.client.queue_life import is_told_by_routes
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
@@ -237,7 +237,7 @@ class LatestOffsets:
 
     def _doubt(self, topic: str, error: OrderMQError) -> None:
         # Of a topic that no name server has the session asks anyway, less often.
-        if is_gone(error) and not self._session.routes.is_missing(topic):
+        if is_told_by_routes(error) and not self._session.routes.is_missing(topic):
             self._session.doubt_route(topic)
 
     def _note_routed(self, queues: list[MessageQueue], now_ms: int) -> None:

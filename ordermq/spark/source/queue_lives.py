@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from ordermq.client.queue_life import NewLife, QueueMark, is_gone, mark_before, new_life
+from ordermq.client.queue_life import (
+    NewLife,
+    QueueMark,
+    is_told_by_routes,
+    mark_before,
+    new_life,
+)
 from ordermq.client.session import ClientSession
 from ordermq.errors import DataLoss, OrderMQError
 from ordermq.model.message_queue import MessageQueue
@@ -99,7 +105,7 @@ class QueueLives:
                 try:
                     answer = await work(queue, *more)
                 except OrderMQError as error:
-                    if not error.retriable and not is_gone(error):
+                    if not error.retriable and not is_told_by_routes(error):
                         raise
                     self._session.report_failure(queue.broker_name, "look at a queue", error)
                     self._session.doubt_route(queue.topic)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
+from ordermq.client.connections import is_closed_for_reads
 from ordermq.client.pull_connections import PullConnection, engine_obstacle, settle_end
 from ordermq.client.queue_life import NewLife, QueueMark, is_gone, new_life
 from ordermq.client.session import ClientSession
@@ -342,8 +343,11 @@ class _Part:
         try:
             await step()
         except OrderMQError as error:
-            # A damaged answer may come whole the next time.
-            may_pass = error.retriable or isinstance(error, ProtocolError)
+            # A damaged answer may come whole the next time, and what an admin has closed may be
+            # open again: the stream, which waits for that, has handed out this range before.
+            may_pass = (
+                error.retriable or isinstance(error, ProtocolError) or is_closed_for_reads(error)
+            )
             if not may_pass or self._is_late():
                 raise
             session.report_failure(reader.range.broker, "pull", error)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from ordermq.client.queue_life import NewLife, is_gone
+from ordermq.client.queue_life import NewLife, is_told_by_routes
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
@@ -18,7 +18,7 @@ from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import Edge, SourceOptions, queue_text
-from ordermq.spark.session import closed_error, learn_routes, new_run_id
+from ordermq.spark.session import closed_brokers, closed_error, learn_routes, new_run_id
 from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.latest_offsets import LatestOffsets
@@ -170,7 +170,7 @@ class StreamDriver(ProcessBound):
         while silent := self._latest.silent:
             broker = min(silent)
             error = silent[broker]
-            if not error.retriable and not is_gone(error):
+            if not error.retriable and not is_told_by_routes(error):
                 raise error
             if session.clock.now_ms() > deadline_ms:
                 raise RequestTimeout(
@@ -210,9 +210,11 @@ class StreamDriver(ProcessBound):
         # in the checkpoint, so that a batch which runs again reads the same messages.
         new = sorted(set(latest).difference(own, self._latest.gone))
         begun = self._begin_new(new, {queue.topic for queue in own})
-        end = advance(own, latest, limit) | begun
+        # What is in no route, or closed, stays: its tasks would wait for it, and then fail.
+        there = self._routed(own)
+        end = own | advance(there, latest, limit) | begun
         # A new queue enters at once: its messages count only from then on.
-        is_ready = end != start.queues and (bool(begun) or not self._is_too_little(own, latest))
+        is_ready = end != start.queues and (bool(begun) or not self._is_too_little(there, latest))
         is_shrunk = any(latest.get(queue, at) < at for queue, at in own.items())
         are_all = is_shrunk or asked_ms is None or now_ms - asked_ms > _LOOK_MS
         marks, anew = start.marks, frozenset[MessageQueue]()
@@ -220,8 +222,9 @@ class StreamDriver(ProcessBound):
             self._looked_ms = now_ms
             end, marks, anew = self._look(start, own, end, latest, are_all=are_all)
         if end == start.queues and not anew:
-            # A new queue which another member holds is tried again, a missing one waited for.
-            if self._frozen_end is None and are_all_there and not new:
+            # A new queue which another member holds is tried again, a missing one waited for; and
+            # so is the broker of one that has messages, and of which it did not tell the life.
+            if self._frozen_end is None and are_all_there and not new and not is_ready:
                 self._idle_at = start, version
             return None
         if not is_ready and not anew:
@@ -246,8 +249,7 @@ class StreamDriver(ProcessBound):
         Raises: DataLoss: one is another queue now, with `fail_on_data_loss`.
         """
         # Nobody can tell it of a queue that is in no route: see `_check_not_gone`.
-        routed = self._latest.routed
-        there = [queue for queue in own if routed is None or queue in routed]
+        there = list(self._routed(own))
         moved = [queue for queue in there if end[queue] > own[queue]]
         chosen = set(there) if are_all else self._one_of_each_broker(moved or there)
         # Others have their first messages, and may wait long for their turn: without a mark a topic
@@ -276,9 +278,12 @@ class StreamDriver(ProcessBound):
         }
         if begun:
             marks |= self._session.call(self._lives.mark(begun))
-        # Not read on before its broker has told whether it is the same.
-        waiting = {queue: own[queue] for queue in silent}
-        marks |= {queue: start.marks[queue] for queue in silent if queue in start.marks}
+        # Not read on before its broker has told whether it is the same, nor what it stands for.
+        unknown = set(map(_topic_and_broker, silent))
+        waiting = {queue: at for queue, at in own.items() if _topic_and_broker(queue) in unknown}
+        waiting = {queue: at for queue, at in waiting.items() if queue not in begun}
+        marks = {queue: mark for queue, mark in marks.items() if queue not in waiting}
+        marks |= {queue: start.marks[queue] for queue in waiting if queue in start.marks}
         return end | waiting | begun, marks, frozenset(begun)
 
     async def _check_lives(
@@ -437,8 +442,10 @@ class StreamDriver(ProcessBound):
             lives, silent = await self._lives.check(ends, marks)
             if not silent:
                 return lives
+            queue = min(silent)
+            if _topic_and_broker(queue) in (closed := await closed_brokers(session, [queue.topic])):
+                raise closed_error(queue.topic, (broker for _, broker in closed))
             if session.clock.now_ms() > deadline_ms:
-                queue = min(silent)
                 await session.address_of(queue)  # raises where no broker has the topic
                 raise RequestTimeout(
                     "the broker does not tell whether a queue is still the one of the checkpoint, "
@@ -566,6 +573,11 @@ class StreamDriver(ProcessBound):
         if len(left_out) == len(offsets):
             raise error
         self._fail_or_warn(error)
+
+    def _routed(self, offsets: Offsets) -> Offsets:
+        """Return those of queues that are in a route, and not closed for reads."""
+        routed = self._latest.routed
+        return {queue: at for queue, at in offsets.items() if routed is None or queue in routed}
 
     def _check_not_gone(self, start: Offsets) -> bool:
         """Return whether the routes have all queues; raise, or warn, where one is gone."""
