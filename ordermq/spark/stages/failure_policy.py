@@ -23,6 +23,7 @@ from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import client_options
 from ordermq.spark.session import ProcessCache
+from ordermq.spark.stages.state_store import file_system_of, read_json, reported, write_file
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -98,22 +99,26 @@ class ParkedKeys:
         """Read the stored keys; called before the first row of a task."""
         if self.directory is None:
             return
-        system, path = pyarrow.fs.FileSystem.from_uri(_checked_uri(self.directory))
-        selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
-        for found in system.get_file_info(selector):
+        system, path = file_system_of(self.directory)
+        with reported(path):
+            selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
+            files = [found.path for found in system.get_file_info(selector)]
+        for file in files:
             # Drafts of a writer that crashed are left out.
-            if found.path.endswith(".json"):
-                with system.open_input_stream(found.path) as stream:
-                    content = stream.read()
-                try:
-                    entry = json.loads(content)
-                    queue = MessageQueue(entry["topic"], entry["broker"], entry["queue_id"])
-                    self.keys[entry["key"]] = Parked(queue, entry["offset"])
-                except (ValueError, TypeError, KeyError) as error:
-                    raise StoreError(
-                        f"{found.path} is damaged: restore it, or find its key by the dead letters "
-                        "and delete it, which processes the key's rows again. It parks a key"
-                    ) from error
+            if not file.endswith(".json"):
+                continue
+            try:
+                with reported(file, but=(FileNotFoundError,)):
+                    entry = read_json(system, file)
+                queue = MessageQueue(entry["topic"], entry["broker"], entry["queue_id"])
+                self.keys[entry["key"]] = Parked(queue, entry["offset"])
+            except FileNotFoundError:
+                continue  # `unpark` was faster
+            except (ValueError, TypeError, KeyError) as error:
+                raise StoreError(
+                    f"{file} is damaged: restore it, or find its key by the dead letters "
+                    "and delete it, which processes the key's rows again. It parks a key"
+                ) from error
 
     def park(self, key: Any, queue: MessageQueue, offset: int, reason: str) -> None:
         """Store a key. Called before its row is sent, so that a crash in between loses nothing."""
@@ -124,7 +129,7 @@ class ParkedKeys:
         self.keys[key] = Parked(queue, offset)
         if self.directory is None:
             return
-        system, path = pyarrow.fs.FileSystem.from_uri(_checked_uri(self.directory))
+        system, path = file_system_of(self.directory)
         entry = {
             "key": key,
             "topic": queue.topic,
@@ -133,14 +138,9 @@ class ParkedKeys:
             "offset": offset,
             "reason": reason,
         }
-        system.create_dir(path, recursive=True)
-        name = f"{path}/{_file_name(key)}"
-        # Two attempts of one task write the same content. A draft per row and a move keep the
-        # file complete for a task that reads it at this moment.
-        draft = f"{name}.{queue.queue_id}-{offset}.draft"
-        with system.open_output_stream(draft) as stream:
-            stream.write(json.dumps(entry).encode())
-        system.move(draft, name)
+        with reported(path):
+            system.create_dir(path, recursive=True)
+            write_file(system, f"{path}/{_file_name(key)}", json.dumps(entry).encode())
 
 
 def unpark(directory: str, key: str | int) -> bool:
@@ -148,19 +148,13 @@ def unpark(directory: str, key: str | int) -> bool:
 
     Replay its dead letters first: rows that arrive after this call overtake them.
     """
-    system, path = pyarrow.fs.FileSystem.from_uri(_checked_uri(directory))
+    system, path = file_system_of(directory)
     name = f"{path}/{_file_name(key)}"
-    if system.get_file_info(name).type is pyarrow.fs.FileType.NotFound:
-        return False
-    system.delete_file(name)
+    with reported(path):
+        if system.get_file_info(name).type is pyarrow.fs.FileType.NotFound:
+            return False
+        system.delete_file(name)
     return True
-
-
-def _checked_uri(directory: str) -> str:
-    # A relative path would name another directory in every process.
-    if "://" not in directory and not directory.startswith("/"):
-        raise ConfigError(f"directory {directory!r}: give an absolute path or a URI")
-    return directory
 
 
 def _file_name(key: str | int) -> str:

@@ -183,7 +183,7 @@ def file_system_of(directory: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _reported(path: str, but: tuple[type[OSError], ...] = ()) -> Iterator[None]:
+def reported(path: str, but: tuple[type[OSError], ...] = ()) -> Iterator[None]:
     """Raise StoreError where the file system refuses something, but for these errors."""
     try:
         yield
@@ -191,7 +191,7 @@ def _reported(path: str, but: tuple[type[OSError], ...] = ()) -> Iterator[None]:
         raise
     except OSError as error:
         raise StoreError(
-            f"the states in {path} cannot be read or written: give driver and executors the right "
+            f"the files in {path} cannot be read or written: give driver and executors the right "
             f"to read, write, list and delete there, or make room; the batch runs again: {error}"
         ) from error
 
@@ -203,11 +203,13 @@ def prepare_directory(directory: str) -> str:
     Raises: ConfigError: as `file_system_of`. StoreError: it cannot be used.
     """
     system, path = file_system_of(directory)
-    with _reported(path):
+    with reported(path):
         found = _read_id(system, path)
         if found is None:
             system.create_dir(path, recursive=True)
-            _write(system, f"{path}/{_ID_FILE}", json.dumps({"id": secrets.token_hex(8)}).encode())
+            write_file(
+                system, f"{path}/{_ID_FILE}", json.dumps({"id": secrets.token_hex(8)}).encode()
+            )
             # Read again: of two drivers that come at once, the later one has replaced the file.
             found = _read_id(system, path)
     assert found is not None
@@ -217,7 +219,7 @@ def prepare_directory(directory: str) -> str:
 def _read_id(system: Any, path: str) -> str | None:
     file = f"{path}/{_ID_FILE}"
     try:
-        return str(_read_json(system, file)["id"])
+        return str(read_json(system, file)["id"])
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
@@ -227,7 +229,8 @@ def _read_id(system: Any, path: str) -> str | None:
         ) from error
 
 
-def _read_json(system: Any, path: str) -> Any:
+def read_json(system: Any, path: str) -> Any:
+    """Return what a file is the JSON of; raises ValueError where it is none."""
     with system.open_input_stream(path) as stream:
         return json.loads(stream.read())
 
@@ -253,7 +256,7 @@ class StateFolder:
         Raises: ConfigError: it is not shared, or the query had another one before. StoreError: it
             cannot be used.
         """
-        with _reported(self._root):
+        with reported(self._root):
             self._check(directory_id, batch)
 
     def _check(self, directory_id: str, batch: int) -> None:
@@ -280,7 +283,7 @@ class StateFolder:
 
         Raises: StoreError: they cannot be listed.
         """
-        with _reported(self._folder(queue)):
+        with reported(self._folder(queue)):
             infos = _infos_in(self._system, self._folder(queue))
         found = (
             StateVersion.of_name(info.base_name, info.size or 0, info.mtime_ns or 0)
@@ -301,7 +304,7 @@ class StateFolder:
         Raises: StoreError: its file is damaged, or it cannot be read.
         """
         path = f"{self._folder(queue)}/{version.name}"
-        with _reported(path), self._system.open_input_stream(path) as stream:
+        with reported(path), self._system.open_input_stream(path) as stream:
             content = stream.read()
         return decoded(content, path, queue, version.batch)
 
@@ -311,20 +314,16 @@ class StateFolder:
         Raises: StoreError: it cannot be written.
         """
         folder = self._folder(queue)
-        with _reported(folder):
+        with reported(folder):
             self._system.create_dir(folder, recursive=True)
-            _write(self._system, f"{folder}/{version.name}", content)
-            if self._is_local:
-                # Spark commits the batch afterwards, and after a power failure a batch that is
-                # committed must not find an older state.
-                _sync(folder)
-                if version.previous is None:
-                    _sync(self.path)  # the folder may be new, too
+            write_file(self._system, f"{folder}/{version.name}", content)
+            if self._is_local and version.previous is None:
+                _sync(self.path)  # the folder may be new, too
 
     def remove(self, queue: MessageQueue, versions: Iterable[StateVersion]) -> None:
         """Delete versions that no batch will read; raises as `versions`."""
         folder = self._folder(queue)
-        with _reported(folder):
+        with reported(folder):
             for version in versions:
                 _delete(self._system, f"{folder}/{version.name}")
 
@@ -334,7 +333,7 @@ class StateFolder:
         Raises: as `versions`.
         """
         folder = self._folder(queue)
-        with _reported(folder):
+        with reported(folder):
             for info in _infos_in(self._system, folder):
                 draft = _DRAFT.fullmatch(info.base_name)
                 if draft is not None and int(draft[1]) < batch:
@@ -347,8 +346,8 @@ class StateFolder:
         """
         path = self._counts_path(topic)
         try:
-            with _reported(self.path, but=(FileNotFoundError,)):
-                return {str(name): int(n) for name, n in _read_json(self._system, path).items()}
+            with reported(self.path, but=(FileNotFoundError,)):
+                return {str(name): int(n) for name, n in read_json(self._system, path).items()}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError) as error:
@@ -359,10 +358,8 @@ class StateFolder:
 
     def keep_queue_counts(self, topic: str, counts: Mapping[str, int]) -> None:
         """Store how many queues a topic has at each broker; raises as `write`."""
-        with _reported(self.path):
-            _write(self._system, self._counts_path(topic), json.dumps(dict(counts)).encode())
-            if self._is_local:
-                _sync(self.path)
+        with reported(self.path):
+            write_file(self._system, self._counts_path(topic), json.dumps(dict(counts)).encode())
 
     def _counts_path(self, topic: str) -> str:
         return f"{self.path}/{quote(topic, safe='')}.queues.json"
@@ -387,7 +384,7 @@ def queries_in(directory: str) -> list[str]:
     Raises: ConfigError: as `file_system_of`. StoreError: it cannot be listed.
     """
     system, root = file_system_of(directory)
-    with _reported(root):
+    with reported(root):
         return _folders_in(system, root)
 
 
@@ -407,8 +404,10 @@ def _delete(system: Any, path: str) -> None:
         system.delete_file(path)
 
 
-def _write(system: Any, path: str, content: bytes) -> None:
-    # A move replaces a file as a whole. The draft's name is of this attempt alone.
+def write_file(system: Any, path: str, content: bytes) -> None:
+    """Write a file that is there as a whole, or not at all, also after a power failure."""
+    # A move replaces a file as a whole. The draft's name is of this attempt alone: of two at once
+    # one would move away what the other writes.
     draft = f"{path}.{secrets.token_hex(4)}.draft"
     try:
         with system.open_output_stream(draft) as stream:
@@ -416,6 +415,10 @@ def _write(system: Any, path: str, content: bytes) -> None:
         if system.type_name == "local":
             _sync(draft)
         system.move(draft, path)
+        if system.type_name == "local":
+            # Spark commits the batch afterwards, and after a power failure a batch that is
+            # committed must not find an older file.
+            _sync(os.path.dirname(path))
     except OSError:
         # On a full disk each attempt would leave another part of the room filled.
         _delete(system, draft)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ordermq.errors import StoreError
+from ordermq.errors import ConfigError, StoreError
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.stages import failure_policy
+from ordermq.spark.stages import failure_policy, state_store
 from ordermq.spark.stages.failure_policy import ParkedKeys, send_dead_letter
 
 QUEUE = MessageQueue("orders", "b", 3)
@@ -64,3 +64,40 @@ def test_a_damaged_file_of_a_parked_key_is_named(tmp_path: Path, content: str) -
     with pytest.raises(StoreError, match="is damaged: restore it, or find its key") as raised:
         ParkedKeys(str(tmp_path)).load()
     assert str(path) in str(raised.value)
+
+
+def test_a_key_that_two_attempts_park_at_once_is_stored_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft of one is written, and not moved yet, while the other one stores the key."""
+    others: list[ParkedKeys] = []
+    sync = state_store._sync
+
+    def meet(path: str) -> None:
+        if not others:
+            others.append(ParkedKeys(str(tmp_path)))
+            others[0].park("a", QUEUE, 7, "ValueError")
+        sync(path)
+
+    monkeypatch.setattr(state_store, "_sync", meet)
+    ParkedKeys(str(tmp_path)).park("a", QUEUE, 7, "ValueError")
+    stored = ParkedKeys(str(tmp_path))
+    stored.load()
+    assert len(others) == len(stored.keys) == len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_key_that_cannot_be_stored_says_what_to_do_and_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(state_store, "_sync", full)
+    with pytest.raises(StoreError, match=r"or make room; the batch runs again: .*No space left"):
+        ParkedKeys(str(tmp_path)).park("a", QUEUE, 7, "ValueError")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="the right to read, write, list and delete there"):
+        ParkedKeys(str(tmp_path / "file")).park("a", QUEUE, 7, "ValueError")
+    with pytest.raises(ConfigError, match=r"give a scheme that pyarrow.fs knows"):
+        ParkedKeys("unknown://host/parked").load()
