@@ -11,6 +11,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 EXTRAS=${EXTRAS:-dev}
 venv=$root/.venv
+# Where containers set it, each worker of the tests rewrites all of them, and each of the thousands of
+# programs that they start compiles the whole house anew: two minutes of CPU for the first alone.
+unset PYTHONDONTWRITEBYTECODE
 
 fail() {
     echo "ordermq: $*" >&2
