@@ -725,7 +725,7 @@ class GroupMember(ProcessBound):
             )
         if refusals := self._fetcher.refusals():
             reasons.append(f"pulls of {len(refusals)} queues are refused: {min(refusals)}")
-        if refusals := [*self.offsets.refused_commits.values()]:
+        if refusals := self.offsets.refused_commits:
             reasons.append(f"commits of {len(refusals)} queues are refused: {min(refusals)}")
         reasons += self._member.refusals.reasons(held)
         age_ms, oldest = self._fetcher.oldest_poll(now_ms) or (None, None)

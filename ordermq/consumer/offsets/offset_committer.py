@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
@@ -25,6 +25,8 @@ from ordermq.remoting.headers import PullHeader
 _log = logging.getLogger("ordermq.consumer")
 _IDLE_MS = 200  # without a batch; shorter than a person looks, longer than a busy queue pauses
 _IDLE_PAUSE_MS = 1_000
+# Between commits that a broker refuses until an admin has done something: doubled, from and up to.
+_REFUSED_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 10_000
 # Failures of storage, after which the same may be tried again; anything else is a defect.
 STORE_ERRORS = (RemotingError, RouteError, StoreError)
 _LATE_MS = 1_000  # of an answer: its broker may have stood still, and another one been elected
@@ -184,6 +186,14 @@ class FirstOffsets:
             self._made.add(table)
 
 
+class _Refusal(NamedTuple):
+    """A commit that a broker refused until an admin has done something."""
+
+    reason: str
+    pause_ms: int
+    again_ms: int  # then the next one is tried
+
+
 class OffsetCommitter:
     """Reads and commits the offsets of a member's queues; on the I/O thread.
 
@@ -224,7 +234,7 @@ class OffsetCommitter:
         self._writes: dict[MessageQueue, asyncio.Future[None]] = {}  # under way
         self._is_closing = False
         self._refused_starts: dict[tuple[str, str], str] = {}  # of starts, by topic and broker
-        self.refused_commits: dict[MessageQueue, str] = {}  # of commits, until one is stored
+        self._refusals: dict[MessageQueue, _Refusal] = {}  # of commits, until one is stored
         self.is_local = storage.is_local
         self._assigned: Callable[[], Iterable[AssignedQueue]] = list
         # `_commit_idle` runs, or is about to: the I/O thread is woken once, not for each queue.
@@ -373,7 +383,21 @@ class OffsetCommitter:
         self._is_closing = self._is_idle_noted = True
 
     def _is_new(self, assigned: AssignedQueue, now_ms: int) -> bool:
-        return assigned.uncommitted(now_ms) is not None
+        refusal = self._refusals.get(assigned.queue)
+        is_due = refusal is None or now_ms >= refusal.again_ms
+        return is_due and assigned.uncommitted(now_ms) is not None
+
+    @property
+    def refused_commits(self) -> list[str]:
+        """Return why brokers refuse commits now, a text for each queue."""
+        return [refusal.reason for refusal in self._refusals.values()]
+
+    def _refuse(self, queue: MessageQueue, reason: str) -> None:
+        before = self._refusals.get(queue)
+        pause_ms = _REFUSED_PAUSE_MS
+        if before is not None:
+            pause_ms = min(before.pause_ms * 2, _LONGEST_PAUSE_MS)
+        self._refusals[queue] = _Refusal(reason, pause_ms, self._client.clock.now_ms() + pause_ms)
 
     async def commit_last(self, assigned: AssignedQueue) -> bool:
         """Commit as `commit` before a queue is given up; returns behind commits under way."""
@@ -430,7 +454,7 @@ class OffsetCommitter:
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is kept for a queue that was given up."""
         self._busy.pop(queue, None)
-        self.refused_commits.pop(queue, None)
+        self._refusals.pop(queue, None)
 
     def close(self) -> None:
         """Release the storage."""
@@ -471,7 +495,7 @@ class OffsetCommitter:
                 return await self._commit(assigned)
             self._client.report_failure(queue.broker_name, "commit", error)
             if not is_busy(error):
-                self.refused_commits[queue] = str(error)
+                self._refuse(queue, str(error))
             # A topic that is gone has no position, and nobody waits for one.
             is_gone = error.response_code == ResponseCode.TOPIC_NOT_EXIST
             return is_gone and assigned.state is QueueState.DRAINING
@@ -479,7 +503,7 @@ class OffsetCommitter:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
         assigned.committed(offset, lease)
-        self.refused_commits.pop(queue, None)
+        self._refusals.pop(queue, None)
         self._statistics.committed(queue, asked_ms)
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True

@@ -505,6 +505,31 @@ def test_a_failed_commit_is_left_for_the_next_and_a_fenced_one_ends_the_lease() 
     asyncio.run(asyncio.wait_for(work(), 10))
 
 
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_commits_that_are_refused_come_at_longer_and_longer_pauses(is_idle: bool) -> None:
+    async def work() -> None:
+        run = Running(interval_ms=100)
+        if is_idle:
+            run.offsets.note_idle()
+        else:
+            run.assigned.max_offset = 100
+        run.api.error = BrokerError("no", response_code=ResponseCode.NO_PERMISSION)
+        await run.pass_ms(61_000)
+        # At 0, 1, 3, 7, 15, and each 10 s from then on.
+        assert 8 <= len(run.commits) <= 10
+        assert run.offsets.refused_commits == [str(run.api.error)]
+        # A busy broker is another matter, and a commit before the queue is given up waits for none.
+        run.api.error = BrokerError("busy", response_code=ResponseCode.SYSTEM_BUSY)
+        assert not await run.offsets.commit_last(run.assigned)
+        run.api.error = None
+        await run.pass_ms(10_100)
+        assert run.api.stored == 1
+        assert run.offsets.refused_commits == []
+        run.task.cancel()
+
+    asyncio.run(asyncio.wait_for(work(), 20))
+
+
 def test_an_account_that_may_not_ask_for_the_oldest_offset_begins_at_0() -> None:
     api = FakeApi()
     api.denied = ResponseCode.NO_PERMISSION
@@ -518,7 +543,7 @@ def test_an_account_that_may_not_ask_for_the_oldest_offset_begins_at_0() -> None
 class Running:
     """An `OffsetCommitter` at work for one queue, with a clock that tests move."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: int = 5_000) -> None:
         self.clock = ManualClock()
         self.api = FakeApi()
         self.offsets = offsets_of(self.api, self.clock)
@@ -530,11 +555,11 @@ class Running:
         )
         self.offsets._client.runtime = runtime
         self.offsets.follow(lambda: [self.assigned])
-        self.task = asyncio.create_task(self._commit_each_5_s())
+        self.task = asyncio.create_task(self._commit_each(interval_ms))
 
-    async def _commit_each_5_s(self) -> None:
+    async def _commit_each(self, interval_ms: int) -> None:
         while True:
-            await self.clock.sleep_ms(5_000)
+            await self.clock.sleep_ms(interval_ms)
             await self.offsets.commit_periodically(lambda: [self.assigned])
 
     async def pass_ms(self, delta_ms: int) -> None:
