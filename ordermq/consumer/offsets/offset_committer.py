@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
@@ -21,6 +21,7 @@ from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
+from ordermq.value import Value
 
 _log = logging.getLogger("ordermq.consumer")
 _IDLE_MS = 200  # without a batch; shorter than a person looks, longer than a busy queue pauses
@@ -186,7 +187,7 @@ class FirstOffsets:
             self._made.add(table)
 
 
-class _Refusal(NamedTuple):
+class _Refusal(Value):
     """A commit that a broker refused until an admin has done something."""
 
     reason: str
