@@ -105,7 +105,8 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait() or 1
 
 
-def print_tail(result: Result) -> None:
+def print_end(result: Result) -> None:
+    """Print the end of a log, and where a process of the leg hung or crashed."""
     lines, log = result.lines(), result.log.relative_to(ROOT)
     crashed = next((at for at, line in enumerate(lines) if CRASHED.search(line)), None)
     if crashed is not None:
@@ -120,7 +121,7 @@ def report(result: Result) -> None:
     print(f"ordermq: {result.line()}", flush=True)
     lines = result.lines()
     if result.status:
-        print_tail(result)
+        print_end(result)
         return
     closing = next((line for line in reversed(lines) if line.strip()), "")
     notes = [
@@ -166,7 +167,7 @@ def main() -> int:
         except KeyboardInterrupt:
             for running in legs.stop():
                 print(f"ordermq: interrupted in {running.name}")
-                print_tail(running)
+                print_end(running)
             return 130
     seconds = time.monotonic() - started
     print(f"\nordermq: {len(results)} legs in {seconds:.0f} s; their logs are in build/legs")

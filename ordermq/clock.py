@@ -121,6 +121,12 @@ class SteadyWall:
         return self._clock.now_ms() + self._ahead_ms
 
 
+def growing_pause_ms(first_ms: int, doublings: int, longest_ms: int) -> int:
+    """Return a pause that has been doubled so often: at most `longest_ms`, at least `first_ms`."""
+    # A shift by as much as an outage has tries would make numbers of thousands of digits.
+    return min(first_ms << min(doublings, 20), max(first_ms, longest_ms))
+
+
 async def poll_until(
     check: Callable[[], Awaitable[bool]], clock: Clock, checks: int, pause_ms: int
 ) -> bool:

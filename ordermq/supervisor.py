@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ordermq.clock import Clock
+from ordermq.clock import Clock, growing_pause_ms
 from ordermq.value import Value
 
 # The first pause is shorter than any lease: one error must not cost the locks of a member.
@@ -49,8 +49,8 @@ class _Loop:
 
     @property
     def pause_ms(self) -> int:
-        doubled = FIRST_PAUSE_MS << min(self.errors_in_a_row - 1, 10)
-        return min(doubled, self.longest_pause_ms)
+        first_ms = min(FIRST_PAUSE_MS, self.longest_pause_ms)
+        return growing_pause_ms(first_ms, self.errors_in_a_row - 1, self.longest_pause_ms)
 
 
 def every(clock: Clock, interval_ms: int, action: Round) -> Round:

@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, cast
 from ordermq import core
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.client.user_code import HOLD_S, UserCode
-from ordermq.clock import Clock, system_clock_id
+from ordermq.clock import Clock, growing_pause_ms, system_clock_id
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.call_records import CallRecords
 from ordermq.consumer.dispatch.worker_pool import ListenerPool, Runs, Serving, pool_for
@@ -641,7 +641,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
 def restart_delay_ms(count: int) -> int:
     """Return the pause after `count` internal errors in a row, >= 1: 1 s, 2 s, 4 s .. 60 s."""
-    return min(_FIRST_RESTART_MS << min(count - 1, 10), _MAX_RESTART_MS)
+    return growing_pause_ms(_FIRST_RESTART_MS, count - 1, _MAX_RESTART_MS)
 
 
 def failure_text(error: BaseException) -> str:

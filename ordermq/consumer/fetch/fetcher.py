@@ -21,7 +21,7 @@ from ordermq.client.connections import is_forbidden
 from ordermq.client.pull_connections import engine_obstacle
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.runtime import cancelled
-from ordermq.clock import wait_until_set
+from ordermq.clock import growing_pause_ms, wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.fetch.copy_filter import copy_filter
 from ordermq.consumer.fetch.engine_loop import EnginePath
@@ -629,7 +629,7 @@ class QueueFetcher:
         pause_ms = self._config.pull_delay_on_error_ms
         if is_forbidden(error):
             # The broker says no until an admin has done something: there is no hurry.
-            pause_ms = min(pause_ms << min(self._refusals, 10), max(pause_ms, _REFUSED_PAUSE_MS))
+            pause_ms = growing_pause_ms(pause_ms, self._refusals, _REFUSED_PAUSE_MS)
             self._refusals += 1
             self._refusal = str(error)
         # `wake`, as after a reconnect, ends the pause early.

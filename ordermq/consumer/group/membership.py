@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from ordermq.clock import growing_pause_ms
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
 from ordermq.remoting.codes import ResponseCode
@@ -68,7 +69,7 @@ class Membership:
                     "group %s: broker does not list this member; sending heartbeat", self._group
                 )
             await self._client.heartbeats.beat()
-            pause_ms = min(self._retry_ms << min(self._beats, 10), _LONGEST_PAUSE_MS)
+            pause_ms = growing_pause_ms(self._retry_ms, self._beats, _LONGEST_PAUSE_MS)
             self._beats += 1
             self._due_ms = now_ms + pause_ms
         return self._due_ms - now_ms

@@ -11,7 +11,7 @@ from typing import Any
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled
-from ordermq.clock import wait_until_set
+from ordermq.clock import growing_pause_ms, wait_until_set
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.allocation import allocate
 from ordermq.consumer.group.membership import LOOK_MS, Membership
@@ -564,7 +564,7 @@ class Rebalancer:
         _, failures = self._untaken.get(queue, ("", 0))
         self._untaken[queue] = problem, failures + 1
         # A store that answers nonsense, or is away for long, is asked less and less often.
-        return min(self._retry_ms << min(failures, 10), max(self._retry_ms, _LONGEST_RETRY_MS))
+        return growing_pause_ms(self._retry_ms, failures, _LONGEST_RETRY_MS)
 
     def problems(self) -> list[str]:
         """Return why queues that were granted are not held, one text for each."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
+from ordermq.clock import growing_pause_ms
 from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import MemberContext
@@ -397,7 +398,7 @@ class OffsetCommitter:
         before = self._refusals.get(queue)
         pause_ms = _REFUSED_PAUSE_MS
         if before is not None:
-            pause_ms = min(before.pause_ms * 2, _LONGEST_PAUSE_MS)
+            pause_ms = growing_pause_ms(before.pause_ms, 1, _LONGEST_PAUSE_MS)
         self._refusals[queue] = _Refusal(reason, pause_ms, self._client.clock.now_ms() + pause_ms)
 
     async def commit_last(self, assigned: AssignedQueue) -> bool:

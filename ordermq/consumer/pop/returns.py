@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ordermq.client.session import ClientSession
+from ordermq.clock import growing_pause_ms
 from ordermq.config import PopConfig
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.errors import Fenced, OrderMQError, RemotingError, RouteError
@@ -58,7 +59,7 @@ class Returns:
                 return
             self._client.doubt_route(batch.topic)
             await clock.sleep_ms(pause_ms)
-            pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+            pause_ms = growing_pause_ms(pause_ms, 1, _LONGEST_PAUSE_MS)
 
     async def _try(
         self, batch: PoppedBatch, end_lease: Callable[[int], Awaitable[None]]

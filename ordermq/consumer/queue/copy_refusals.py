@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
+from ordermq.clock import growing_pause_ms
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import BrokerError, Fenced, OrderMQError
 
@@ -63,8 +64,7 @@ class CopyRefusals:
         refused = self._refused.get(assigned)
         times = 0 if refused is None else refused[1].get(offset, 0)
         # A broker says no until an admin has done something: there is no hurry.
-        longer_ms = min(shortest_ms << min(max(times - 1, 0), 20), _LONGEST_PAUSE_MS)
-        return max(shortest_ms, longer_ms)
+        return growing_pause_ms(shortest_ms, max(times - 1, 0), _LONGEST_PAUSE_MS)
 
     def reasons(self, held: Iterable[AssignedQueue]) -> list[str]:
         """Return what is refused now, of the queues that are held."""
