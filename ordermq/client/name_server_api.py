@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.headers import RouteHeader, TopicHeader
 from ordermq.remoting.race import staggered
 
+_log = logging.getLogger("ordermq.client")
 _T = TypeVar("_T")
 _Ask: TypeAlias = Callable[[str], Awaitable[_T | None]]
 
@@ -143,13 +145,25 @@ class NameServerApi:
         Raises: as `topic_route`.
         """
 
-        def read(address: str, answer: Command) -> dict[str, str]:
+        def read(address: str, answer: Command) -> dict[str, str] | None:
             self._check(address, answer)
             told = masters_from_body(answer.body)
             self._address_map.require_apart(told.items())
-            return {name: self._address_map.translate(told[name]) for name in told}
+            # None: another server may list some.
+            return {name: self._address_map.translate(told[name]) for name in told} or None
 
         return await self._ask(self._request(RequestCode.GET_BROKER_CLUSTER_INFO, None, read)) or {}
+
+    async def lists_a_broker(self) -> bool:
+        """Return False only if each name server that answers says that it lists no broker at all.
+
+        One that lists some is believed before one that lists none, as with routes.
+        """
+        try:
+            return bool(await self.masters())
+        except OrderMQError as error:  # a proxy does not tell, nor every server to every account
+            _log.debug("whether name servers list a broker: %s", error)
+            return True
 
     async def cluster_names(self) -> list[str]:
         """Return the names of the clusters that the brokers belong to, sorted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, cast
 
@@ -184,6 +184,9 @@ class Routes:
     member list is asked of it, but it is still expected back at its last address. After
     `forget_broker_after_ms`, during which name servers have answered, it is forgotten
     (docs/internals/semantics.md#routes).
+
+    Args:
+        is_connected: returns True of a broker, by its name, that the client is connected to.
     """
 
     def __init__(
@@ -192,8 +195,10 @@ class Routes:
         clock: Clock,
         forget_after_ms: int,
         events: RouteEvents,
+        is_connected: Callable[[str], bool],
     ) -> None:
         self._name_servers = name_servers
+        self._is_connected = is_connected
         self._clock = clock
         self._forget_after_ms = forget_after_ms
         self._events = events
@@ -205,6 +210,7 @@ class Routes:
         self._counted: dict[str, tuple[BrokerData, ...]] = {}
         self._topics_of: Counter[str] = Counter()
         self._forgotten: set[str] = set()
+        self._are_servers_empty = False  # the name servers, as they said last; told once
         self._unanswered_ms = 0  # when no name server answered, the last time
         self._watched: set[str] = set()
         self._malformed: dict[str, list[str]] = {}  # by topic, as they were logged last
@@ -258,6 +264,14 @@ class Routes:
         self._watched.add(topic)
         route = await self._name_servers.topic_route(topic)
         before = self._routes.get(topic)
+        if route is not None:
+            self._are_servers_empty = False
+        elif (
+            before is not None
+            and not self.is_missing(topic)
+            and await self._is_nothing_told(before)
+        ):
+            route = before
         if route is None:
             # The name server forgets a topic when its last broker is gone. The last known route
             # stays in use for a time, or a restart of that broker would revoke every queue.
@@ -267,8 +281,9 @@ class Routes:
                 self._events.on_loss(topic)
             return before
         was_missing = self._missing_since_ms.pop(topic, None) is not None
-        route = self._usable(topic, route)
-        self._warn_of_order_conf(topic, route.order_conf or "")
+        if route is not before:
+            route = self._usable(topic, route)
+            self._warn_of_order_conf(topic, route.order_conf or "")
         if before == route:
             if was_missing:
                 self._count(topic, route.brokers)
@@ -285,6 +300,22 @@ class Routes:
             if has_closed_queues(route):
                 self._events.on_loss(topic)
         return route
+
+    async def _is_nothing_told(self, route: TopicRoute) -> bool:
+        # Name servers without any broker were started anew, or no broker reaches them. What they
+        # do not list says nothing of a broker that this client talks to. Once that connection has
+        # broken, another broker may have its address.
+        if not any(self._is_connected(broker.broker_name) for broker in route.brokers):
+            return False
+        are_empty = not await self._name_servers.lists_a_broker()
+        if are_empty and not self._are_servers_empty:
+            _log.warning(
+                "the name servers list no broker, though this client is connected to some; going "
+                "on with the routes known before. Check that the brokers reach these name servers "
+                "(namesrvAddr)"
+            )
+        self._are_servers_empty = are_empty
+        return are_empty
 
     def _warn_of_order_conf(self, topic: str, text: str) -> None:
         if text != self._order_confs.get(topic, ""):

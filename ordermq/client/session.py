@@ -145,7 +145,11 @@ class ClientSession(ProcessBound):
         self.pulls = PullConnections(config, self.connections)
         self.outages = self.connections.outages
         self.routes = Routes(
-            self.name_servers, self.clock, config.forget_broker_after_ms, events=self
+            self.name_servers,
+            self.clock,
+            config.forget_broker_after_ms,
+            events=self,
+            is_connected=self.is_connected,
         )
         registration = Registration(
             describe if describe is not None else lambda: own_heartbeat,

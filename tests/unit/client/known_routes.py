@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from ordermq.client.routes import Routes
@@ -38,7 +39,16 @@ class ToldEvents:
 
 
 def routes_from(
-    server: Any, events: ToldEvents | None = None, clock: ManualClock | None = None
+    server: Any,
+    events: ToldEvents | None = None,
+    clock: ManualClock | None = None,
+    connected: Container[str] = (),
 ) -> Routes:
-    """Make the routes of a client that asks this server."""
-    return Routes(server, clock or ManualClock(), FORGET_AFTER_MS, events or ToldEvents())
+    """Make the routes of a client that asks this server, and is connected to some brokers."""
+    return Routes(
+        server,
+        clock or ManualClock(),
+        FORGET_AFTER_MS,
+        events or ToldEvents(),
+        connected.__contains__,
+    )

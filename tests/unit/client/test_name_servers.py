@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Callable
 
@@ -46,6 +47,15 @@ def sends_a_garbage_route(line: Line, command: Command) -> None:
 
 def knows_all_but_retries(line: Line, command: Command) -> None:
     (knows_nothing if command.ext["topic"].startswith("%RETRY%") else knows)(line, command)
+
+
+def lists_a_broker(line: Line, command: Command) -> None:
+    brokers = {"b": {"brokerName": "b", "brokerAddrs": {"0": "127.0.0.1:1"}}}
+    line.send(command.reply(0, body=json.dumps({"brokerAddrTable": brokers}).encode()))
+
+
+def lists_no_broker(line: Line, command: Command) -> None:
+    line.send(command.reply(0, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}'))
 
 
 def is_a_broker(line: Line, command: Command) -> None:
@@ -277,3 +287,26 @@ def test_without_any_name_server_an_error_names_all_within_one_time_out(
     told = [line for line in lines if line.startswith(tuple(asked_of))]
     assert len(told) == 3, lines
     assert any("cannot find the host no.such.host.invalid" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("handles", "lists_some"),
+    [
+        ((lists_no_broker,), False),
+        ((lists_no_broker, lists_a_broker), True),
+        ((lists_no_broker, lists_no_broker), False),
+        ((refuses,), True),  # it cannot be known
+        ((is_a_broker,), True),
+    ],
+)
+def test_that_no_broker_is_listed_is_believed_if_all_name_servers_say_so(
+    handles: tuple[Handle, ...], lists_some: bool
+) -> None:
+    async def work() -> None:
+        async with (
+            servers(*handles) as told,
+            asking(*(server.address for server in told)) as asked,
+        ):
+            assert await asked.api.lists_a_broker() is lists_some
+
+    run(work())

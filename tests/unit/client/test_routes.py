@@ -136,6 +136,9 @@ class FakeNameServer:
             raise RouteError("no name server answers")
         return self.routes.get(topic)
 
+    async def lists_a_broker(self) -> bool:
+        return any(route.brokers for route in self.routes.values())
+
 
 def route_of(count: int) -> TopicRoute:
     return TopicRoute((MASTER,), (QueueData("b", count, count),))
@@ -254,7 +257,8 @@ class Watched:
 
     def __init__(self) -> None:
         self.server, self.events, self.clock = FakeNameServer(), ToldEvents(), ManualClock()
-        self.routes = routes_from(self.server, self.events, self.clock)
+        self.connected: set[str] = set()
+        self.routes = routes_from(self.server, self.events, self.clock, self.connected)
 
     def told(self, **routes: TopicRoute) -> list[tuple[str, str]]:
         """Refresh after the name server has these routes alone; return what the client heard."""
@@ -345,6 +349,33 @@ def test_nothing_is_forgotten_while_no_name_server_answers() -> None:
     assert watched.told() == []
     watched.clock.advance(1)
     assert watched.told() == [("changed", "T"), ("unused", "b:1")]
+
+
+def test_name_servers_that_list_no_broker_say_nothing_of_one_that_is_connected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = Watched()
+    both = brokers(a="a:1", b="b:1")
+    watched.told(T=both)
+    watched.connected.add("a")
+    for _ in range(3):
+        watched.clock.advance(FORGET_AFTER_MS)
+        assert watched.told() == []
+        assert watched.routes.masters() == ["a:1", "b:1"]
+        assert not watched.routes.is_missing("T")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "list no broker" in told
+    assert "namesrvAddr" in told
+    assert watched.told(U=brokers(c="c:1")) == [("lost", "T"), ("new", "c:1")], "another is listed"
+    watched.told(T=both)
+    watched.connected.clear()
+    assert watched.told() == [("lost", "T")], "none of its brokers answers, either"
+    watched.clock.advance(FORGET_AFTER_MS - 1)
+    watched.connected.add("a")
+    assert watched.told() == [], "another one may have its address"
+    assert watched.routes.masters() == []
+    watched.clock.advance(1)
+    assert ("unused", "a:1") in watched.told(), "forgotten"
 
 
 def test_a_pull_that_fails_because_its_broker_was_forgotten_asks_for_the_route() -> None:
