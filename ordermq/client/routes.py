@@ -278,6 +278,7 @@ class Routes:
             if before is not None and topic not in self._missing_since_ms:
                 self._missing_since_ms[topic] = self._clock.now_ms()
                 self._count(topic, ())
+                self._take_addresses()
                 self._events.on_loss(topic)
             return before
         was_missing = self._missing_since_ms.pop(topic, None) is not None
@@ -287,6 +288,7 @@ class Routes:
         if before == route:
             if was_missing:
                 self._count(topic, route.brokers)
+                self._take_addresses()
                 _log.info("topic %s: in a route again", topic)
                 self._events.on_route_change(topic)  # it may have been made anew
             return before  # the same object: callers cache by identity what they computed from it
@@ -294,6 +296,7 @@ class Routes:
         for broker in route.brokers:
             self._learn(broker)
         self._count(topic, route.brokers)
+        self._take_addresses()
         if before is not None:
             _log.info("topic %s: route changed", topic)
             self._events.on_route_change(topic)
@@ -383,15 +386,17 @@ class Routes:
         """
         broker = self._brokers.get(broker_name)
         if broker is None or broker.master is None:
-            raise RouteError(
-                "no known route has a master of this broker: "
-                + (
+            if broker_name in self._forgotten:
+                why = (
                     f"it has been in no route for {self._forget_after_ms // 1000} s, as after it "
                     "was decommissioned"
-                    if broker_name in self._forgotten
-                    else "check that it is registered with the name server"
-                ),
-                broker=broker_name,
+                )
+            elif broker is not None and broker.away_since_ms is not None:
+                why = "it is away, and another broker has its last address now; waiting for it"
+            else:
+                why = "check that it is registered with the name server"
+            raise RouteError(
+                f"no known route has a master of this broker: {why}", broker=broker_name
             )
         return broker.master
 
@@ -519,6 +524,32 @@ class Routes:
                 _log.info(
                     "broker %s: in a route again after %d s", name, (now_ms - since_ms) // 1000
                 )
+
+    def _take_addresses(self) -> None:
+        """Take the last address of a broker that is away from it, if another one has it now.
+
+        As where two brokers of one host, or of one pool of addresses, restart together. Neither of
+        them looks whose queue a request is for: the other one would store messages in its own, and
+        hand out its own messages, and locks.
+        """
+        taken = {
+            broker.master: name
+            for name, broker in self._brokers.items()
+            if broker.away_since_ms is None
+        }
+        for name, broker in self._brokers.items():
+            if broker.away_since_ms is None or broker.master not in taken:
+                continue
+            _log.warning(
+                "broker %s: its last address, %s, is that of %s now; waiting until it is in a "
+                "route again",
+                name,
+                broker.master,
+                taken[broker.master],
+                extra=log_fields(broker=name),
+            )
+            broker.addresses, broker.master = {}, None
+            self._events.on_master_moved(name)
 
     def _forget(self) -> None:
         """Forget brokers and topics that have been away for too long to be restarting."""

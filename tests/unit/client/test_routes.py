@@ -414,6 +414,52 @@ def test_a_slave_that_becomes_the_master_voids_the_locks_and_keeps_the_connectio
     assert watched.told(T=switched) == [("moved", "b"), ("new", "b:2"), ("changed", "T")]
 
 
+def test_the_address_of_a_broker_that_is_away_is_that_of_the_broker_which_has_it_now(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = Watched()
+    both = brokers(a="a:1", b="b:1")
+    watched.told(T=both)
+    watched.told()
+    source = PullSource(watched.routes, MessageQueue("T", "b", 0))
+    # Both have restarted, a where b was; b has not registered yet.
+    told = watched.told(T=brokers(a="b:1"))
+    assert told.count(("moved", "a")) == told.count(("moved", "b")) == 1, "no lock of b's is held"
+    assert ("unused", "b:1") not in told
+    routes = watched.routes
+    assert routes.masters() == ["b:1"]
+    assert routes.brokers_at("b:1") == {"a"}
+    assert routes.is_away("b")
+    with pytest.raises(RouteError, match="another broker has its last address"):
+        routes.master_of("b")
+    with pytest.raises(RouteError, match="another broker has its last address"):
+        source.choose()
+    assert "broker b: its last address, b:1, is that of a now" in caplog.text
+    assert watched.told(T=brokers(a="b:1", b="a:1")) == [("new", "a:1"), ("changed", "T")]
+    assert routes.master_of("b") == "a:1"
+    assert source.choose() == (0, "a:1")
+
+
+def test_a_broker_whose_address_was_taken_is_forgotten_as_every_other_one() -> None:
+    watched = Watched()
+    watched.told(T=brokers(a="a:1", b="b:1"))
+    now = brokers(a="b:1")
+    watched.told(T=now)
+    watched.clock.advance(FORGET_AFTER_MS)
+    assert watched.told(T=now) == []
+    with pytest.raises(RouteError, match="in no route for 60 s"):
+        watched.routes.master_of("b")
+
+
+def test_brokers_that_change_addresses_at_once_are_told_apart() -> None:
+    watched = Watched()
+    watched.told(T=brokers(a="a:1", b="b:1"))
+    told = watched.told(T=brokers(a="b:1", b="a:1"))
+    assert told.count(("moved", "a")) == told.count(("moved", "b")) == 1
+    assert watched.routes.master_of("a") == "b:1"
+    assert watched.routes.master_of("b") == "a:1"
+
+
 def test_topics_are_refreshed_together_and_not_all_at_once() -> None:
     class SlowNameServer(FakeNameServer):
         waiting = most = 0
