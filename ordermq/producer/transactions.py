@@ -12,6 +12,7 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from ordermq.callables import is_async
@@ -148,6 +149,7 @@ class TransactionProducer(Producer):
         self._decided: OrderedDict[str, TransactionState] = OrderedDict()  # the newest ones
         # Where half messages are that a broker has asked about: the newest ones, by message id.
         self._asked_at: OrderedDict[str, CheckTransactionHeader] = OrderedDict()
+        self._committing: set[str] = set()  # after a check, not answered yet; on the I/O thread
         # Over which connection the newest commits were confirmed, by message id.
         self._confirmed: OrderedDict[str, Connection] = OrderedDict()
 
@@ -478,6 +480,8 @@ class TransactionProducer(Producer):
             state, remark = known or _state(
                 lambda: self._check(message), "check", message.message_id
             )
+            if state is TransactionState.COMMIT:  # the broker may ask about a copy of it, too
+                timeout_ms = self.config.send.send_timeout_ms
         except BaseException as error:  # noqa: BLE001 - a pool would swallow its sys.exit()
             state, remark = _raised(error, "check", message.message_id)
         ended = EndTransactionHeader(
@@ -514,11 +518,24 @@ class TransactionProducer(Producer):
         timeout_ms: int | None,
         remark: str | None,
     ) -> None:
+        is_commit = ended.commit_or_rollback == TransactionFlag.COMMIT
+        if is_commit and ended.message_id in self._committing:
+            return  # how that ends decides about this copy: the broker asks again
+        if is_commit and self._is_spare(address, ended.message_id):
+            ended, is_commit = replace(ended, commit_or_rollback=_FLAGS[_SPARE[0]]), False
+        if is_commit:
+            self._committing.add(ended.message_id)
         try:
+            connection = await client.connections.get(address) if client.proxy is None else None
             await client.api.end_transaction(address, ended, timeout_ms, remark)
+            if connection is not None and is_commit:
+                _keep(self._confirmed, ended.message_id, connection)
         except BrokerError as error:
             if not _is_conflict(error):  # else it has ended meanwhile
                 client.outages.failed(address, "end of a transaction", error)
+        finally:
+            if is_commit:
+                self._committing.discard(ended.message_id)
 
     def _known_state(self, message: MessageView) -> _Outcome | None:
         # What this producer executes, or has executed, it knows better than `check`, which may look

@@ -304,13 +304,96 @@ def test_a_broker_that_asks_is_told_what_the_check_says(state: TransactionState)
 
     (end,) = asked(check, question())
     assert seen == [("T", 3, b"x", "ID", ["o-1"])]
-    assert end.is_oneway
+    assert end.is_oneway is (state is not COMMIT)
     assert end.ext == {
         "producerGroup": "pg", "topic": "T", "bname": "b",
         "tranStateTableOffset": str(HALF_OFFSET), "commitLogOffset": str(PHYSICAL),
         "commitOrRollback": FLAGS[state], "fromTransactionCheck": "true",
         "msgId": "ID", "transactionId": "ID",
     }  # fmt: skip
+
+
+def test_a_copy_of_a_half_message_that_a_check_has_committed_is_rolled_back() -> None:
+    """RocketMQ asks about it until it has noted the end, up to 3 s late."""
+    checked: list[str] = []
+
+    def check(given: MessageView) -> TransactionState:
+        checked.append(given.message_id)
+        return COMMIT
+
+    async def serve() -> list[str]:
+        broker = Broker()
+        async with broker.server:
+            producer = TransactionProducer(
+                "pg",
+                name_servers=broker.server.address,
+                check=check,
+                topics=["T"],
+            )
+            await asyncio.to_thread(producer.start)
+            for count in (1, 2, 3):
+                broker.server.lines[-1].send(question(tranStateTableOffset=str(count)))
+
+                def is_told(count: int = count) -> bool:
+                    return len(broker.of(RequestCode.END_TRANSACTION)) == count
+
+                await until(is_told)
+                # The answer has been read when the next request is answered.
+                await asyncio.to_thread(producer.send, message())
+            await asyncio.to_thread(producer.close)
+            return [end.ext["commitOrRollback"] for end in broker.of(RequestCode.END_TRANSACTION)]
+
+    assert run(serve()) == ["8", "12", "12"]
+    assert checked == ["ID"]
+
+
+def test_a_check_of_what_is_being_committed_waits_for_the_next_one() -> None:
+    class Slow(Broker):
+        held: tuple[Line, Command] | None = None
+
+        def _handle(self, line: Line, request: Command) -> None:
+            if request.code == RequestCode.END_TRANSACTION and self.held is None:
+                self.held = line, request
+            else:
+                super()._handle(line, request)
+
+    checks: list[str] = []
+
+    def check(given: MessageView) -> TransactionState:
+        checks.append(given.message_id)
+        return COMMIT
+
+    async def serve() -> list[tuple[str, str]]:
+        broker = Slow()
+        async with broker.server:
+            producer = TransactionProducer(
+                "pg",
+                name_servers=broker.server.address,
+                check=check,
+                topics=["T"],
+                send_timeout_ms=60_000,
+                check_thread_count=2,
+            )
+            await asyncio.to_thread(producer.start)
+            ask = broker.server.lines[-1].send
+            ask(question())
+            await until(lambda: broker.held is not None)
+            ask(question(tranStateTableOffset="8"))
+            # One after it, about another transaction, has been answered.
+            await until(lambda: len(checks) == 2)
+            ask(question(message_id="OTHER", transactionId="OTHER"))
+            await until(lambda: len(broker.of(RequestCode.END_TRANSACTION)) == 2)
+            assert broker.held is not None
+            line, held = broker.held
+            line.send(held.reply(0))
+            await asyncio.to_thread(producer.send, message())
+            ask(question(tranStateTableOffset="9"))
+            await until(lambda: len(broker.of(RequestCode.END_TRANSACTION)) == 3)
+            await asyncio.to_thread(producer.close)
+            ends = broker.of(RequestCode.END_TRANSACTION)
+            return [(end.ext["msgId"], end.ext["commitOrRollback"]) for end in ends]
+
+    assert run(serve()) == [("ID", "8"), ("OTHER", "8"), ("ID", "12")]
 
 
 def place_of(end: Command) -> tuple[int, int]:
@@ -450,7 +533,7 @@ def test_questions_beyond_those_held_are_dropped_with_a_warning(
         )  # fmt: skip
     finally:
         logging.getLogger("ordermq.producer").removeHandler(handler)
-    assert [end.ext["commitOrRollback"] for end in ends] == ["8", "8"]
+    assert [end.ext["commitOrRollback"] for end in ends] == ["8", "12"]  # of one transaction
 
 
 def test_after_a_broken_connection_the_broker_hears_of_the_producer_again() -> None:
