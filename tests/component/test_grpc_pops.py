@@ -289,11 +289,24 @@ def test_what_a_lost_answer_brought_is_given_back_at_the_close() -> None:
         with contextlib.suppress(ConnectionLost):  # told to whoever still waits
             assert member.receive() == ()
         [feed] = member.pop._feeds.values()
-        eventually(lambda: feed._unanswered, "an answer was lost")
+        eventually(lambda: feed._attempts._unanswered, "an answer was lost")
         proxy.is_losing = False
         member.close()
     assert set(proxy.given_back) == {0, 1}
     assert proxy.attempts[0] == proxy.attempts[-1]
+
+
+def test_a_receive_that_broke_is_not_asked_for_again_while_the_proxy_may_hold_it() -> None:
+    proxy = Proxy()
+    proxy.is_losing = True
+    with member_at(proxy) as member:
+        for count in (1, 2, 3):
+            with contextlib.suppress(ConnectionLost):  # told to whoever still waits
+                assert member.receive() == ()
+            eventually(lambda count=count: len(proxy.attempts) >= count, "a receive is lost")
+        [feed] = member.pop._feeds.values()
+        eventually(lambda: len(feed._attempts._unanswered) >= 3, "their ids are kept")
+    assert len(set(proxy.attempts)) == len(proxy.attempts), "of one id two would lease"
 
 
 def test_an_acknowledgement_names_each_message() -> None:

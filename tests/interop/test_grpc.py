@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from ordermq import (
     TransactionState,
 )
 from ordermq.errors import BrokerError
+from tests.forwarding import Forwarder
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.popping import (
@@ -72,6 +74,41 @@ def test_members_share_join_and_leave_and_keep_the_order_of_keys(behind: Run, by
 
 def test_a_killed_member_delays_its_keys_by_its_leases_and_none_is_lost(behind: Run) -> None:
     kill_one_of_two(behind, **MEMBER)
+
+
+def test_connections_that_break_under_waiting_receives_bring_nothing_twice(behind: Run) -> None:
+    """The proxy holds those receives on, while the members ask anew
+    (docs/internals/semantics.md#pop)."""
+    seen: list[int] = []
+
+    def member(endpoint: str) -> PushConsumer:
+        quick = MEMBER | {"pull_delay_on_error_ms": 10}
+        consumer = PushConsumer(behind.group, name_servers=endpoint, **quick)
+        consumer.subscribe(behind.topic)
+        consumer.orderly(
+            lambda messages, _: seen.extend(int(bytes(each.body)) for each in messages)
+        )
+        return consumer
+
+    port = 0
+    with contextlib.ExitStack() as stack:
+        for rounds in range(8):
+            target = behind.cluster.grpc.removeprefix("grpc://")
+            with Forwarder(port, target) as forwarder:
+                port = int(forwarder.address.rpartition(":")[2])
+                if rounds == 0:
+                    for _ in range(2):
+                        stack.enter_context(member(f"grpc://{forwarder.address}"))
+                # The first ones may come before the members wait again.
+                for _ in range(4):
+                    behind.send(16)
+                    eventually(lambda: len(set(seen)) == behind.sent, "all that was sent")
+        # One that came twice comes while its connection stands: behind what was sent last.
+        with Forwarder(port, target):
+            behind.send(16)
+            eventually(lambda: len(set(seen)) == behind.sent, "the last ones")
+            stack.close()
+    assert sorted(seen) == list(range(behind.sent))
 
 
 def test_a_batch_that_takes_longer_than_its_lease_is_renewed(behind: Run) -> None:

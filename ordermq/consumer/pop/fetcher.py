@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,21 @@ from ordermq.client.runtime import cancelled
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.offsets.offset_committer import STORE_ERRORS, OffsetCommitter
+from ordermq.consumer.pop.attempts import Attempts
 from ordermq.consumer.pop.leases import RESTING, PopLeases
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.transport import PopTransport
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import MemberContext
-from ordermq.errors import BrokerError, OrderMQError, ProtocolError, RemotingError, RouteError
+from ordermq.errors import (
+    BrokerError,
+    ConnectFailed,
+    OrderMQError,
+    ProtocolError,
+    RemotingError,
+    RouteError,
+)
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
@@ -75,7 +82,8 @@ class QueuePops:
         self._claims = parts.claims
         self._statistics = parts.member.statistics
         self._wake = asyncio.Event()
-        self._attempt_id = ""  # of a pop without an answer
+        self._attempts = Attempts(client.clock, parts.transport.poll_ms)
+        self._attempt_id = ""  # of the last pop
         self._polled_ms = client.clock.now_ms()
         self._asked_ms = 0
         self._refusal = ""
@@ -156,7 +164,7 @@ class QueuePops:
         if assigned.state is not QueueState.ACTIVE:
             self._transport.skip(assigned.queue)
             return
-        self._attempt_id = self._attempt_id or secrets.token_hex(8)
+        self._attempt_id = self._attempts.next_id()
         self._asked_ms = clock.now_ms()
         work = self._transport.receive(assigned.queue, self._subscription, self._attempt_id)
         # A task of its own: whoever ends this loop must not lose what the broker may be sending.
@@ -172,9 +180,12 @@ class QueuePops:
                 error,
                 extra=log_fields(assigned.queue),
             )
+            self._attempts.failed(self._attempt_id, self._asked_ms)
             await clock.sleep_ms(self._config.pull_delay_on_error_ms)
             return
         except (RemotingError, RouteError) as error:
+            if not isinstance(error, (BrokerError, ConnectFailed, RouteError)):
+                self._attempts.failed(self._attempt_id, self._asked_ms)
             await self._pause_after(error)
             return
         if assigned.state is not QueueState.ACTIVE:
@@ -182,7 +193,6 @@ class QueuePops:
             # cancelled, and what it gave back itself with it.
             return
         self.poll = None
-        self._attempt_id = ""
         self._polled_ms, self._refusal = clock.now_ms(), ""
         if not batches:
             self._statistics.add("pulls")
@@ -275,8 +285,6 @@ class QueuePops:
         self._client.report_failure(queue.broker_name, "pop", error)
         pause_ms = self._config.pull_delay_on_error_ms
         code = getattr(error, "response_code", None)
-        if isinstance(error, BrokerError):
-            self._attempt_id = ""  # refused, so nothing was popped
         if is_forbidden(error) or code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             # The broker says no until an admin has done something: there is no hurry.
             self._refusal = str(error)
@@ -287,21 +295,23 @@ class QueuePops:
     async def give_back_late(self) -> None:
         """After the end of this loop: give back what the broker still answers, or has answered."""
         poll, self.poll = self.poll, None
-        if poll is None:
-            return
-        queue = self.assigned.queue
+        lost = self._attempts.take_unanswered()
         try:
-            batches = await poll
+            batches = () if poll is None else await poll
         except BrokerError:
             return  # refused, so nothing was popped
         except OrderMQError:
+            batches = ()
+            lost = list(dict.fromkeys([*lost, self._attempt_id]))
+        while not batches and lost:
+            # The last one that popped has what was popped.
             try:
                 batches = await self._transport.receive_missed(
-                    queue, self._subscription, self._attempt_id
+                    self.assigned.queue, self._subscription, lost.pop()
                 )
             except OrderMQError as error:
                 # If the broker leased something, its time ends.
-                self._client.report_failure(queue.broker_name, "pop", error)
+                self._client.report_failure(self.assigned.queue.broker_name, "pop", error)
                 return
         await self._give_back(batches)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any
@@ -21,16 +19,19 @@ from ordermq.client.proxy import ProxyApi, check, problem_of
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig
+from ordermq.consumer.pop.attempts import Attempts
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
 from ordermq.consumer.pop.transport import with_origin
 from ordermq.core.contract import ProxyMessage
 from ordermq.errors import (
     BrokerError,
+    ConnectFailed,
     Fenced,
     OrderMQError,
     ProtocolError,
     RequestTimeout,
+    RouteError,
 )
 from ordermq.grpc.messages import (
     AckMessageRequest,
@@ -86,7 +87,10 @@ class GrpcBatch(PoppedBatch):
 
 
 class GrpcPop:
-    """POP over gRPC; fulfils `PopTransport`. On the I/O thread."""
+    """POP over gRPC; fulfils `PopTransport`. On the I/O thread.
+
+    Attributes: poll_ms: how long a proxy may hold a receive.
+    """
 
     def __init__(
         self,
@@ -103,6 +107,7 @@ class GrpcPop:
         self._proxy = proxy
         self._group = group
         self._config = config
+        self.poll_ms = max(config.pop_poll_ms, _SHORTEST_POLL_MS)
         self._feeds: dict[tuple[str, str], _Feed] = {}
         self._is_ordered = is_ordered
         self._polls: dict[tuple[str, str], asyncio.Semaphore] = {}  # without order
@@ -251,8 +256,7 @@ class GrpcPop:
             member needs it, any more.
         """
         config, clock = self._config, self._client.clock
-        poll_ms = max(config.pop_poll_ms, _SHORTEST_POLL_MS)
-        timeout_ms = poll_ms + self._client.config.request_timeout_ms
+        timeout_ms = self.poll_ms + self._client.config.request_timeout_ms
         request = ReceiveMessageRequest(
             group=self._proxy.resource(self._group),
             message_queue=Queue(topic=self._proxy.resource(topic), broker=Broker(name=broker_name)),
@@ -263,7 +267,7 @@ class GrpcPop:
             batch_size=config.pop_batch_size,
             invisible_duration=Duration.of_ms(config.pop_invisible_ms),
             auto_renew=False,
-            long_polling_timeout=Duration.of_ms(poll_ms),
+            long_polling_timeout=Duration.of_ms(self.poll_ms),
             attempt_id=attempt_id,
         )
         address = self._client.routes.master_of(broker_name)
@@ -415,7 +419,7 @@ class _Feed:
         self._left: set[MessageQueue] = set()  # queues that this member gives up
         self._polls: set[asyncio.Task[None]] = set()
         self._returning: set[asyncio.Task[None]] = set()
-        self._unanswered: deque[str] = deque()  # attempt ids, to be sent again
+        self._attempts = Attempts(client.clock, pop.poll_ms)
         self._is_closed = False
 
     async def next_of(
@@ -466,27 +470,28 @@ class _Feed:
         await asyncio.gather(*self._polls, return_exceptions=True)
         if not self._returns.end.is_late:
             # What those brought whose answers were lost: the proxy gives it again.
-            for _ in range(len(self._unanswered)):
-                self._begin_poll()
+            for attempt_id in self._attempts.take_unanswered():
+                self._begin_poll(attempt_id)
         await asyncio.gather(*self._polls, return_exceptions=True)
         while self._returning:
             await asyncio.gather(*self._returning, return_exceptions=True)
 
-    def _begin_poll(self) -> None:
-        poll = self._client.runtime.spawn(self._poll(), f"pop {self._topic}@{self._broker_name}")
+    def _begin_poll(self, attempt_id: str = "") -> None:
+        work = self._poll(attempt_id or self._attempts.next_id())
+        poll = self._client.runtime.spawn(work, f"pop {self._topic}@{self._broker_name}")
         self._polls.add(poll)
         poll.add_done_callback(self._polls.discard)
 
-    async def _poll(self) -> None:
-        attempt_id = self._unanswered.popleft() if self._unanswered else secrets.token_hex(8)
+    async def _poll(self, attempt_id: str) -> None:
         assert self._subscription is not None
+        asked_ms = self._client.clock.now_ms()
         try:
             batches = await self._pop.receive_any(
                 self._topic, self._broker_name, self._subscription, attempt_id
             )
         except OrderMQError as error:
-            # The proxy gives the messages of an attempt again to whoever names it.
-            self._unanswered.append(attempt_id)
+            if not isinstance(error, (ConnectFailed, RouteError)):  # then nothing was asked
+                self._attempts.failed(attempt_id, asked_ms)
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(error)

@@ -89,7 +89,11 @@ class PopTransport(Protocol):
 
     `acknowledge`, `extend` and `return_later` raise: Fenced: the batch is another member's.
     RemotingError, RouteError: it is not known whether the broker did it.
+
+    Attributes: poll_ms: how long a receive may be held while there are no messages.
     """
+
+    poll_ms: int
 
     async def turn(self, queue: MessageQueue) -> None:
         """Wait until a queue may be asked for; a `receive` or `skip` must follow, and ends that."""
@@ -106,7 +110,8 @@ class PopTransport(Protocol):
         to repeat, and through a proxy of any queues of the topic at the broker.
 
         Args:
-            attempt_id: the one of the last call if that had no answer: its messages come again.
+            attempt_id: what the pop that brings messages is known by: one without an answer may be
+                asked for again by it, once no server holds it any more.
         Raises: RemotingError, RouteError. ProtocolError: a malformed answer.
         """
 
@@ -187,6 +192,7 @@ class RemotingPop:
         self._returns = returns
         self._group = group
         self._config = config
+        self.poll_ms = config.pop_poll_ms
         self._is_ordered = is_ordered
         # Names in a batch's acknowledgement, and in the names of topics of messages to repeat, are
         # out of reach for the layer that adds namespaces.
@@ -209,7 +215,7 @@ class RemotingPop:
     async def receive(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
     ) -> Sequence[PoppedBatch]:
-        return await self._receive(queue, subscription, attempt_id, self._config.pop_poll_ms)
+        return await self._receive(queue, subscription, attempt_id, self.poll_ms)
 
     async def receive_missed(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
