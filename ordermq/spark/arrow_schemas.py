@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ordermq.spark.session import is_on
 from ordermq.spark.versions import is_before
 
 if TYPE_CHECKING:
@@ -34,6 +35,6 @@ def group_schema(spark: SparkSession, schema: StructType) -> Any:
     Of these Spark compares the types, and it takes them otherwise than it gives them: timestamps
     come in the session's zone and go in UTC.
     """
-    setting = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false")
+    are_large = is_on(spark, "spark.sql.execution.arrow.useLargeVarTypes")
     # Before Spark 4.3 texts and bytes come with the setting's types, too, and go with plain ones.
-    return arrow_schema_of(schema, is_large=setting == "true" and not is_before((4, 3)))
+    return arrow_schema_of(schema, is_large=are_large and not is_before((4, 3)))

@@ -74,16 +74,18 @@ class Setting:
     description: str
 
 
-def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[str, Any]:
+def read_options(settings: Iterable[Setting], given: Mapping[str, object]) -> dict[str, Any]:
     """Return the value of every setting.
 
+    Args: given: texts, or values of which `_text_of` makes such.
     Raises: ConfigError: names every unknown or wrong option, its value, and what is allowed.
     """
     table = {_normalized(setting.name): setting for setting in settings}
     values = {setting.name: setting.default for setting in table.values()}
     # All faults in one error: a user who corrects one option at a time starts Spark each time.
     faults: list[str] = []
-    for key, text in given.items():
+    for key, value in given.items():
+        text = _text_of(value)
         name = key[len(_TABLE_PREFIX) :] if key.lower().startswith(_TABLE_PREFIX) else key
         setting = table.get(_normalized(name))
         if setting is None:
@@ -101,6 +103,17 @@ def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[
     if faults:
         raise ConfigError("; ".join(faults))
     return values
+
+
+def _text_of(value: object) -> str:
+    # As Spark's `options(...)` writes Python's values: what serves there serves as client_options.
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def group_of(options: Mapping[str, object]) -> str:
+    """Return the consumer group among options of the format, however its name is written."""
+    found = (_text_of(value) for name, value in options.items() if _normalized(name) == "group")
+    return next(found, "").strip()
 
 
 def _missing(*names: str) -> ConfigError:
@@ -536,13 +549,13 @@ CLIENT: Final = (
 
 # Dead letters and lease checks get all options of the source, or those a user passed to a stage;
 # only the ones about servers and accounts concern them.
-def client_options(options: Mapping[str, str]) -> tuple[str, RemotingConfig]:
+def client_options(options: Mapping[str, object]) -> tuple[str, RemotingConfig]:
     """Return name servers and connection settings among the options of a format.
 
     Raises: ConfigError: a value is out of its range.
     """
     known = {_normalized(setting.name) for setting in CLIENT}
-    own = {name: text for name, text in options.items() if _normalized(name) in known}
+    own = {name: value for name, value in options.items() if _normalized(name) in known}
     values = read_options(CLIENT, own)
     return values["name_servers"], config_of(RemotingConfig, values)
 
@@ -552,12 +565,7 @@ def client_of(given: Mapping[str, Any]) -> tuple[str, RemotingConfig]:
 
     Raises: ConfigError: names every wrong option; name_servers is missing.
     """
-    # As Spark's `options(...)` writes Python's values.
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
-    }
-    values = read_options(CLIENT, texts)
+    values = read_options(CLIENT, given)
     if not values["name_servers"]:
         raise ConfigError("name_servers is missing: give host:port of RocketMQ's name servers")
     _check_account(values)

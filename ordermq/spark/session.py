@@ -14,7 +14,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
@@ -24,6 +24,9 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import PERM_READ
 from ordermq.spark.options import Selection
 from ordermq.threads import Lock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _T = TypeVar("_T")
 
@@ -134,7 +137,12 @@ def lease_client_id(group: str, run_id: int) -> str:
     return f"{group}@spark@{run_id:016x}"
 
 
-# The running task.
+# What the session and the running task have.
+
+
+def is_on(spark: SparkSession, setting: str) -> bool:
+    """Return whether a setting of Spark is true, in whatever case it is written."""
+    return str(spark.conf.get(setting, "false")).strip().lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,10 +390,11 @@ def test_a_barrier_stage_has_a_slot_for_each_of_its_tasks(spark: SparkSession) -
     assert "true" in str(stage._jdf.queryExecution().analyzed().isBarrier()).lower()
 
 
-def test_speculation_is_refused_unless_allowed(spark: SparkSession) -> None:
+@pytest.mark.parametrize("written", ["true", " TRUE "])
+def test_speculation_is_refused_unless_allowed(spark: SparkSession, written: str) -> None:
     class Conf:
         def get(self, name: str, default: str = "") -> str:
-            return "true" if name == "spark.speculation" else spark.conf.get(name, default)
+            return written if name == "spark.speculation" else spark.conf.get(name, default)
 
     class Session:
         conf = Conf()

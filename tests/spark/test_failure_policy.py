@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import eventually
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 from test_apply_in_order import frame, run_stream, stream
 
 from ordermq.broker import EmbeddedBroker
@@ -21,7 +23,16 @@ from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark import DeadLetter, ParkKey, apply_in_order, apply_with_state, unpark
 from ordermq.spark.session import lease_client_id
+from ordermq.spark.stages.apply_with_state import (
+    _Frames,
+    _FramesOfRows,
+    _KeyProcessor,
+    _RowForm,
+    _StateKind,
+)
 from ordermq.spark.stages.failure_policy import ParkedKeys
+from ordermq.spark.stages.output import OutputShape
+from ordermq.spark.stages.stage_invocation import StageSpec
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 
@@ -198,6 +209,56 @@ def test_a_stage_with_state_keeps_a_parked_key_in_its_state(
     assert sorted(row.offset for row in rows) == [n for n in range(100) if n not in parked]
     found = sorted(letters(spark, broker), key=lambda row: (row.queue_id, row.offset))
     assert [row.body for row in found] == [f"0-{n}".encode() for n in parked]
+
+
+class StoredValue:
+    """A key's value in Spark's store."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def get(self) -> Any:
+        return self.value
+
+    def update(self, value: Any) -> None:
+        self.value = value
+
+    def getValueState(self, *_: Any) -> StoredValue:
+        return self  # the handle, too, by which a stage finds it
+
+
+@pytest.mark.parametrize("kind", [_RowForm, _FramesOfRows, _Frames])
+def test_a_failed_call_leaves_no_trace_in_lists_and_maps_of_rows_and_state(kind: Any) -> None:
+    """Without a session: the processor as Spark calls it."""
+    attempts: list[int] = []
+
+    def function(rows: Any, state: Any) -> Any:
+        attempts.append(len(rows))
+        found = state or {"seen": []}
+        maps = [row.marks for row in rows] if kind is _RowForm else list(rows["marks"])
+        for each in maps:
+            found["seen"].append(each.pop("n"))
+        if len(attempts) in (2, 3):
+            raise ValueError("not yet")
+        return None, found
+
+    shape = StructType().add("topic", "string").add("broker", "string").add("queue_id", "integer")
+    shape.add("offset", "long").add("marks", MapType(StringType(), LongType()))
+    state = StructType().add("seen", ArrayType(LongType()))
+    output = OutputShape(shape, "UTC")
+    policy = DeadLetter("dead", max_attempts=3)
+    spec = StageSpec(function, False, "pandas", output, "s", "", policy, None, None)
+    kept = _StateKind(state, OutputShape(state, "UTC"))
+    form = kind(shape, output, may_call_again=True)
+    stage = _KeyProcessor(spec, form, ("topic", "broker", "queue_id", "offset"), kept, False, None)
+    store = StoredValue()
+    stage.init(store)  # type: ignore[arg-type]
+    for numbers in ([0], [1, 2]):
+        rows = [Row(*shape.names)("t", "b", 0, n, {"n": n}) for n in numbers]
+        given = [pd.DataFrame(rows, columns=shape.names)] if kind is _Frames else rows
+        assert not list(stage.handleInputRows(("k",), iter(given), None))
+    assert attempts == [1, 2, 1, 1, 1]
+    assert list(store.value[0]) == [0, 1, 2]
 
 
 class Locks:

@@ -28,6 +28,7 @@ from ordermq.spark.row_order import (
     check_not_split,
 )
 from ordermq.spark.schema import LEASE_COLUMN, ORIGIN_COLUMNS, SHARDING_KEY
+from ordermq.spark.session import is_on
 from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
@@ -257,7 +258,7 @@ def check_speculation(spark: SparkSession, allowed: bool) -> None:
 
     Raises: ConfigError: spark.speculation is true.
     """
-    if not allowed and spark.conf.get("spark.speculation", "false") == "true":
+    if not allowed and is_on(spark, "spark.speculation"):
         raise ConfigError(
             "spark.speculation is true: set it to false, or pass allow_speculation=True where the "
             "function's effects may happen twice and late. Spark would run two attempts of one "

@@ -8,7 +8,6 @@ memory too; the next task that gets the queue there reads nothing.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import tempfile
@@ -38,7 +37,7 @@ from ordermq.spark.stages.apply_in_order import (
     sources_of,
 )
 from ordermq.spark.stages.failure_policy import DeadLetter
-from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
+from ordermq.spark.stages.output import BatchCollector, OutputShape, state_copier, struct_of
 from ordermq.spark.stages.queue_counts import check_queue_counts
 from ordermq.spark.stages.queue_state import QueueState
 from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key
@@ -554,9 +553,7 @@ class _KeyInvocation(_StateInvocation):
         super().__init__(spec, states, max_bytes)
         self._key_context = self.key_context  # its key finds the state
         self._of_key: dict[Any, dict[str, Any] | None] = {}
-        # A function that changes its state and then raises must not be seen to.
-        nested = any(pa.types.is_nested(field_.type) for field_ in states.shape.schema)
-        self._copy: Callable[[Any], Any] = copy.deepcopy if nested else dict
+        self._copy = state_copier(states.shape.schema)
 
     def call_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int

@@ -6,6 +6,7 @@ the state is exact although the batch runs twice.
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ from ordermq.spark.stages.apply_in_order import (
     session_time_zone,
 )
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, queue_of
-from ordermq.spark.stages.output import OutputShape, RowShape, struct_of
+from ordermq.spark.stages.output import OutputShape, RowShape, state_copier, struct_of
 from ordermq.spark.stages.stage_invocation import (
     MOST_EXACT,
     StageContext,
@@ -134,8 +135,8 @@ def apply_with_state(
     grouped = frame.groupBy(*keys)
     by_pandas = make_form is _Frames
     transform = grouped.transformWithStateInPandas if by_pandas else grouped.transformWithState
-    given = make_form(frame.schema, spec.output)
-    kept = _StateKind(state, RowShape(OutputShape(state, session_time_zone(spark))))
+    given = make_form(frame.schema, spec.output, may_call_again=on_failure is not None)
+    kept = _StateKind(state, OutputShape(state, session_time_zone(spark)))
     processor = _KeyProcessor(spec, given, order_by, kept, drop_repeats, ttl_ms)
     return transform(
         statefulProcessor=processor,
@@ -207,17 +208,24 @@ class _StateKind(NamedTuple):
     """The schema of a state, and what fits its values to it."""
 
     schema: StructType
-    shape: RowShape
+    shape: OutputShape
 
 
 class _RowForm:
     """Spark's rows, for a function that takes and returns rows.
 
-    Args: schema: of the rows. output: what the function must return.
+    Args: schema: of the rows. output: what the function must return. may_call_again: with the
+        same rows, after a failure.
     """
 
-    def __init__(self, schema: StructType, output: OutputShape) -> None:
+    def __init__(self, schema: StructType, output: OutputShape, may_call_again: bool) -> None:
         self.names = schema.names
+        # Of which the function may change a value in its place, and then raise.
+        self._nested = [
+            at
+            for at, field in enumerate(schema.fields)
+            if may_call_again and isinstance(field.dataType, (ArrayType, MapType, StructType))
+        ]
         self._make = Row(*schema.names)
         self._output = output
         self._row_shape = RowShape(output)
@@ -236,7 +244,13 @@ class _RowForm:
 
     def argument(self, rows: Rows) -> Any:
         """Return rows as the function takes them; a value of its own, which it may change."""
-        return list(rows)
+        return list(map(self._own, rows)) if self._nested else list(rows)
+
+    def _own(self, row: Any) -> Any:
+        values = list(row)
+        for at in self._nested:
+            values[at] = copy.deepcopy(values[at])
+        return self._make(*values)
 
     def results(self, result: Any) -> Iterable[Any]:
         """Return the function's result as Spark takes it.
@@ -284,12 +298,12 @@ def _result_kind(schema: pa.Schema) -> type[Row]:
 class _FramesOfRows(_RowForm):
     """Spark's rows, made a DataFrame for the function, and of its result."""
 
-    def __init__(self, schema: StructType, output: OutputShape) -> None:
-        super().__init__(schema, output)
+    def __init__(self, schema: StructType, output: OutputShape, may_call_again: bool) -> None:
+        super().__init__(schema, output, may_call_again)
         self._columns = [_column_maker(field.dataType) for field in schema.fields]
 
     def argument(self, rows: Rows) -> Any:
-        values = zip(*rows, strict=True)
+        values = zip(*super().argument(rows), strict=True)
         arrays = [make(column) for make, column in zip(self._columns, values, strict=True)]
         # By number, and not by name, which may be there twice.
         found = pd.DataFrame(dict(enumerate(arrays)), copy=False)
@@ -315,7 +329,10 @@ class _Frames(_RowForm):
         return list(zip(*columns, range(len(self._frame)), strict=True))
 
     def argument(self, rows: Rows) -> Any:
-        return self._frame.take([row[-1] for row in rows]).reset_index(drop=True)
+        taken = self._frame.take([row[-1] for row in rows]).reset_index(drop=True)
+        for at in self._nested:
+            taken.isetitem(at, taken.iloc[:, at].map(copy.deepcopy))
+        return taken
 
     def results(self, result: Any) -> Iterable[Any]:
         for batch in self._output.batches(result):
@@ -414,7 +431,8 @@ class _KeyProcessor(StatefulProcessor):
         self._form = form
         self._order = _Order(form.names, order_by)
         self._lease_at = form.names.index(LEASE_COLUMN) if LEASE_COLUMN in form.names else None
-        self._state_shape = state.shape
+        self._state_shape = RowShape(state.shape)
+        self._copy_state = state_copier(state.shape.schema)
         self._names = state.schema.names
         self._kept_schema = StructType(list(state.schema.fields)).add(_OWN_COLUMN, StringType())
         self._drops_repeats = drops_repeats
@@ -561,8 +579,7 @@ class _KeyProcessor(StatefulProcessor):
     def _call(
         self, part: Rows, state: dict[str, Any] | None, context: StageContext
     ) -> tuple[Any, dict[str, Any] | None]:
-        # A copy: a function that changes its state and then raises must not be seen to.
-        given = (self._form.argument(part), None if state is None else dict(state))
+        given = (self._form.argument(part), None if state is None else self._copy_state(state))
         function = self._spec.function
         try:
             result = function(*given, context) if self._spec.with_context else function(*given)

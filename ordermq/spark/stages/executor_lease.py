@@ -20,7 +20,7 @@ from ordermq.config import LeaseConfig
 from ordermq.errors import ConfigError, LockLost, RemotingError, RouteError
 from ordermq.leases.lease import LeaseTimes
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import client_options
+from ordermq.spark.options import client_options, group_of
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.session import lease_client_id, shared_session
 
@@ -64,7 +64,7 @@ class ExecutorLease:
 
         Raises: ConfigError: they name no group.
         """
-        group = client.get("group", "")
+        group = group_of(client)
         if not group:
             raise ConfigError("client_options needs 'group': the group that owns the locks")
         return cls(group, tuple(sorted(client.items())), interval_ms)

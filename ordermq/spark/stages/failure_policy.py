@@ -57,7 +57,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class ParkKey(DeadLetter):
-    """Send a failing row, and all later rows of its key, to a topic, in order.
+    """Send a failing row, and all later rows of its key, to a topic, in order of sharding keys.
 
     Args:
         directory: where parked keys are stored, on a file system that all executors share (the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -188,6 +189,14 @@ class RowShape:
 
     def _converted(self, at: int, value: Any) -> Any:
         return self._output.column(at, [value])[0].as_py()
+
+
+def state_copier(schema: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what copies a state: a function that changes its own and then raises leaves no trace.
+
+    Args: schema: Arrow's, of the state.
+    """
+    return copy.deepcopy if any(map(pa.types.is_nested, schema.types)) else dict
 
 
 def _fit_of(kind: Any) -> Callable[[Any], bool]:

@@ -19,11 +19,13 @@ from ordermq.spark.options import (
     ReleaseInFlight,
     SinkOptions,
     SourceOptions,
+    client_options,
     parse_queue,
     queue_text,
 )
 from ordermq.spark.schema import source_schema, spark_ddl
 from ordermq.spark.session import lease_client_id, new_run_id
+from ordermq.spark.stages.executor_lease import ExecutorLease
 
 NEEDED = {"name_servers": "127.0.0.1:9876", "topic": "orders"}
 
@@ -291,6 +293,16 @@ def test_spark_and_arrow_get_the_same_schema():
     assert ddl == arrow.names
     assert spark_ddl(("body", "offset")) == "`body` BINARY, `offset` BIGINT"
     assert source_schema(("body",)) == pa.schema([("body", pa.binary())])
+
+
+def test_what_serves_as_options_of_the_source_serves_as_client_options():
+    given = {"nameServers": "127.0.0.1:9876", "tls": True, "route_interval_ms": 50, "GROUP": "etl"}
+    name_servers, remoting = client_options(given)
+    assert (name_servers, remoting.route_interval_ms) == ("127.0.0.1:9876", 50)
+    assert remoting.tls is not None
+    assert ExecutorLease.of(given, 1_000).group == "etl"
+    with pytest.raises(ConfigError, match="client_options needs 'group'"):
+        ExecutorLease.of(given | {"GROUP": " "}, 1_000)
 
 
 def test_each_run_has_its_own_lease_id_and_client_id():
