@@ -75,6 +75,10 @@ def order_conf_problem(text: str) -> str:
     )
 
 
+# Of a topic that no name server lists: they may have been started anew, or be others than its own.
+IF_IT_EXISTS = "if it exists, check that its brokers reach these name servers"
+
+
 def why_no_queue(route: TopicRoute) -> str:
     """Return why `publish_queues` of a route is empty, and what to do."""
     if route.order_conf:

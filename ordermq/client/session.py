@@ -15,7 +15,7 @@ from ordermq.client.connections import Answer, Connections
 from ordermq.client.heartbeats import Heartbeats, Registration
 from ordermq.client.name_server_api import NameServerApi, are_proxies, parse_name_servers
 from ordermq.client.pull_connections import PullConnections
-from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
+from ordermq.client.routes import IF_IT_EXISTS, MASTER_ID, Routes, subscribe_queues
 from ordermq.client.runtime import ENDED, NotDoneInTime, Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
@@ -534,7 +534,7 @@ class ClientSession(ProcessBound):
 
 
 def _no_such_topic(topic: str, namespace: str) -> RouteError:
-    remedy = "create it first, or send a message to it"
+    remedy = f"create it first, or send a message to it; {IF_IT_EXISTS}"
     if namespace:
         remedy += f". With namespace={namespace!r} brokers know it as {wrapped(namespace, topic)!r}"
     return RouteError(f"topic not found on any broker: {remedy}", topic=topic)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ordermq.callables import require_plain, require_plain_result
 from ordermq.client.routes import (
+    IF_IT_EXISTS,
     Routes,
     are_brokers_away,
     publish_queues,
@@ -399,7 +400,7 @@ class QueueRouting:
         if template is None:
             raise RouteError(
                 "topic not found on any broker, and no broker creates topics on first use: "
-                "create it first",
+                f"create it first; {IF_IT_EXISTS}",
                 topic=topic,
             )
         most = self._config.default_topic_queue_nums

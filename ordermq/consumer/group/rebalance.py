@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from ordermq.client.routes import subscribe_queues
+from ordermq.client.routes import IF_IT_EXISTS, subscribe_queues
 from ordermq.client.runtime import cancelled
 from ordermq.clock import growing_pause_ms, wait_until_set
 from ordermq.config import RebalanceConfig
@@ -39,13 +39,12 @@ _YOUNG_MS = 60_000  # twice the time after which producers ask for a new topic's
 _NO_SUCH_TOPIC = (
     "topic not found on any broker; waiting for it to be created. Check its name, or create it "
     "(`ordermq topics create`, mqadmin updateTopic), or send to it where brokers create topics "
-    "themselves"
+    f"themselves; {IF_IT_EXISTS}"
 )
 _DELETED = (
     "no name server lists this topic any more, though its brokers are connected: it was deleted. "
     "Waiting for it to be created again, and to read it from its start: create it (`ordermq topics "
-    "create`, mqadmin updateTopic), or unsubscribe; if it exists, check that these brokers reach "
-    "their name servers"
+    f"create`, mqadmin updateTopic), or unsubscribe; {IF_IT_EXISTS}"
 )
 _AWAY = (
     "no name server lists this topic any more, and its brokers are away; waiting for them. Start "
