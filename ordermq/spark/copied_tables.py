@@ -27,6 +27,10 @@ _OFFSET, _NUMBER = "change_offset", "change_number"
 _READ = ("topic", "queue_id", "offset", "body")
 _IGNORABLE = frozenset({"truncate", "ddl"})
 _MARK = "_SUCCESS"  # Spark writes it when all files of a folder are there
+# Sessions may have these otherwise: for object stores, and for folders of logs. Here a version that
+# is not seen, or not read wholly, is rows that are lost from every later one.
+_WITH_MARK = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "true"}
+_WHOLLY = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
 
 
 class ChangeCodec(Protocol):
@@ -112,7 +116,8 @@ class ParquetCopy:
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write the version of a micro-batch.
 
-        Raises: StateError: there is a newer one, so the checkpoint is another, or an older one.
+        Raises: StateError: there is a newer one, so the checkpoint is another, or an older one; or
+            the session's commit protocol does not mark what is whole.
         """
         spark = batch.sparkSession
         folder = _Folder(spark, self._path)
@@ -127,11 +132,18 @@ class ParquetCopy:
         newest = self._changes.newest(batch)
         rows = newest.where(~sf.col(IS_DELETED)).drop(IS_DELETED)
         if before:
-            old = spark.read.schema(self._changes.columns).parquet(folder.of(before[-1]))
+            old = self._read(spark, folder.of(before[-1]))
             same = list(self._changes.key)
             changed = newest.select(*(sf.col(_quoted(name)) for name in same))
             rows = old.join(changed, same, "left_anti").select(*rows.columns).unionByName(rows)
-        rows.write.mode("overwrite").parquet(folder.of(number))
+        rows.write.mode("overwrite").options(**_WITH_MARK).parquet(folder.of(number))
+        if number not in folder.versions():
+            raise StateError(
+                f"Spark wrote {folder.of(number)} without the mark {_MARK}, by which the next "
+                "batch finds it: set spark.sql.sources.commitProtocolClass and "
+                "spark.sql.parquet.output.committer.class to committers that write it, as those "
+                "of Spark do"
+            )
         for each in before[:-1]:
             folder.delete(each)
 
@@ -144,7 +156,10 @@ class ParquetCopy:
         versions = folder.versions()
         if not versions:
             raise StateError(f"{self._path} has no version yet: no micro-batch has ended")
-        return spark.read.schema(self._changes.columns).parquet(folder.of(versions[-1]))
+        return self._read(spark, folder.of(versions[-1]))
+
+    def _read(self, spark: SparkSession, path: str) -> DataFrame:
+        return spark.read.schema(self._changes.columns).options(**_WHOLLY).parquet(path)
 
 
 class DeltaCopy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 from ordermq import Message, Producer
 from ordermq.cdc import CanalCodec, Change, DebeziumCodec, Operation
 from ordermq.errors import ConfigError, StateError
-from ordermq.spark import DeltaCopy, ParquetCopy, TableChanges
+from ordermq.spark import DeltaCopy, ParquetCopy, TableChanges, copied_tables
 from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW
 from tests.spark.conftest import Stream, needs
 
@@ -125,7 +125,22 @@ def collected(frame: Any) -> dict[int, Row]:
     return copied([row | {"at": row["at"].astimezone(UTC)} for row in rows])
 
 
+@pytest.fixture
+def object_store(spark: Any) -> Iterator[None]:
+    """Settings of sessions that write to object stores, and of lenient readers."""
+    hadoop = spark._jsc.hadoopConfiguration()
+    hadoop.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    lenient = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+    for setting in lenient:
+        spark.conf.set(setting, "true")
+    yield
+    hadoop.unset("mapreduce.fileoutputcommitter.marksuccessfuljobs")
+    for setting in lenient:
+        spark.conf.unset(setting)
+
+
 @needs(BATCHES_OF_AVAILABLE_NOW)  # before, a run ends behind a repeated batch
+@pytest.mark.usefixtures("object_store")
 def test_parquet_has_the_newest_rows_though_batches_run_again(
     spark: Any, stream: Stream, send: Any, tmp_path: Path
 ) -> None:
@@ -140,6 +155,19 @@ def test_parquet_has_the_newest_rows_though_batches_run_again(
     with pytest.raises(Exception, match="has version 2, and the query runs batch 0"):
         run(stream, copy)
     assert collected(copy.read(spark)) == rows
+    for part in (tmp_path / "goods/version=2").glob("part-*"):
+        part.write_bytes(b"no Parquet")
+    with pytest.raises(Exception, match=r"(?i)parquet"):
+        copy.read(spark).collect()
+
+
+def test_what_has_no_mark_of_being_whole_is_not_taken_for_written(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copied_tables, "_MARK", "_OF_ANOTHER_COMMITTER")
+    empty = spark.createDataFrame([], SOURCE)
+    with pytest.raises(StateError, match=r"without the mark .*commitProtocolClass"):
+        ParquetCopy(str(tmp_path / "goods"), goods())(empty, 0)
 
 
 def test_a_delta_table_has_the_newest_rows_though_batches_run_again(
