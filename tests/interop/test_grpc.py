@@ -80,6 +80,13 @@ def test_connections_that_break_under_waiting_receives_bring_nothing_twice(behin
     """The proxy holds those receives on, while the members ask anew
     (docs/internals/semantics.md#pop)."""
     seen: list[int] = []
+    admin = Admin(behind.cluster.name_servers)
+
+    def send_and_wait() -> None:
+        """Return when all is consumed and acknowledged: what is not may come again."""
+        behind.send(16)
+        eventually(lambda: len(set(seen)) == behind.sent, "all that was sent")
+        eventually(lambda: admin.group(behind.group, [behind.topic]).lag == 0, "acknowledged")
 
     def member(endpoint: str) -> PushConsumer:
         quick = MEMBER | {"pull_delay_on_error_ms": 10}
@@ -91,7 +98,7 @@ def test_connections_that_break_under_waiting_receives_bring_nothing_twice(behin
         return consumer
 
     port = 0
-    with contextlib.ExitStack() as stack:
+    with admin, contextlib.ExitStack() as stack:
         for rounds in range(8):
             target = behind.cluster.grpc.removeprefix("grpc://")
             with Forwarder(port, target) as forwarder:
@@ -101,12 +108,10 @@ def test_connections_that_break_under_waiting_receives_bring_nothing_twice(behin
                         stack.enter_context(member(f"grpc://{forwarder.address}"))
                 # The first ones may come before the members wait again.
                 for _ in range(4):
-                    behind.send(16)
-                    eventually(lambda: len(set(seen)) == behind.sent, "all that was sent")
+                    send_and_wait()
         # One that came twice comes while its connection stands: behind what was sent last.
         with Forwarder(port, target):
-            behind.send(16)
-            eventually(lambda: len(set(seen)) == behind.sent, "the last ones")
+            send_and_wait()
             stack.close()
     assert sorted(seen) == list(range(behind.sent))
 
