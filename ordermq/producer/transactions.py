@@ -385,10 +385,7 @@ class TransactionProducer(Producer):
         timeout_ms = self.config.send.send_timeout_ms if is_awaited else None
         try:
             address = client.routes.master_of(half.message_queue.broker_name)
-            connection = await client.connections.get(address) if client.proxy is None else None
-            await client.api.end_transaction(address, header, timeout_ms, remark)
-            if connection is not None and is_commit and is_awaited:
-                _keep(self._confirmed, half.message_id, connection)
+            await self._tell(client, address, header, timeout_ms, remark)
         except OrderMQError as error:
             _log.warning(
                 "transaction %s: the broker did not confirm its state and will ask: %s",
@@ -510,6 +507,21 @@ class TransactionProducer(Producer):
                 ),
             )  # fmt: skip
 
+    async def _tell(
+        self,
+        client: ClientSession,
+        address: str,
+        end: EndTransactionHeader,
+        timeout_ms: int | None,
+        remark: str | None,
+    ) -> None:
+        """Tell a broker an end; of a commit that it confirms, keep over which connection it did."""
+        connection = await client.connections.get(address) if client.proxy is None else None
+        await client.api.end_transaction(address, end, timeout_ms, remark)
+        is_confirmed = timeout_ms is not None and end.commit_or_rollback == TransactionFlag.COMMIT
+        if connection is not None and is_confirmed:
+            _keep(self._confirmed, end.message_id, connection)
+
     async def _answer(
         self,
         client: ClientSession,
@@ -526,10 +538,7 @@ class TransactionProducer(Producer):
         if is_commit:
             self._committing.add(ended.message_id)
         try:
-            connection = await client.connections.get(address) if client.proxy is None else None
-            await client.api.end_transaction(address, ended, timeout_ms, remark)
-            if connection is not None and is_commit:
-                _keep(self._confirmed, ended.message_id, connection)
+            await self._tell(client, address, ended, timeout_ms, remark)
         except BrokerError as error:
             if not _is_conflict(error):  # else it has ended meanwhile
                 client.outages.failed(address, "end of a transaction", error)

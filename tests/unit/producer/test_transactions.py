@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -273,6 +274,20 @@ def question(body: bytes | None = None, message_id: str = "ID", **more: str) -> 
     return asked
 
 
+@contextlib.asynccontextmanager
+async def answering(
+    broker: Broker, check: Callable[[MessageView], Any], **settings: Any
+) -> AsyncIterator[TransactionProducer]:
+    """A producer that the broker may ask."""
+    async with broker.server:
+        producer = TransactionProducer(
+            "pg", name_servers=broker.server.address, check=check, topics=["T"], **settings
+        )
+        await asyncio.to_thread(producer.start)
+        yield producer
+        await asyncio.to_thread(producer.close)
+
+
 def asked(
     check: Callable[[MessageView], Any], *questions: Command, ends: int = 1, **settings: Any
 ) -> list[Command]:
@@ -280,16 +295,11 @@ def asked(
 
     async def serve() -> list[Command]:
         broker = Broker()
-        async with broker.server:
-            producer = TransactionProducer(
-                "pg", name_servers=broker.server.address, check=check, topics=["T"], **settings
-            )
-            await asyncio.to_thread(producer.start)
+        async with answering(broker, check, **settings):
             for each in questions:
                 broker.server.lines[-1].send(each)
             await until(lambda: len(broker.of(RequestCode.END_TRANSACTION)) == ends)
-            await asyncio.to_thread(producer.close)
-            return broker.of(RequestCode.END_TRANSACTION)
+        return broker.of(RequestCode.END_TRANSACTION)
 
     return run(serve())
 
@@ -323,14 +333,7 @@ def test_a_copy_of_a_half_message_that_a_check_has_committed_is_rolled_back() ->
 
     async def serve() -> list[str]:
         broker = Broker()
-        async with broker.server:
-            producer = TransactionProducer(
-                "pg",
-                name_servers=broker.server.address,
-                check=check,
-                topics=["T"],
-            )
-            await asyncio.to_thread(producer.start)
+        async with answering(broker, check) as producer:
             for count in (1, 2, 3):
                 broker.server.lines[-1].send(question(tranStateTableOffset=str(count)))
 
@@ -340,8 +343,7 @@ def test_a_copy_of_a_half_message_that_a_check_has_committed_is_rolled_back() ->
                 await until(is_told)
                 # The answer has been read when the next request is answered.
                 await asyncio.to_thread(producer.send, message())
-            await asyncio.to_thread(producer.close)
-            return [end.ext["commitOrRollback"] for end in broker.of(RequestCode.END_TRANSACTION)]
+        return [end.ext["commitOrRollback"] for end in broker.of(RequestCode.END_TRANSACTION)]
 
     assert run(serve()) == ["8", "12", "12"]
     assert checked == ["ID"]
@@ -365,16 +367,8 @@ def test_a_check_of_what_is_being_committed_waits_for_the_next_one() -> None:
 
     async def serve() -> list[tuple[str, str]]:
         broker = Slow()
-        async with broker.server:
-            producer = TransactionProducer(
-                "pg",
-                name_servers=broker.server.address,
-                check=check,
-                topics=["T"],
-                send_timeout_ms=60_000,
-                check_thread_count=2,
-            )
-            await asyncio.to_thread(producer.start)
+        settings = {"send_timeout_ms": 60_000, "check_thread_count": 2}
+        async with answering(broker, check, **settings) as producer:
             ask = broker.server.lines[-1].send
             ask(question())
             await until(lambda: broker.held is not None)
@@ -389,9 +383,8 @@ def test_a_check_of_what_is_being_committed_waits_for_the_next_one() -> None:
             await asyncio.to_thread(producer.send, message())
             ask(question(tranStateTableOffset="9"))
             await until(lambda: len(broker.of(RequestCode.END_TRANSACTION)) == 3)
-            await asyncio.to_thread(producer.close)
-            ends = broker.of(RequestCode.END_TRANSACTION)
-            return [(end.ext["msgId"], end.ext["commitOrRollback"]) for end in ends]
+        ends = broker.of(RequestCode.END_TRANSACTION)
+        return [(end.ext["msgId"], end.ext["commitOrRollback"]) for end in ends]
 
     assert run(serve()) == [("ID", "8"), ("OTHER", "8"), ("ID", "12")]
 
