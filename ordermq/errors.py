@@ -120,6 +120,13 @@ class ReplyTimeout(OrderMQError, TimeoutError):
     code = "reply-timeout"
 
 
+class NoThread(OrderMQError, RuntimeError):
+    """The system gives this process no further thread."""
+
+    code = "no-thread"
+    retriable = True
+
+
 class ProtocolError(RemotingError):
     """Received bytes do not follow the protocol."""
 

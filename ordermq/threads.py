@@ -11,6 +11,11 @@ import _thread
 import contextlib
 import sys
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ordermq.errors import NoThread
 
 if sys.version_info[:2] == (3, 14):
     # This Python looks for signals between the acquisition by `with` and the block. What a handler
@@ -74,25 +79,45 @@ class NativeEvent:
         self._lock.acquire(timeout=timeout_s)
 
 
+def _start_plainly(work: Callable[[], None]) -> None:
+    try:
+        _thread.start_new_thread(work, ())
+    except RuntimeError as error:
+        if type(error) is RuntimeError:  # else of a signal handler
+            raise _no_thread(error) from error
+        raise
+
+
+def _no_thread(error: RuntimeError) -> NoThread:
+    from ordermq.errors import NoThread  # here: `import ordermq` loads next to nothing
+
+    return NoThread(
+        f"{error}: end threads of this process, or raise the limit of memory or of processes "
+        "(`ulimit -u`, `pids.max` of a container)"
+    )
+
+
 def start_thread(thread: threading.Thread) -> None:
     """Start a thread and wait until it runs; an exception in the wait is raised as it came.
 
     By a thread in between: after an exception in `Thread.start` Python releases a lock that it has
     not taken again, raises a RuntimeError, and may end the new thread by another one.
 
-    Raises: RuntimeError: the system gives no thread.
+    Raises: NoThread
     """
     started, errors = NativeEvent(), list[BaseException]()
 
     def start() -> None:
         try:
             thread.start()
+        except RuntimeError as error:  # no handler's: signals come to the main thread
+            errors.append(_no_thread(error))
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
         finally:
             started.set()
 
-    _thread.start_new_thread(start, ())
+    _start_plainly(start)
     started.wait()
     if errors:
         raise errors[0]
@@ -105,6 +130,6 @@ def start_aside(thread: threading.Thread) -> None:
     its parent: an exception that is sent to that one may end it before it runs, and `Thread.start`
     would wait for it for ever. So it may never run, but nobody hangs.
 
-    Raises: RuntimeError: the system gives no thread.
+    Raises: NoThread
     """
-    _thread.start_new_thread(thread.start, ())
+    _start_plainly(thread.start)

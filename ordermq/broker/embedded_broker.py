@@ -21,6 +21,7 @@ from ordermq.config.checks import join_address
 from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
+from ordermq.remoting.connecting import descriptors_used_up
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.threads import NativeEvent, start_thread
 
@@ -165,15 +166,15 @@ class EmbeddedBroker(Starting):
         return self.address
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            try:
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
-            except Exception as error:
-                # Before it is ready `start` raises the error; after, nobody waits for this thread.
-                if self._server is not None:
-                    raise
-                self._failure = error
-                self._has_begun.set()
+        except Exception as error:
+            # Before it is ready `start` raises the error; after, nobody waits for this thread.
+            if self._server is not None:
+                raise
+            self._failure = error
+            self._has_begun.set()
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -185,6 +186,8 @@ class EmbeddedBroker(Starting):
             try:
                 self._port = await server.start(self._host, self._wanted_port)
             except OSError as error:
+                if used_up := descriptors_used_up(error, "the broker cannot listen"):
+                    raise used_up from error
                 raise ConnectFailed(
                     f"the broker cannot listen ({error.strerror}): use another host or port",
                     address=f"{self._host}:{self._wanted_port}",

@@ -31,6 +31,7 @@ from ordermq.errors import (
 )
 from ordermq.forking import ProcessBound
 from ordermq.remoting.command import Command, Framer
+from ordermq.remoting.connecting import descriptors_used_up
 from ordermq.remoting.shared_tasks import SharedTasks
 from ordermq.remoting.tls import TlsSession, describe_tls_error
 
@@ -237,24 +238,38 @@ class PullConnections(ProcessBound):
         if self._is_closed:
             opened.close()
             raise StateError("client is closed: create a new one", address=address)
-        connection = PullConnection(address, opened, tls, self._started())
+        try:
+            connection = PullConnection(address, opened, tls, self._started())
+        except BaseException as error:
+            opened.close()
+            if isinstance(error, OSError) and (
+                used_up := descriptors_used_up(error, "cannot start the pull engine", address)
+            ):
+                raise used_up from error
+            raise
         self._open[address] = connection
         return connection
 
     def _started(self) -> core.contract.PullEngine:
         if self._engine is None:
-            self._sockets = [*socket.socketpair(), *socket.socketpair()]
-            for each in self._sockets:
-                each.setblocking(False)
+            with contextlib.ExitStack() as undo:
+                sockets = list[socket.socket]()
+                for _ in range(2):
+                    sockets += map(undo.enter_context, socket.socketpair())
+                for each in sockets:
+                    each.setblocking(False)
+                wake_read, wake_write, tell_read, tell_write = sockets
+                engine = core.PullEngine(
+                    wake_read.fileno(),
+                    wake_write.fileno(),
+                    tell_write.fileno(),
+                    CLOCK_ID,
+                    self._config.max_frame_bytes,
+                )
+                undo.pop_all()
+            for each in sockets:
                 forking.keep_from_children(each.fileno())
-            wake_read, wake_write, tell_read, tell_write = self._sockets
-            self._engine = core.PullEngine(
-                wake_read.fileno(),
-                wake_write.fileno(),
-                tell_write.fileno(),
-                CLOCK_ID,
-                self._config.max_frame_bytes,
-            )
+            self._engine, self._sockets = engine, sockets
             asyncio.get_running_loop().add_reader(tell_read, self._on_told)
         return self._engine
 

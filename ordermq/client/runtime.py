@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from ordermq.client.outcome_future import OutcomeFuture
 from ordermq.closing import warn_of_forgotten
-from ordermq.errors import OrderMQError, StateError
+from ordermq.errors import NoThread, OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.remoting.writing import LOCK_S
@@ -43,6 +43,7 @@ class Runtime(ProcessBound):
         owner: its first one; one without an owner is ended by its maker's `release`.
     Attributes:
         errors: errors that nobody expected, of tasks and callbacks; each is logged.
+    Raises: ConnectFailed: this process has no descriptor left for it. NoThread
     """
 
     _shared: ClassVar[Runtime | None] = None
@@ -64,7 +65,11 @@ class Runtime(ProcessBound):
         # The constructor returns with a running loop, so that nobody posts to one that is not.
         started = NativeEvent()
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
-        start_thread(self._thread)
+        try:
+            start_thread(self._thread)
+        except NoThread:
+            self.loop.close()
+            raise
         started.wait()
         self._made.add(self)
 

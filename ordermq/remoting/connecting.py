@@ -99,18 +99,31 @@ def own_address(transport: asyncio.BaseTransport | None) -> str:
     return join_address(*own[:2]) if isinstance(own, tuple) else ""
 
 
+def descriptors_used_up(
+    error: OSError, doing: str, address: str | None = None
+) -> ConnectFailed | None:
+    """Return the error for a process, or a host, that has no file descriptor left; else None.
+
+    Nothing was asked of a server, so nothing is wrong with it or its TLS.
+
+    Args: doing: what has failed, as "cannot connect".
+    """
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    return ConnectFailed(
+        f"{doing}: {error.strerror}: close files or clients in this process, or raise its limit "
+        "(`ulimit -n`)",
+        address=address,
+    )
+
+
 def connect_failed(
     error: OSError | TimeoutError, address: str, dialer: Dialer, *, is_tls: bool = False
 ) -> ConnectFailed:
     """Return the error of a failed connect, with what to do about it."""
     host, port = split_address(address)
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        # Nothing was asked of the server, so nothing is wrong with it or its TLS.
-        return ConnectFailed(
-            f"cannot connect: {error.strerror}: close files or clients in this process, or raise "
-            "its limit (`ulimit -n`)",
-            address=address,
-        )
+    if used_up := descriptors_used_up(error, "cannot connect", address):
+        return used_up
     if isinstance(error, socket.gaierror) or dialer.is_looking_up(host, port):
         why = error.strerror if isinstance(error, socket.gaierror) else "no answer in time"
         return ConnectFailed(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 from typing import Final
 
 from ordermq.errors import ConfigError
+from ordermq.remoting.connecting import descriptors_used_up
 from ordermq.standard_descriptors import fill_standard_descriptors
 
 _VARIABLE: Final = "ORDERMQ_EVENT_LOOP"
 _CHOICES: Final = ("asyncio", "uvloop")
+_DESCRIPTORS: Final = 8  # of the first loop of uvloop; asyncio's has three
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -20,12 +23,31 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     uvloop saves a fifth of a consumer's CPU time (docs/benchmarks.md):
     pip install 'ordermq[uvloop]'.
 
-    Raises: ConfigError: the variable has another value, or uvloop cannot be imported.
+    Raises:
+        ConfigError: the variable has another value, or uvloop cannot be imported.
+        ConnectFailed: this process has no descriptor left for it.
     """
     forced = os.environ.get(_VARIABLE)
     if forced and forced not in _CHOICES:
         raise ConfigError(f"{_VARIABLE}={forced!r}: expected {' or '.join(_CHOICES)}")
-    fill_standard_descriptors()
+    try:
+        fill_standard_descriptors()
+        _try_descriptors()
+        return _loop_of_kind(forced)
+    except OSError as error:
+        if used_up := descriptors_used_up(error, "cannot start an event loop"):
+            raise used_up from error
+        raise
+
+
+def _try_descriptors() -> None:
+    """Raise the OSError of a process that has too few for a loop: uvloop would abort it."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(_DESCRIPTORS):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+
+
+def _loop_of_kind(forced: str | None) -> asyncio.AbstractEventLoop:
     if forced == "asyncio":
         return asyncio.new_event_loop()
     try:

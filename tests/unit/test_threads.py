@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ordermq.errors import NoThread
 from ordermq.threads import Lock, RLock, start_thread
 from tests.component.interruption import InterruptedCall
 
@@ -42,7 +43,7 @@ def test_the_want_of_a_thread_is_an_error_of_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         threading, next(each for each in starts if hasattr(threading, each)), refuse
     )
-    with pytest.raises(RuntimeError, match="new thread"):
+    with pytest.raises(NoThread, match="new thread: end threads of this process"):
         start_thread(threading.Thread(target=lambda: None))
 
 

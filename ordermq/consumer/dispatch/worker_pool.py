@@ -27,7 +27,7 @@ from ordermq.client.user_code import TaskLoop, UserCode, on_thread
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue, ReadyQueues
-from ordermq.errors import UsedAfterFork
+from ordermq.errors import NoThread, UsedAfterFork
 from ordermq.forking import ProcessBound
 from ordermq.model.log_fields import log_fields
 from ordermq.threads import Lock, NativeEvent, start_aside, start_thread
@@ -360,15 +360,15 @@ class WorkerPool(ProcessBound, Generic[Queue]):
                 start_aside(thread)
             else:
                 start_thread(thread)
-        except RuntimeError as error:
+        except NoThread as error:
             del self._threads[thread]  # else it would count, and `close` would wait for it
             if not self._is_short:
                 self._is_short = True
                 _log.error(
-                    "%s: %s, %d run; queues wait for these (limits of memory, or of processes)",
+                    "%s: %d threads run, queues wait for these: %s",
                     self._name,
-                    error,
                     len(self._threads),
+                    error,
                 )
             if not self._threads:
                 self._later(self._start_again)

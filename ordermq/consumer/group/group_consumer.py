@@ -12,6 +12,7 @@ from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.statistics import HeldQueue, Lag
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.connecting import descriptors_used_up
 
 if TYPE_CHECKING:
     from ordermq.client.user_code import UserCode
@@ -54,6 +55,9 @@ class GroupConsumer(ExplainsMethods, Starting):
             # Whatever a closed connection has raised in it, also a cancellation.
             if self._is_close_called and isinstance(error, (OrderMQError, *_CANCELLED)):
                 raise StateError(_CLOSED_MEANWHILE, group=self.group) from error
+            # As of a module that is imported now, since few consumers need it.
+            if isinstance(error, OSError) and (used_up := descriptors_used_up(error, "no start")):
+                raise used_up from error
             raise
         finally:
             self._is_starting = False

@@ -239,8 +239,9 @@ def test_without_another_thread_a_queue_waits_for_the_one_that_runs(
     assert {work.thread for work in others} == {stuck.thread}
     pool.end()
     assert [record.getMessage() for record in caplog.records] == [
-        "test: can't start new thread, 1 run; queues wait for these (limits of memory, or of "
-        "processes)"
+        "test: 1 threads run, queues wait for these: can't start new thread: end threads of this "
+        "process, or raise the limit of memory or of processes (`ulimit -u`, `pids.max` of a "
+        "container)"
     ]
 
 
