@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.clock import Clock
 from ordermq.config.checks import split_address
-from ordermq.errors import ConfigError, OrderMQError, RouteError
+from ordermq.errors import ConfigError, ConnectFailed, OrderMQError, RouteError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import MAX_QUEUES, PERM_READ, PERM_WRITE, BrokerData, TopicRoute
@@ -178,6 +178,7 @@ class _Broker:
         self.addresses = addresses
         self.master = master  # the last one, also while the route has slaves only
         self.away_since_ms = away_since_ms  # in no route since then
+        self.has_followed = False  # it came to its master's address after another broker
 
 
 class Routes:
@@ -214,6 +215,7 @@ class Routes:
         self._counted: dict[str, tuple[BrokerData, ...]] = {}
         self._topics_of: Counter[str] = Counter()
         self._forgotten: set[str] = set()
+        self._are_proxies = False  # whoever answers is at the address of several brokers
         self._are_servers_empty = False  # the name servers, as they said last; told once
         self._unanswered_ms = 0  # when no name server answered, the last time
         self._watched: set[str] = set()
@@ -282,7 +284,6 @@ class Routes:
             if before is not None and topic not in self._missing_since_ms:
                 self._missing_since_ms[topic] = self._clock.now_ms()
                 self._count(topic, ())
-                self._take_addresses()
                 self._events.on_loss(topic)
             return before
         was_missing = self._missing_since_ms.pop(topic, None) is not None
@@ -292,7 +293,6 @@ class Routes:
         if before == route:
             if was_missing:
                 self._count(topic, route.brokers)
-                self._take_addresses()
                 _log.info("topic %s: in a route again", topic)
                 self._events.on_route_change(topic)  # it may have been made anew
             return before  # the same object: callers cache by identity what they computed from it
@@ -300,7 +300,6 @@ class Routes:
         for broker in route.brokers:
             self._learn(broker)
         self._count(topic, route.brokers)
-        self._take_addresses()
         if before is not None:
             _log.info("topic %s: route changed", topic)
             self._events.on_route_change(topic)
@@ -386,23 +385,26 @@ class Routes:
     def master_of(self, broker_name: str) -> str:
         """Return the address of a broker's master: the last known one while it is away.
 
-        Raises: RouteError: no known route contains this broker.
+        Raises: RouteError: no known route contains this broker. ConnectFailed: it is away, and its
+            last address is that of another broker.
         """
         broker = self._brokers.get(broker_name)
-        if broker is None or broker.master is None:
-            if broker_name in self._forgotten:
-                why = (
-                    f"it has been in no route for {self._forget_after_ms // 1000} s, as after it "
-                    "was decommissioned"
-                )
-            elif broker is not None and broker.away_since_ms is not None:
-                why = "it is away, and another broker has its last address now; waiting for it"
-            else:
-                why = "check that it is registered with the name server"
-            raise RouteError(
-                f"no known route has a master of this broker: {why}", broker=broker_name
+        if broker is not None and broker.master is not None:
+            return broker.master
+        if broker is not None and broker.away_since_ms is not None:
+            raise ConnectFailed(
+                "the broker is away, and another one has its last address now: try again once it "
+                "has registered with the name server",
+                broker=broker_name,
             )
-        return broker.master
+        if broker_name in self._forgotten:
+            why = (
+                f"it has been in no route for {self._forget_after_ms // 1000} s, as after it was "
+                "decommissioned"
+            )
+        else:
+            why = "check that it is registered with the name server"
+        raise RouteError(f"no known route has a master of this broker: {why}", broker=broker_name)
 
     def brokers_at(self, address: str) -> set[str]:
         """Return the names of the brokers whose last known master has this address."""
@@ -481,11 +483,17 @@ class Routes:
         before = self._brokers.get(name)
         last_master = None if before is None else before.master
         self._forgotten.discard(name)
-        self._brokers[name] = _Broker(
+        self._brokers[name] = now = _Broker(
             told.addresses,
             told.master or last_master,
             None if before is None else before.away_since_ms,
         )
+        if before is not None:
+            now.has_followed = (
+                before.has_followed
+                if now.master == before.master
+                else any(name != other for other in self.brokers_at(now.master or ""))
+            )
         if told.master and told.master != last_master:
             if last_master is not None:
                 _log.warning(
@@ -528,6 +536,8 @@ class Routes:
                 _log.info(
                     "broker %s: in a route again after %d s", name, (now_ms - since_ms) // 1000
                 )
+        if not self._are_proxies:
+            self._take_addresses()
 
     def _take_addresses(self) -> None:
         """Take the last address of a broker that is away from it, if another one has it now.
@@ -536,11 +546,18 @@ class Routes:
         them looks whose queue a request is for: the other one would store messages in its own, and
         hand out its own messages, and locks.
         """
-        taken = {
-            broker.master: name
+        here = {
+            name: broker
             for name, broker in self._brokers.items()
-            if broker.away_since_ms is None
+            if broker.away_since_ms is None and broker.master is not None
         }
+        settled = [broker.master for broker in here.values() if not broker.has_followed]
+        if len(set(settled)) < len(settled):
+            # Neither of the two came to where the other was: it is the address of a proxy, which
+            # leads to all brokers, also to one that is away now.
+            self._are_proxies = True
+            return
+        taken = {broker.master: name for name, broker in here.items()}
         for name, broker in self._brokers.items():
             if broker.away_since_ms is None or broker.master not in taken:
                 continue
@@ -632,7 +649,7 @@ class PullSource:
         # after two minutes. Trying the next replica without waiting for that costs one request.
         try:
             asked, _ = self.choose()
-        except RouteError:  # the broker was forgotten while the pull was on its way
+        except (RouteError, ConnectFailed):  # lost or forgotten while the pull was on its way
             asked = self._wanted
         await self._routes.refresh_soon(self._queue.topic)
         others = set(self._routes.replicas_of(self._queue.broker_name)) - {asked}

@@ -20,7 +20,7 @@ from ordermq.client.runtime import ENDED, NotDoneInTime, Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import GRPC, split_address
-from ordermq.errors import OrderMQError, RouteError, StateError
+from ordermq.errors import ConnectFailed, OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.loggers import LogErrors, dropped_lines
 from ordermq.model.identifiers import unique_instance
@@ -426,7 +426,7 @@ class ClientSession(ProcessBound):
         """Return True if there is a connection to the broker's master now."""
         try:
             return self.connections.is_open(self.routes.master_of(broker_name))
-        except RouteError:
+        except (RouteError, ConnectFailed):
             return False
 
     def doubt_route(self, topic: str) -> None:

@@ -22,7 +22,14 @@ from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession, SessionEvents
 from ordermq.clock import Clock, wait_until_set
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
-from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
+from ordermq.errors import (
+    ConnectFailed,
+    Fenced,
+    LockLost,
+    LockRefused,
+    RemotingError,
+    RouteError,
+)
 from ordermq.forking import ProcessBound
 from ordermq.leases.lease import Lease
 from ordermq.leases.lock_epochs import StoredEpochs
@@ -350,7 +357,7 @@ class DriverLocks(ProcessBound):
     def _known_address_of(self, queue: MessageQueue) -> str | None:
         try:
             return self.session.routes.master_of(queue.broker_name)
-        except RouteError:
+        except (RouteError, ConnectFailed):
             return None
 
     async def _is_untouched(self, queue: MessageQueue, lease: Lease) -> bool:
