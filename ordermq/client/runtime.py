@@ -474,6 +474,8 @@ async def in_thread(function: Callable[..., _T], *arguments: object) -> _T:
 
     Not on the loop's executor: the user's own calls may occupy all threads of that. A cancelled
     caller changes nothing for the function.
+
+    Raises: NoThread
     """
     done: concurrent.futures.Future[_T] = concurrent.futures.Future()
     done.set_running_or_notify_cancel()  # so that a cancelled caller cannot cancel it
@@ -484,7 +486,7 @@ async def in_thread(function: Callable[..., _T], *arguments: object) -> _T:
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             done.set_exception(error)
 
-    threading.Thread(target=call, name="ordermq-call", daemon=True).start()
+    start_thread(threading.Thread(target=call, name="ordermq-call", daemon=True))
     return await asyncio.wrap_future(done)
 
 

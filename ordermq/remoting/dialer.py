@@ -32,7 +32,10 @@ class SocketAddress(Value):
 
 
 def look_up(host: str, port: int) -> concurrent.futures.Future[list[SocketAddress]]:
-    """Start to look up a host's addresses; the future gets them, or `OSError`."""
+    """Start to look up a host's addresses; the future gets them, or `OSError`.
+
+    Raises: NoThread
+    """
     found: concurrent.futures.Future[list[SocketAddress]] = concurrent.futures.Future()
 
     def work() -> None:
@@ -45,7 +48,7 @@ def look_up(host: str, port: int) -> concurrent.futures.Future[list[SocketAddres
 
     # A thread of its own: a look-up cannot be cancelled and takes up to half a minute while a DNS
     # server is away. A pool's threads would be used up by that, and be waited for at exit.
-    threading.Thread(target=work, name=f"ordermq-dns-{host}", daemon=True).start()
+    start_thread(threading.Thread(target=work, name=f"ordermq-dns-{host}", daemon=True))
     return found
 
 

@@ -26,7 +26,7 @@ from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store.own_files import OwnFiles
 from ordermq.core.contract import RecordBlock
 from ordermq.errors import StoreError
-from ordermq.threads import Lock
+from ordermq.threads import Lock, start_thread
 
 log = logging.getLogger("ordermq.broker")
 
@@ -201,8 +201,11 @@ class GroupCommit:
         self._committing = Lock()  # taken once per group; a fork takes it, too
 
     def start(self) -> None:
-        """Start the writer thread."""
-        self._thread.start()
+        """Start the writer thread.
+
+        Raises: NoThread
+        """
+        start_thread(self._thread)
 
     def close(self) -> None:
         """Commit all submitted writes and end the thread; their `done`s are queued in the loop."""

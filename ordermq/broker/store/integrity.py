@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ordermq.errors import StoreError
-from ordermq.threads import NativeEvent
+from ordermq.threads import NativeEvent, start_thread
 
 log = logging.getLogger("ordermq.broker")
 
@@ -87,7 +87,7 @@ def integrity_rows(database: sqlite3.Connection, count: int) -> list[tuple[str]]
 
     thread = threading.Thread(target=check, name="ordermq-integrity", daemon=True)
     try:
-        thread.start()
+        start_thread(thread)
         # In parts: a signal that comes just before the wait would not end one without a limit.
         while not ended:
             is_over.wait(_LOOK_S)

@@ -129,13 +129,17 @@ class Store(ProcessBound):
             raise
 
     def start(self, loop: asyncio.AbstractEventLoop, statistics: BrokerStatistics) -> None:
-        """Start the writer thread; `done`s are called on this loop, which also reads."""
-        self._loop, self._loop_thread = loop, threading.get_ident()
+        """Start the writer thread; `done`s are called on this loop, which also reads.
+
+        Raises: NoThread
+        """
         files = None if self.path is None else OwnFiles(self.path)
-        self._group_commit = GroupCommit(
+        group_commit = GroupCommit(
             self._writer, loop, self._group_max, statistics, self._committed, files
         )
-        self._group_commit.start()
+        group_commit.start()
+        self._loop, self._loop_thread = loop, threading.get_ident()
+        self._group_commit = group_commit
 
     def stop_writing(self) -> None:
         """Commit the writes submitted so far; their `done`s are then queued in the loop."""

@@ -15,6 +15,7 @@ import pytest
 
 from ordermq.client.runtime import Runtime
 from ordermq.consumer.dispatch.worker_pool import Runs, Serving, WorkerPool, stacks_of_tasks
+from tests.thread_limit import ThreadLimit
 
 WAIT_S = 10.0
 QUICK_NS = 1_000
@@ -205,21 +206,6 @@ def test_threads_compute_beside_each_other_where_no_interpreter_lock_forbids_it(
         assert all(work.started.wait(WAIT_S) for work in others), "and nobody looked"
         assert first.call(COMPUTING_NS) is True
     pool.end(first, *others)
-
-
-class ThreadLimit:
-    """A system that gives a pool no more than so many threads."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-        self.limit = limit
-        self._start = threading.Thread.start
-        monkeypatch.setattr(threading.Thread, "start", lambda thread: self._start_one(thread))
-
-    def _start_one(self, thread: threading.Thread) -> None:
-        if self.limit == 0:
-            raise RuntimeError("can't start new thread")
-        self.limit -= 1
-        self._start(thread)
 
 
 def test_without_another_thread_a_queue_waits_for_the_one_that_runs(

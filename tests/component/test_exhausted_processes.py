@@ -1,14 +1,18 @@
-"""Clients of a process that has few file descriptors left, or none, and then has them again."""
+"""Clients and brokers of a process that has no file descriptor or thread left, and then has."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from ordermq import Producer
 from ordermq.broker import EmbeddedBroker
+from ordermq.errors import NoThread
+from tests.thread_limit import ThreadLimit
 
 MAKE = {
     "Producer": "Producer('p', name_servers=servers, send_timeout_ms=timeout_ms)",
@@ -72,3 +76,29 @@ def test_a_client_without_descriptors_says_so_and_a_later_one_works(
     assert "told" in told
     assert "Exception ignored" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_broker_without_threads_says_so_and_releases_its_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = ThreadLimit(monkeypatch, 0)
+    path = tmp_path / "broker.db"
+    for limit in range(2):  # its own thread, and the one that writes
+        system.limit = limit
+        with pytest.raises(NoThread, match="ulimit -u"):
+            EmbeddedBroker(path).start()
+    system.limit = 100
+    with EmbeddedBroker(path) as broker:
+        assert broker.health().is_ready
+
+
+def test_a_client_without_a_thread_says_so_and_a_later_one_works(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"name_servers": broker.name_servers, "client_ip": "127.0.0.1"}
+    system = ThreadLimit(monkeypatch, 0)
+    with pytest.raises(NoThread, match="ulimit -u"):
+        Producer("p", **settings).start()
+    system.limit = 100
+    with Producer("p", **settings):
+        pass
