@@ -26,6 +26,8 @@ class UnorderedPopModel:
     """One queue of one group, whose messages are numbered.
 
     Attributes:
+        may_give_less: a pop may leave new messages where they are, as RocketMQ's does that comes
+            before the one in front of it has given back the queue.
         next: the first message that nobody was given.
         until_ms: the end of each lease, by message; also of those that are over.
         attempts: deliveries that came to nothing, by message.
@@ -33,6 +35,7 @@ class UnorderedPopModel:
         maybe_done: acknowledged when the lease was over.
     """
 
+    may_give_less: bool = False
     sent: int = 0
     next: int = 0
     until_ms: dict[int, int] = field(default_factory=dict)
@@ -59,6 +62,8 @@ class UnorderedPopModel:
         again = [number for number, _ in found if number < self.next]
         assert len(set(again)) == len(again), "one message twice in an answer"
         wanted = min(count - len(again), self.sent - self.next)
+        if self.may_give_less:
+            wanted = min(wanted, len(fresh))
         assert fresh == list(range(self.next, self.next + wanted)), "not the next messages"
         for number in again:
             assert number not in self.done, f"{number} was acknowledged, and comes again"
@@ -95,6 +100,7 @@ class UnorderedSteps:
     Args:
         now_ms: the time of the broker's clock, as far as this process knows it.
         wait: passes time, in ms.
+        may_give_less: of the model.
     """
 
     def __init__(
@@ -103,9 +109,11 @@ class UnorderedSteps:
         broker_name: str,
         now_ms: Callable[[], int],
         wait: Callable[[int], None],
+        *,
+        may_give_less: bool = False,
     ) -> None:
         self.pops = pops
-        self.model = UnorderedPopModel()
+        self.model = UnorderedPopModel(may_give_less)
         self.wait = wait
         self._broker_name = broker_name
         self._now_ms = now_ms
