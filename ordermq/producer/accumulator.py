@@ -208,10 +208,12 @@ class SendRequest:
     def wait(self, waiter: AnswerWaiter) -> None:
         """Return once the waiter is done, on its thread; it may read answers meanwhile."""
         begun = self.begun
-        if begun is None or begun.callers is None:
+        if begun is None or (callers := begun.callers) is None:
             wait_for_event(waiter)
         else:
-            begun.callers.wait(waiter)
+            callers.wait(waiter)
+            # They hold each other: every send would leave them to the garbage collector.
+            begun.callers = None
 
     def fail(self, error: BaseException) -> None:
         self.sender = None

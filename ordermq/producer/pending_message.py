@@ -113,6 +113,7 @@ class SendWindow:
         self._awaited = message
         while not message.is_done:  # a wake-up may belong to the message before
             self._woken.wait(SIGNAL_CHECK_S)
+        self._awaited = None  # they would hold each other
         return message.receipt()
 
 
@@ -173,14 +174,15 @@ class BatchWaiter:
     def __init__(self, count: int) -> None:
         self.is_done = False
         self._count = count
-        self._done: set[PendingMessage] = set()
+        # By their numbers: a message has this as its `on_done`, and a send leaves no cycle.
+        self._done: dict[int, int] = {}
         self._thread = threading.get_ident()
         self.event = ThreadEvent.of_thread()
 
     def on_done(self, message: PendingMessage) -> None:
-        self._done.add(message)  # a set: it may be told twice
-        # A copy: another thread may add to the set meanwhile.
-        if sum(map(len, [*self._done])) == self._count:
+        self._done[id(message)] = len(message)  # it may be told twice
+        # A copy: another thread may add to it meanwhile.
+        if sum(self._done.copy().values()) == self._count:
             self.is_done = True
             if threading.get_ident() != self._thread:
                 self.event.set()
