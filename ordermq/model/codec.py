@@ -58,6 +58,9 @@ class JsonCodec(Generic[_Value]):
     def __repr__(self) -> str:
         return f"JsonCodec({'' if self._kind is None else shown_type(self._kind)})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JsonCodec, (self._kind,)  # with a message that is sent to another process
+
     def encode(self, value: _Value, /) -> bytes:
         return json_text.dumps(value, default=_more_json)
 
@@ -105,6 +108,9 @@ class PydanticCodec(Generic[_Value]):
     def __repr__(self) -> str:
         return f"PydanticCodec({shown_type(self._kind)})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PydanticCodec, (self._kind,)
+
     def encode(self, value: _Value, /) -> bytes:
         # `dump_json` alone writes a value of another type, too, and only warns.
         return self._type.dump_json(self._type.validate_python(value))
@@ -144,6 +150,9 @@ class _CheckedCodec(FunctionCodec):
     def __init__(self, codec: Codec) -> None:
         super().__init__(_checked(codec.encode), _checked(codec.decode))
         self._codec = codec
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _CheckedCodec, (self._codec,)
 
     def __repr__(self) -> str:
         # An object without a repr of its own would be shown with its address.

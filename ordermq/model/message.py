@@ -506,6 +506,10 @@ class MessageRun(core.MessageRun, Sequence["MessageView"]):
         view: MessageView = self.view(MessageView, wanted)
         return view
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As a list: what else a run may be is of the process that received it.
+        return list, ([*self],)
+
     def parts(self, size: int) -> Iterator[MessageRun]:
         """Split into runs of `size` messages, the last one perhaps shorter; creates no view."""
         return self.cut(MessageRun, size)
@@ -550,6 +554,21 @@ class MessageView(core.MessageView, Generic[_Value]):
         except ProtocolError:  # a repr must not raise: it is wanted most for what is damaged
             shown += " with unreadable properties"
         return f"{shown} {len(self.stored_body)} bytes>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Take the message's own record along, not the others of its batch. O(batch)."""
+        index, offset = self.index, self.queue_offset
+        record = _record_with(index.body, offset)
+        failed = index.attempts.get(offset) if index.attempts else None
+        codec = getattr(index, "codec", None)
+        limit = index.max_decompressed_bytes
+        return _unpickled, (index.queue, record, offset, index.namespace, limit, failed, codec)
+
+    def __copy__(self) -> Self:
+        return self  # it cannot be changed
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def __bytes__(self) -> bytes:
         """Copy the body."""
@@ -675,3 +694,33 @@ class MessageView(core.MessageView, Generic[_Value]):
         host = self.store_host_bytes
         port = int.from_bytes(host[-4:], "big", signed=True)
         return offset_message_id(host[:-4], port, self.physical_offset)
+
+
+def _record_with(body: bytes, offset: int) -> bytes:
+    """Return the stored record that holds a message, alone or as one of an inner batch."""
+    at = end = 0
+    while end < len(body):
+        size, first = int.from_bytes(body[end : end + 4]), int.from_bytes(body[end + 20 : end + 28])
+        if first > offset:
+            break
+        at, end = end, end + size
+    return body[at:end]
+
+
+def _unpickled(
+    queue: MessageQueue,
+    record: bytes,
+    offset: int,
+    namespace: str,
+    max_decompressed_bytes: int,
+    failed: int | None,
+    codec: Codec | None,
+) -> MessageView:
+    batch = MessageBatch(
+        queue, record, namespace=namespace, max_decompressed_bytes=max_decompressed_bytes
+    )
+    if failed is not None:
+        batch.set_attempts(offset, failed)
+    if codec is not None:
+        batch.codec = codec
+    return batch[[*batch.offsets].index(offset)]

@@ -19,7 +19,7 @@ ROOMS = "client", "consumer", "producer"
 # text of an error, which begins so.
 _NAMES_IT = re.compile(r"(group |topic |broker )?%s(: |$)")
 # The name of a pool of threads: none of the fields.
-_OTHER = {"%s: %s, %d run; queues wait for these (limits of memory, or of processes)"}
+_OTHER = {"%s: %d threads run, queues wait for these: %s"}
 
 
 def test_a_queue_gives_its_topic_and_its_text() -> None:

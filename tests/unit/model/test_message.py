@@ -3,7 +3,9 @@ V7, V12)."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import pickle
 from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,9 +13,17 @@ from typing import Any
 
 import pytest
 
+from ordermq import core
 from ordermq.core import RecordWriter, compression
 from ordermq.errors import ConfigError, DecodeError, ProtocolError
-from ordermq.model.message import RESERVED_PROPERTIES, Message, MessageBatch, MessageRun
+from ordermq.model.codec import JsonCodec, require_codec
+from ordermq.model.message import (
+    RESERVED_PROPERTIES,
+    Message,
+    MessageBatch,
+    MessageRun,
+    MessageView,
+)
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import PROTOCOL_NAMES, decode, encode
 from ordermq.model.stored_message import (
@@ -22,6 +32,8 @@ from ordermq.model.stored_message import (
     host_bytes,
     stored_at,
 )
+from tests.unit.core.stored_records import INNER_BATCH
+from tests.unit.core.stored_records import record as stored_record
 
 QUEUE = MessageQueue("TopicTest", "broker-a", 1)
 LONG_TOPIC = "%RETRY%" + "g" * 125
@@ -180,6 +192,34 @@ def test_a_run_joins_pieces_of_batches_without_making_views() -> None:
     for position in (3, -4):
         with pytest.raises(IndexError):
             run[position]
+
+
+def test_a_message_goes_to_another_process_alone_and_as_it_was() -> None:
+    queue = MessageQueue("%RETRY%g", "broker-a", 1)
+    inner = core.encode_batch([b"a", b"bb"], ["TAGS\x01x", "UNIQ_KEY\x01u"], [0, 7])
+    records = [
+        record(5, b'{"n":1}', "RETRY_TOPIC\x01space%orders\x02"),
+        stored_record(offset=7, body=inner, sys_flag=INNER_BATCH),
+        record(9, b"long" * 5_000),
+    ]
+    batch = MessageBatch(queue, b"".join(records), namespace="space")
+    batch.codec = require_codec(JsonCodec(dict[str, int]), "g")
+    batch.set_attempts(5, 2)
+    names = [name for name in dir(MessageView) if not name.startswith("_") and name != "index"]
+    for view in batch:
+        here = pickle.loads(pickle.dumps(view))
+        for name in names:
+            known = getattr(view, name)
+            if not callable(known):
+                assert getattr(here, name) == known, name
+        assert bytes(here) == bytes(view)
+        assert copy.copy(view) is copy.deepcopy(view) is view, "nobody can change it"
+    first = pickle.loads(pickle.dumps(batch[0]))
+    assert (first.reconsume_times, first.value()) == (2, {"n": 1})
+    assert len(pickle.dumps(batch[0])) < 2_000, "without the others of its batch"
+    run = MessageRun([(batch, 1, 2), (batch, 3, 1)])
+    there = pickle.loads(pickle.dumps(run))
+    assert [view.queue_offset for view in there] == run.offsets() == [7, 8, 9]
 
 
 # -- to send -------------------------------------------------------------------------------
