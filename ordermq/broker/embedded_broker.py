@@ -21,7 +21,7 @@ from ordermq.config.checks import join_address
 from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
-from ordermq.remoting.connecting import descriptors_used_up
+from ordermq.remoting.connecting import taking_descriptors
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.threads import NativeEvent, start_thread
 
@@ -184,10 +184,11 @@ class EmbeddedBroker(Starting):
         try:
             server = BrokerServer(store, self._config, self._clock, self._history, self.statistics)
             try:
-                self._port = await server.start(self._host, self._wanted_port)
+                with taking_descriptors("the broker cannot listen"):
+                    self._port = await server.start(self._host, self._wanted_port)
+            except ConnectFailed:
+                raise
             except OSError as error:
-                if used_up := descriptors_used_up(error, "the broker cannot listen"):
-                    raise used_up from error
                 raise ConnectFailed(
                     f"the broker cannot listen ({error.strerror}): use another host or port",
                     address=f"{self._host}:{self._wanted_port}",

@@ -31,7 +31,7 @@ from ordermq.errors import (
 )
 from ordermq.forking import ProcessBound
 from ordermq.remoting.command import Command, Framer
-from ordermq.remoting.connecting import descriptors_used_up
+from ordermq.remoting.connecting import taking_descriptors
 from ordermq.remoting.shared_tasks import SharedTasks
 from ordermq.remoting.tls import TlsSession, describe_tls_error
 
@@ -239,13 +239,10 @@ class PullConnections(ProcessBound):
             opened.close()
             raise StateError("client is closed: create a new one", address=address)
         try:
-            connection = PullConnection(address, opened, tls, self._started())
-        except BaseException as error:
+            with taking_descriptors("cannot start the pull engine", address):
+                connection = PullConnection(address, opened, tls, self._started())
+        except BaseException:
             opened.close()
-            if isinstance(error, OSError) and (
-                used_up := descriptors_used_up(error, "cannot start the pull engine", address)
-            ):
-                raise used_up from error
             raise
         self._open[address] = connection
         return connection

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from ordermq.config import RemotingConfig
@@ -115,6 +116,17 @@ def descriptors_used_up(
         "(`ulimit -n`)",
         address=address,
     )
+
+
+@contextlib.contextmanager
+def taking_descriptors(doing: str, address: str | None = None) -> Iterator[None]:
+    """Raise what `descriptors_used_up` returns for an error of the block, if any."""
+    try:
+        yield
+    except OSError as error:
+        if used_up := descriptors_used_up(error, doing, address):
+            raise used_up from error
+        raise
 
 
 def connect_failed(

@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 from ordermq.errors import ConfigError
-from ordermq.remoting.connecting import descriptors_used_up
+from ordermq.remoting.connecting import taking_descriptors
 from ordermq.standard_descriptors import fill_standard_descriptors
 
 _VARIABLE: Final = "ORDERMQ_EVENT_LOOP"
@@ -30,21 +30,13 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     forced = os.environ.get(_VARIABLE)
     if forced and forced not in _CHOICES:
         raise ConfigError(f"{_VARIABLE}={forced!r}: expected {' or '.join(_CHOICES)}")
-    try:
+    with taking_descriptors("cannot start an event loop"):
         fill_standard_descriptors()
-        _try_descriptors()
+        # Tried first: uvloop aborts a process that has too few.
+        with contextlib.ExitStack() as opened:
+            for _ in range(_DESCRIPTORS):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
         return _loop_of_kind(forced)
-    except OSError as error:
-        if used_up := descriptors_used_up(error, "cannot start an event loop"):
-            raise used_up from error
-        raise
-
-
-def _try_descriptors() -> None:
-    """Raise the OSError of a process that has too few for a loop: uvloop would abort it."""
-    with contextlib.ExitStack() as opened:
-        for _ in range(_DESCRIPTORS):
-            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
 def _loop_of_kind(forced: str | None) -> asyncio.AbstractEventLoop:

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from ordermq.remoting.connecting import descriptors_used_up
+from ordermq.remoting.connecting import taking_descriptors
 
 _ONE = (1).to_bytes(8, sys.byteorder)  # an eventfd counts in eight-byte numbers
 
@@ -24,16 +24,12 @@ class ThreadEvent:
     def __init__(self) -> None:
         """Raises: ConnectFailed: no descriptor is left for it."""
         self._reader = self._writer = -1
-        try:
+        with taking_descriptors("cannot wait for an answer"):
             if sys.platform == "linux":
                 self._reader = self._writer = os.eventfd(0)
             else:
                 self._reader, self._writer = os.pipe()
                 os.set_blocking(self._writer, False)
-        except OSError as error:
-            if used_up := descriptors_used_up(error, "cannot wait for an answer"):
-                raise used_up from error
-            raise
 
     def __del__(self) -> None:
         for end in {self._reader, self._writer} - {-1}:

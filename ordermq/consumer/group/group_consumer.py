@@ -12,7 +12,7 @@ from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.statistics import HeldQueue, Lag
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.connecting import descriptors_used_up
+from ordermq.remoting.connecting import taking_descriptors
 
 if TYPE_CHECKING:
     from ordermq.client.user_code import UserCode
@@ -46,7 +46,9 @@ class GroupConsumer(ExplainsMethods, Starting):
         """`_join`; a member that an exception finds started leaves the group."""
         try:
             self._is_starting = True
-            self._join(user_code)
+            # Also of a module that is imported now, since few consumers need it.
+            with taking_descriptors("cannot start"):
+                self._join(user_code)
         except BaseException as error:
             member, self._member = self._member, None
             if member is not None:
@@ -55,9 +57,6 @@ class GroupConsumer(ExplainsMethods, Starting):
             # Whatever a closed connection has raised in it, also a cancellation.
             if self._is_close_called and isinstance(error, (OrderMQError, *_CANCELLED)):
                 raise StateError(_CLOSED_MEANWHILE, group=self.group) from error
-            # As of a module that is imported now, since few consumers need it.
-            if isinstance(error, OSError) and (used_up := descriptors_used_up(error, "no start")):
-                raise used_up from error
             raise
         finally:
             self._is_starting = False
