@@ -65,6 +65,9 @@ _RELAY_TIMEOUT_MS = 10_000
 _BODY_SIZE = r"body (?:length limit (\d+)B|of \d+ bytes)"
 # RocketMQ, of a request with several messages: the exception of its encoder, by code 1.
 _NO_BATCH_SO_LARGE = "message body size exceeded"
+SEND_LESS = (
+    "send less per request (max_batch_bytes), compress it, or raise the broker's maxMessageSize"
+)
 _PROXY_MARK = "TRACE_ON"  # a field of every answer of RocketMQ's proxy
 _STORED = frozenset(
     {
@@ -220,10 +223,7 @@ class BrokerApi:
             why = answer.remark or "broker refused the message"
             is_illegal = answer.code == ResponseCode.MESSAGE_ILLEGAL
             if _NO_BATCH_SO_LARGE in why or (is_illegal and _is_about_size(why, body_bytes)):
-                why += (
-                    f"; the request has {body_bytes} bytes: send less per request, compress it, "
-                    "or raise the broker's maxMessageSize"
-                )
+                why += f"; the request has {body_bytes} bytes: {SEND_LESS}"
             elif is_illegal and "TopicMessageType" in why:
                 why += (
                     "; RocketMQ's proxy checks the topic's attribute message.type: make it MIXED "

@@ -30,6 +30,7 @@ from ordermq.producer.retry_policy import (
     AfterFailure,
     is_outcome_unknown,
     is_route_in_doubt,
+    is_too_large,
     may_use_fallback_broker,
     retry_delay_ms,
 )
@@ -127,6 +128,7 @@ class Ending(Enum):
     |---|---|---|---|
     | STORED | receipts, once the next batch is on its way | are sent | yes |
     | MOVED | the outcome at other brokers, whose senders have all its messages | are sent | yes |
+    | APART | the outcome of smaller requests, for which all of it waits again | are sent | yes |
     | REFUSED | the error | are sent | yes |
     | UNKNOWN | the error | fail until they are resolved | yes |
     | ABANDONED (`stop`, a defect) | the error | fail until they are resolved | no, it fails |
@@ -134,6 +136,7 @@ class Ending(Enum):
 
     STORED = auto()  # also written, if nobody wants an answer
     MOVED = auto()
+    APART = auto()
     REFUSED = auto()
     UNKNOWN = auto()
     ABANDONED = auto()
@@ -143,7 +146,7 @@ class Ending(Enum):
 _IDLE, _WAITING, _IN_FLIGHT, _STOPPED = SenderState
 _NONE, _DUE, _HELD = LoopTurn
 _NEW, _SENDING, _ENDED = BatchState
-_STORED, _MOVED, _REFUSED, _UNKNOWN, _ABANDONED = Ending
+_STORED, _MOVED, _APART, _REFUSED, _UNKNOWN, _ABANDONED = Ending
 _MAY_BE_STORED = {_UNKNOWN, _ABANDONED}
 
 
@@ -179,6 +182,7 @@ class QueueSender:
         self._taken: list[PendingMessage] = []  # from `_waiting`, for the request that begins
         self._in_flight: InFlightBatch | None = None
         self._is_stopped = False
+        self._max_batch_bytes = config.max_batch_bytes  # less where the broker takes no more
 
     @property
     def queue(self) -> MessageQueue:
@@ -280,7 +284,7 @@ class QueueSender:
         taken = self._taken
         if not taken:
             try:
-                take_batch(self._waiting, self._config.max_batch_bytes, taken)
+                take_batch(self._waiting, self._max_batch_bytes, taken)
             except IndexError:  # `stop` has just failed what waited
                 self._senders_in_flight.discard(self)
                 return None
@@ -295,6 +299,22 @@ class QueueSender:
         if batch is None:
             self._senders_in_flight.discard(self)
         return batch
+
+    def take_apart(self, batch: Sequence[PendingMessage]) -> None:
+        """Put messages that were too large together in front again, for smaller requests.
+
+        Called while their batch is in flight: nobody takes what waits meanwhile.
+        """
+        self._max_batch_bytes = max(sum(message.size for message in batch) // 2, 1)
+        _log.info(
+            "%s: the broker takes less than %d messages in one request; %d bytes of them from now "
+            "on: its maxMessageSize is lower than max_batch_bytes",
+            self.queue,
+            len(batch),
+            self._max_batch_bytes,
+            extra=log_fields(self.queue, member=self._client.client_id),
+        )
+        self._waiting.extendleft(reversed(batch))
 
     def continue_behind(self, batch: InFlightBatch, ending: Ending) -> None:
         """Do what the end of a batch leaves to do; once more is harmless."""
@@ -571,6 +591,11 @@ class InFlightBatch(ResponseFuture):
         if self._take_end():
             self._sender.continue_behind(self, _MOVED)
 
+    def _end_apart(self) -> None:
+        if self._take_end():
+            self._sender.take_apart(self._batch)
+            self._sender.continue_behind(self, _APART)
+
     def _abandon(self, why: str) -> None:
         outcome = f"whether it was stored is unknown ({why})"
         self._end_failed(stopped_error(self._protocol.queue, outcome), _ABANDONED)
@@ -609,6 +634,10 @@ class InFlightBatch(ResponseFuture):
             self._protocol.queue.broker_name
         )  # `after_failure` of a reply sets the next one
         self._protocol.record_failure(error)
+        # It was the sender that put them together: each is refused, or moved, for itself alone.
+        if len(self._batch) > 1 and not self._is_outcome_unknown and is_too_large(error):
+            self._end_apart()
+            return
         staying = self._without_fallbacks(error)
         if len(staying) < len(self._batch):  # the body holds messages that left
             self._batch, self._body = staying, None

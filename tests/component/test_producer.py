@@ -16,6 +16,7 @@ import pytest
 
 from ordermq import Message, MessageQueue, Producer, PushConsumer, SendReceipt, SendStatus
 from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
 from ordermq.errors import (
     BrokerError,
     ConfigError,
@@ -311,6 +312,29 @@ def test_what_the_broker_refuses_does_not_fail_the_key(broker: EmbeddedBroker) -
             producer.send(Message("orders", random.randbytes(4_194_305)), sharding_key="k")
         assert caught.value.response_code == 13
         producer.send(orders(), sharding_key="k")
+
+
+@pytest.mark.parametrize("broker_config", [BrokerConfig(max_message_bytes=20_000)])
+def test_messages_that_the_broker_takes_one_by_one_are_not_refused_for_their_company(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    plain = {"compress_msg_body_over_howmuch": 1 << 31}
+    bodies = [b"%03d" % number + b"x" * 5_000 for number in range(60)]
+    with Producer("p", name_servers=broker.name_servers, **plain) as producer:
+        futures = [
+            producer.send_nowait(Message("orders", body), sharding_key="k") for body in bodies
+        ]
+        offsets = [future.result(DEADLINE_S).queue_offset for future in futures]
+        assert offsets == list(range(60))
+        receipts = producer.send_many([(Message("orders", body), "k") for body in bodies])
+        assert [receipt.queue_offset for receipt in receipts] == list(range(60, 120))
+        with pytest.raises(BrokerError, match="max_batch_bytes"):
+            producer.send_batch([Message("orders", body) for body in bodies], sharding_key="k")
+        producer.send(orders("last"), sharding_key="k")
+    seen = Seen()
+    make_consumer(seen.take).start()
+    seen.wait_for_count(121)
+    assert seen.bodies_of("k") == [*bodies, *bodies, b"last"]
 
 
 @pytest.mark.parametrize("topic", ["a b", "", "SCHEDULE_TOPIC_XXXX"])

@@ -139,6 +139,19 @@ def test_a_message_over_the_limit_of_the_broker_and_one_over_that_of_the_client(
     assert_says(error, "topic='orders'", "101", "max_message_bytes")
 
 
+def test_messages_that_only_together_are_over_the_limit_of_the_broker(strict: Cluster) -> None:
+    settings = PATIENCE | {"compress_msg_body_over_howmuch": 1 << 31}
+    with Producer("p", name_servers=strict.name_servers, **settings) as producer:
+        futures = [
+            producer.send_nowait(Message("orders", b"x" * 3_000), sharding_key="k")
+            for _ in range(40)
+        ]
+        offsets = [future.result(DEADLINE_S).queue_offset for future in futures]
+        assert offsets == list(range(offsets[0], offsets[0] + 40))
+        with pytest.raises(BrokerError, match="maxMessageSize"):
+            producer.send_batch([Message("orders", b"x" * 3_000)] * 4, sharding_key="k")
+
+
 def test_a_broker_whose_disk_is_full_and_then_has_space_again(
     cluster: Cluster, disk: Disk, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from ordermq.remoting.command import Command, Framer
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
-BUSY, ILLEGAL, GARBLED = 2, 13, -1
+SYSTEM_ERROR, BUSY, ILLEGAL, GARBLED = 1, 2, 13, -1
 
 # Fates of one request: (is it stored, how it ends without an answer, or the answer's
 # code if it is not success).
@@ -80,6 +80,7 @@ class FakeBroker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.code = 0
+        self.max_body_bytes = 1 << 24  # of a request, as RocketMQ's maxMessageSize
         self.acknowledged: int | None = None  # how many messages an answer names, if not all
         self.failed_keys = FailedKeys()
         self.oneway: list[list[str]] = []
@@ -140,15 +141,27 @@ class FakeBroker:
         self.in_flight += 1
         waiting.is_asked = True
         assert self.in_flight == 1, "two requests of one queue under way"
-        serving = asyncio.get_running_loop().create_task(self._serve(ids, header, waiting))
+        work = self._serve(ids, header, len(body), waiting)
+        serving = asyncio.get_running_loop().create_task(work)
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
         return True
 
-    async def _serve(self, ids: list[str], header: SendHeader, waiting: ResponseFuture) -> None:
+    def _too_large(self, header: SendHeader) -> Command:
+        # As RocketMQ 5.5.0 words it, of one message and of several.
+        if not header.batch:
+            return Command(ILLEGAL, remark=f"msg body length limit {self.max_body_bytes}B, msg")
+        return Command(SYSTEM_ERROR, remark="RuntimeException: message body size exceeded, at")
+
+    async def _serve(
+        self, ids: list[str], header: SendHeader, size: int, waiting: ResponseFuture
+    ) -> None:
         await self.gate.wait()
         await asyncio.sleep(0)
         self.in_flight -= 1
+        if size > self.max_body_bytes:
+            waiting.answered(self._too_large(header))
+            return
         fate = self.fate()
         is_stored, ending = FATES[fate]
         if fate == "late":

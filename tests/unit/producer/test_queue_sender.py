@@ -741,13 +741,19 @@ FATE = st.sampled_from(["late", "late", "late", "refused", *sorted(FATES)])
     st.lists(FATE, min_size=3, max_size=30),
     st.integers(20, 200),
     st.lists(st.booleans(), max_size=10),
+    st.sampled_from([30, 60, 100, 1 << 24]),
 )
 def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
-    steps: list[tuple[str, Any]], outcomes: list[str], max_batch_bytes: int, writable: list[bool]
+    steps: list[tuple[str, Any]],
+    outcomes: list[str],
+    max_batch_bytes: int,
+    writable: list[bool],
+    max_body_bytes: int,
 ) -> None:
     async def work() -> None:
         left = deque(writable)
         broker = FakeBroker(fates(*outcomes), lambda: not left or left.popleft())
+        broker.max_body_bytes = max_body_bytes
         config = SendConfig(retry_times=1, retry_delay_ms=10, max_batch_bytes=max_batch_bytes)
         sender, sent, done = sender_of(broker, config), list[PendingMessage](), list[str]()
         for step, argument in steps:
@@ -940,3 +946,81 @@ def test_without_another_broker_no_fallback_is_logged(
     put_together(broker, falling_back(broker, [], takes=False), [free])
     assert broker.stored == ["a"]
     assert fallback_warnings(caplog) == 0
+
+
+# -- requests larger than the broker takes -------------------------------------------------
+
+
+def test_messages_that_are_too_large_together_are_sent_apart_and_in_order() -> None:
+    broker, done = FakeBroker(), list[str]()
+    broker.max_body_bytes = 300
+    messages = [pending(f"{n:02}", f"k{n % 2}", body=b"x" * 100, done=done) for n in range(10)]
+    sender = sender_of(broker)
+    put_together(broker, sender, messages)
+    names = names_of(messages)
+    assert broker.stored == names == done
+    assert all(one.receipts is not None for one in messages)
+    # What was learned stands: the next ones are refused no more.
+    before = len(broker.requests)
+    put_together(broker, sender, [pending(f"a{n}", "k0", body=b"x" * 100) for n in range(4)])
+    assert broker.stored[10:] == ["a0", "a1", "a2", "a3"]
+    assert [len(names) for names in broker.requests[before:]] == [2, 2]
+
+
+def test_a_message_that_is_too_large_alone_fails_alone_also_with_another_broker() -> None:
+    broker, taken = FakeBroker(), list[str]()
+    broker.max_body_bytes = 300
+    messages = [pending(name, "k") for name in ("1", "2", "4")]
+    large = pending("3", "k", body=b"x" * 400)
+    messages.insert(2, large)
+    large.fallbacks_left = 1
+    put_together(broker, falling_back(broker, taken), messages)
+    assert broker.stored == ["1", "2", "4"]
+    assert isinstance(large.error, BrokerError)
+    assert "maxMessageSize" in str(large.error)
+    assert taken == []
+    assert broker.failed_keys.error_of("T", "k") is None, "nothing of it was stored"
+
+
+def test_messages_that_stay_together_are_not_taken_apart() -> None:
+    broker = FakeBroker()
+    broker.max_body_bytes = 300
+    together, other = pending_of(["1", "2", "3"], body=b"x" * 100), pending("4")
+    put_together(broker, sender_of(broker), [together, other])
+    assert broker.stored == ["4"]
+    assert isinstance(together.error, BrokerError)
+
+
+def test_a_copy_that_is_too_large_behind_a_lost_answer_stays_unknown() -> None:
+    broker, done = FakeBroker(fates("stored, answer lost")), list[str]()
+    messages = [pending(name, "k", body=b"x" * 100, done=done) for name in ("1", "2", "3")]
+
+    async def work() -> None:
+        sender = sender_of(broker)
+        put(sender, *messages)
+        while not broker.stored:
+            await asyncio.sleep(0)
+        broker.max_body_bytes = 150  # by an admin, at run time
+        await settled(broker, sender)
+
+    run(work())
+    assert broker.stored == done == ["1", "2", "3"]
+    assert isinstance(broker.failed_keys.error_of("T", "k"), KeyFailed)
+
+
+def test_messages_that_wait_to_be_sent_apart_fail_with_their_producer() -> None:
+    broker, done = FakeBroker(), list[str]()
+    broker.max_body_bytes = 150
+    messages = [pending(name, "k", body=b"x" * 100, done=done) for name in ("1", "2", "3")]
+
+    async def work() -> None:
+        sender = sender_of(broker)
+        put(sender, *messages)
+        while len(broker.requests) < 2:
+            await asyncio.sleep(0)
+        await sender.stop()
+        assert sender.is_idle
+
+    run(work())
+    assert sorted(done) == ["1", "2", "3"]
+    assert all(isinstance(one.error, StateError) for one in messages)
