@@ -35,7 +35,12 @@ _NO_GROUP = (
     "the broker does not create it (autoCreateSubscriptionGroup=false): create it (mqadmin "
     "updateSubGroup), or check its name"
 )
-_NO_READS = ("] pulling message is forbidden", "has no read permission")
+_NO_READS = (
+    "] pulling message is forbidden",
+    "] pop message is forbidden",  # of a broker; of a topic a pop is answered "peeking"
+    "] peeking message is forbidden",
+    "has no read permission",
+)
 # Parts of the remarks of RocketMQ and of the embedded broker, each with what to do. Their code is
 # that of an account without permission, of which none of them speaks.
 _CLOSED = {
@@ -51,6 +56,15 @@ _CLOSED = {
         "this is closed for sends (its perm lacks 2; an admin has withdrawn it, as before moving "
         "a topic or stopping a broker): have it opened (mqadmin updateTopicPerm -p 6, or "
         "updateBrokerConfig -k brokerPermission -v 6), or send elsewhere"
+    ),
+    ("] sending transaction message is forbidden",): (
+        "the broker takes no transactions (rejectTransactionMessage=true): have an admin allow them"
+    ),
+    ("] is forbidden for topic[",): (
+        "an admin has closed this topic to the group: have it opened, or consume as another group"
+    ),
+    ("recall failed, operation is forbidden",): (
+        "the broker recalls no messages: have an admin allow it (recallMessageEnable=true)"
     ),
     _NO_READS: (
         "this is closed for reads (its perm lacks 4): have an admin open it (mqadmin "

@@ -11,10 +11,10 @@ from remoting.test_connection import Wire
 from remoting.test_shared_tasks import is_waiting
 from remoting.wire_server import Line, WireServer, run, until
 
-from ordermq.client.connections import Connections
+from ordermq.client.connections import Connections, is_closed_for_reads
 from ordermq.clock import Clock, ManualClock, SystemClock
 from ordermq.config import RemotingConfig
-from ordermq.errors import ConnectFailed, ConnectionLost, StateError
+from ordermq.errors import BrokerError, ConnectFailed, ConnectionLost, StateError
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.dialer import Dialer
@@ -291,6 +291,38 @@ def test_a_denied_request_names_the_access_key_and_the_remedy(
             await connections.close()
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("remark", "told"),
+    [
+        ("the broker[127.0.0.1] pulling message is forbidden", "closed for reads"),
+        ("the topic[T] pulling message is forbidden", "closed for reads"),
+        ("the broker[127.0.0.1] pop message is forbidden", "closed for reads"),
+        ("the topic[T] peeking message is forbidden", "closed for reads"),
+        ("topic 'T' has no read permission", "closed for reads"),
+        ("the broker[127.0.0.1] sending message is forbidden", "closed for sends"),
+        ("the topic[T] sending message is forbidden", "closed for sends"),
+        (
+            "the broker[127.0.0.1] sending transaction message is forbidden",
+            "rejectTransactionMessage",
+        ),
+        ("the consumer group[G] is forbidden for topic[T]", "closed this topic to the group"),
+        ("recall failed, operation is forbidden", "recallMessageEnable=true"),
+        ("subscription group no permission, G", "consumeEnable=false"),
+        ("the consumer group[G] can not consume by broadcast way", "consumeBroadcastEnable=false"),
+    ],
+)
+def test_a_refusal_that_is_about_no_account_names_what_is_closed_and_suspects_none(
+    remark: str, told: str
+) -> None:
+    # The remarks of RocketMQ 5.5.0 with NO_PERMISSION, and the embedded broker's.
+    connections = connections_of()
+    answer = connections.explained(Command(16, remark=remark))
+    assert told in str(answer.remark)
+    assert "access_key" not in str(answer.remark)
+    error = BrokerError(str(answer.remark), response_code=16)
+    assert is_closed_for_reads(error) is (told == "closed for reads")
 
 
 def test_joined_requests_are_sent_in_one_write_per_connection_even_after_an_exception() -> None:
