@@ -17,6 +17,7 @@ from ordermq.consumer.group.allocation import allocate
 from ordermq.consumer.group.membership import LOOK_MS, Membership
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import Revocation
+from ordermq.consumer.group.withdrawn_queues import WithdrawnQueues
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import MemberContext
@@ -255,6 +256,7 @@ class Rebalancer:
         self._warnings = WarnOnce()
         self._retry_topic = retry_topic(self._group)
         self._topic_problems = TopicProblems(client.is_connected, self._retry_topic)
+        self._withdrawn = WithdrawnQueues(member, is_local=offsets.is_local)
         self.membership = Membership(member, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
@@ -409,6 +411,10 @@ class Rebalancer:
                 self._topic_problems.look(topic, route, is_missing=is_missing(topic)),
                 self._fields(topic=topic),
             )
+        await self._withdrawn.look(routes)
+        for topic in topics:
+            left = self._withdrawn.problem(topic)
+            self._warnings.note(f"{topic}: withdrawn queues", left, self._fields(topic=topic))
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
         # What is held of a topic that no broker has any more is given up.
         gone: dict[str, list[MessageQueue]] = {
@@ -570,8 +576,11 @@ class Rebalancer:
         return [f"{queue}: {problem}" for queue, (problem, _) in sorted(self._untaken.items())]
 
     def lost_topics(self) -> list[str]:
-        """Return why topics that were there, or are closed, have no queue, one text for each."""
-        return self._topic_problems.lost(self._owner.topics())
+        """Return what topics that were there lack, one text for each: queues, or some of them."""
+        topics = self._owner.topics()
+        found = ((topic, self._withdrawn.problem(topic)) for topic in topics)
+        left = [f"{topic}: withdrawn queues: {problem}" for topic, problem in found if problem]
+        return self._topic_problems.lost(topics) + left
 
     def _release(self, assigned: AssignedQueue) -> None:
         if assigned.queue in self._releases:
@@ -589,6 +598,7 @@ class Rebalancer:
             self.held.pop(assigned.queue, None)
             self._releases.pop(assigned.queue, None)
             self._owner.on_released(assigned)
+            self._withdrawn.gave_up(assigned)
             if not self._closing:  # nothing is taken instead, and there may be a thousand
                 self.wake()
 

@@ -170,7 +170,9 @@ class NewTopics:
             cast(
                 Any,
                 SimpleNamespace(
-                    start_offset=self.start_offset, rule=SimpleNamespace(take_skipped=dict)
+                    start_offset=self.start_offset,
+                    rule=SimpleNamespace(take_skipped=dict),
+                    is_local=False,
                 ),
             ),
             cast(Any, None),
