@@ -414,6 +414,10 @@ class Routes:
         """Return True if no route contains the broker: it is restarting, or decommissioned."""
         return not self._topics_of[broker_name]
 
+    def has_master(self, broker_name: str) -> bool:
+        """Return True if a route names a master of the broker now, not slaves alone."""
+        return not self.is_away(broker_name) and MASTER_ID in self.replicas_of(broker_name)
+
     def last_master_of(self, broker_name: str) -> str | None:
         """Return the address of a broker's last known master, None once it is forgotten."""
         broker = self._brokers.get(broker_name)

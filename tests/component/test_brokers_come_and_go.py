@@ -123,7 +123,7 @@ def test_close_waits_for_no_decommissioned_broker_and_blames_no_listener(
     told = "\n".join(record.getMessage() for record in caplog.records)
     assert "batches in progress" not in told
     # Queues that were idle for a moment have committed what was done by then.
-    given_up = r"offset 10 is not committed, only \d is: its broker is in no route any more"
+    given_up = r"offset 10 is not committed, only \d is: no master of its broker is in a route"
     assert len(re.findall(given_up, told)) == 4
 
 

@@ -122,8 +122,8 @@ class Revocation:
             await self._client.clock.sleep_ms(_COMMIT_RETRY_MS)
         if assigned.done_offset != assigned.committed_offset:
             _log.warning(
-                "%s: given up; offset %d is not committed, only %d is: its broker is in no route "
-                "any more",
+                "%s: given up; offset %d is not committed, only %d is: no master of its broker is "
+                "in a route any more",
                 assigned.queue,
                 assigned.done_offset,
                 assigned.committed_offset,
@@ -134,8 +134,9 @@ class Revocation:
         return False
 
     def _is_broker_gone(self, assigned: AssignedQueue) -> bool:
+        # A slave that is left in the route takes no commit.
         routes, name = self._client.routes, assigned.queue.broker_name
-        if not routes.is_away(name):
+        if routes.has_master(name):
             return False
         address = routes.last_master_of(name)
         if address is None:

@@ -53,7 +53,7 @@ class Returns:
             self._client.report_failure(batch.queue.broker_name, "give a batch back", failure)
             if (
                 self.end.is_late
-                or self._client.routes.is_away(batch.queue.broker_name)
+                or not self._client.routes.has_master(batch.queue.broker_name)
                 or clock.now_ms() + pause_ms >= end_ms
             ):
                 return

@@ -297,6 +297,22 @@ def test_a_broker_that_left_every_route_is_no_master_but_expected_at_its_address
     assert not routes.is_away("b")
 
 
+def test_a_broker_of_which_only_a_slave_is_left_has_no_master_and_is_not_away() -> None:
+    watched = Watched()
+    queues = (QueueData("a", 1, 1), QueueData("b", 1, 1))
+    whole = (BrokerData("a", {0: "a:1"}), BrokerData("b", {0: "b:1", 1: "b:2"}))
+    left = (BrokerData("a", {0: "a:1"}), BrokerData("b", {1: "b:2"}))
+    watched.told(T=TopicRoute(whole, queues))
+    assert watched.routes.has_master("b")
+    watched.told(T=TopicRoute(left, queues))
+    assert not watched.routes.has_master("b")
+    assert not watched.routes.is_away("b")
+    assert watched.routes.last_master_of("b") == "b:1", "it may come back there"
+    watched.told(T=brokers(a="a:1"))
+    assert not watched.routes.has_master("b")
+    assert not watched.routes.has_master("unknown")
+
+
 def test_a_broker_that_does_not_come_back_is_forgotten_with_its_address() -> None:
     watched = Watched()
     one = brokers(a="a:1")

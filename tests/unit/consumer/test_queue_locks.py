@@ -21,7 +21,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, MemberContext
 from ordermq.errors import RemotingError
 from ordermq.events import NoHistory
-from ordermq.leases.lease import Lease, LeaseTimes
+from ordermq.leases.lease import UNLOCKED, Lease, LeaseTimes
 from ordermq.leases.lock_epochs import LocalEpochs
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import Supervisor
@@ -113,6 +113,7 @@ class Broker:
                 master_of=lambda name: name,
                 brokers_at=lambda address: {address},
                 is_away=lambda name: False,
+                has_master=lambda name: True,
                 refresh_soon=lambda topic: asyncio.sleep(0),
             ),
             report_failure=lambda *_: None,
@@ -259,6 +260,33 @@ def test_a_renewal_that_is_answered_late_releases_nothing_before_the_commit(answ
 
     asyncio.run(work())
     assert done == (["commit", "unlock"] if answer == "late" else [])
+
+
+def test_the_end_of_a_member_without_locks_waits_for_no_broker_that_has_no_master() -> None:
+    # A slave is left in the route. No lease ends here: the commit would be tried for 30 s.
+    broker = Broker(None)
+    tried: list[AssignedQueue] = []
+
+    async def commit_last(assigned: AssignedQueue) -> bool:
+        tried.append(assigned)
+        broker.client.routes.has_master = lambda name: False  # killed under the commit
+        return False
+
+    broker.client.routes.last_master_of = lambda name: "master:1"
+    broker.client.connections = SimpleNamespace(is_open=lambda address: False)
+    offsets = SimpleNamespace(commit_last=commit_last, forget=lambda queue: None, is_local=False)
+    locks = SimpleNamespace(prepare_release=lambda assigned: asyncio.sleep(0))
+    parts = cast(Any, locks), cast(Any, offsets)
+    revocation = Revocation(broker.member, *parts, 30_000, lambda: True)
+    assigned = AssignedQueue(QUEUE, "g", UNLOCKED, 0, broker.callbacks)
+
+    async def work() -> None:
+        release = asyncio.ensure_future(revocation.release(assigned))
+        await stepped(broker, 200)
+        assert release.done()
+
+    asyncio.run(work())
+    assert tried == [assigned]
 
 
 def test_queues_that_drain_while_an_unlock_is_under_way_leave_with_the_next_one() -> None:
