@@ -92,7 +92,8 @@ def test_what_is_unread_in_queues_that_a_topic_loses_is_told_and_comes_with_them
         eventually(lambda: "queues: 3, with " in problem_of(consumer), "it is not ready")
         assert not consumer.health().is_ready
         assert "mqadmin updateTopic -r" in problem_of(consumer)
-        assert problem_of(consumer) in caplog.text
+        eventually(lambda: problem_of(consumer) in caplog.text, "it is told")
+        assert caplog.text.count("withdrawn queues") == 1
         set_queues(full, 4)
         wanted = {b"%d" % number for number in range(4 * EACH)}
         eventually(lambda: set(listener.bodies) == wanted, "every message comes")

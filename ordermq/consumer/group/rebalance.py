@@ -412,7 +412,8 @@ class Rebalancer:
                 self._fields(topic=topic),
             )
         await self._withdrawn.look(routes)
-        for topic in topics:
+        # Once for all queues of a topic, which leave as their listeners return.
+        for topic in set(topics).difference(queue.topic for queue in self._releases):
             left = self._withdrawn.problem(topic)
             self._warnings.note(f"{topic}: withdrawn queues", left, self._fields(topic=topic))
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
