@@ -411,9 +411,11 @@ class Rebalancer:
                 self._topic_problems.look(topic, route, is_missing=is_missing(topic)),
                 self._fields(topic=topic),
             )
+        # Told once for all queues of a topic, which leave as their listeners return; those that do
+        # during the look are counted by the next one.
+        leaving = {queue.topic for queue in self._releases}
         await self._withdrawn.look(routes)
-        # Once for all queues of a topic, which leave as their listeners return.
-        for topic in set(topics).difference(queue.topic for queue in self._releases):
+        for topic in set(topics).difference(leaving):
             left = self._withdrawn.problem(topic)
             self._warnings.note(f"{topic}: withdrawn queues", left, self._fields(topic=topic))
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
