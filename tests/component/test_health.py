@@ -116,6 +116,31 @@ def test_heartbeats_and_polls_that_stay_away_are_reasons(
         assert consumer.health().is_alive
 
 
+def test_pulls_that_the_member_makes_again_before_they_are_due_are_not_missed(
+    broker: EmbeddedBroker, producer: Producer
+) -> None:
+    # The broker holds the pulls of queues without messages; each change of the route ends them.
+    clock = ManualClock()
+    producer.send(Message("orders", b"x"), sharding_key="k")
+    consumer = LitePullConsumer("g", name_servers=broker.name_servers, clock=clock)
+    queues = producer.queues("orders")
+    consumer.assign(queues)
+    with consumer:
+        member = consumer._member
+        assert member is not None
+        fetcher = member._fetcher
+
+        async def doubt() -> None:
+            fetcher.doubt("orders")
+
+        for _ in range(4):
+            eventually(lambda: all(map(fetcher.is_pulling, queues)), "all are pulled")
+            clock.advance(20_000)  # of the 30 s that a pull may take
+            assert not [each for each in consumer.health().reasons if "polled" in each]
+            member.client.runtime.call(doubt())
+        eventually(lambda: all(map(fetcher.is_pulling, queues)), "all are pulled")
+
+
 def test_a_loop_that_fails_is_a_reason_and_after_a_minute_a_reason_to_restart(
     broker: EmbeddedBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -265,6 +265,16 @@ class QueueFetcher:
             polled_ms = max(polled_ms, self._loop.asked_ms)
         return now_ms - polled_ms
 
+    def count_held(self) -> None:
+        """Count a pull that is ended here, to be made again, as answered, unless it is overdue.
+
+        Else those of a queue without messages, whose route changes more often than a broker
+        answers, would never be.
+        """
+        now_ms = self._client.clock.now_ms()
+        if self._loop is not None and now_ms - self._loop.asked_ms < self._config.pull_timeout_ms:
+            self._polled_ms = now_ms
+
     def refusal(self, now_ms: int) -> str:
         """Return why the broker refuses pulls; empty if it does not."""
         # It refuses at once: a pull that it holds is one that it will answer.
@@ -712,6 +722,7 @@ class Fetcher:
         fetcher = self._by_queue.get(assigned.queue)
         # Not while an answer is acted on: it may be that of a reset.
         if fetcher is not None and fetcher.is_pulling:
+            fetcher.count_held()
             self._restart(fetcher)
 
     def subscribe(self, subscription: Subscription) -> None:
