@@ -86,7 +86,7 @@ class Resets:
         """Move the group, as `Admin.reset` describes."""
         queues = await self._topics.queues(topic, queue_ids)
         await self._topics.require_range(queues, place)
-        targets = {queue: await self._topics.offset_at(queue, place) for queue in queues}
+        targets = {queue: await self._topics.offset_at(queue, place, group) for queue in queues}
         before = await self._committed(group, queues)
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:

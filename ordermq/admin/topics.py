@@ -252,15 +252,16 @@ class Topics:
             raise ConfigError(f"there is no queue {unknown[0]} of the topic", topic=name)
         return [queue for queue in every if not queue_ids or queue.queue_id in queue_ids]
 
-    async def offset_at(self, queue: MessageQueue, place: Place) -> int:
+    async def offset_at(self, queue: MessageQueue, place: Place, group: str = TOOLS_GROUP) -> int:
         """Return the offset of a place in a queue, from its oldest message to its end.
 
         Args:
             place: "first", "last" (the end), a time, or an offset.
+            group: one that the account may pull as, if not the tools'.
         """
         first, end = await self._range(queue)
         if isinstance(place, datetime):
-            wanted = await offset_at_time(self._client, TOOLS_GROUP, queue, wall_ms_of(place))
+            wanted = await offset_at_time(self._client, group, queue, wall_ms_of(place))
         elif isinstance(place, int):
             wanted = place
         else:

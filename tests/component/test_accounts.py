@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import Admin, LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.access import NEEDS
 from ordermq.broker.server import HANDLERS
@@ -22,7 +23,7 @@ from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
 from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import WireClient
-from tests.component.conftest import Seen
+from tests.component.conftest import DEADLINE_S, Seen
 from tests.component.policies import (
     POLICIES,
     SECRETS,
@@ -325,3 +326,30 @@ def test_the_policies_of_the_page_are_right() -> None:
     names: dict[str, Any] = {"secret": "a", "another": "b", "a_third": "c"}
     exec(compile(example, str(PAGE), "exec"), names)
     assert names["config"].policies["billing"] == POLICIES["billing"]
+
+
+def test_an_account_moves_its_group_to_a_time_without_rights_of_the_tools_group() -> None:
+    config = BrokerConfig(
+        durability="os",
+        accounts={"ops": "1", "billing": "2"},
+        policies={
+            "billing": [
+                AccessPolicy("Topic:orders", ["SUB", "GET", "UPDATE"]),
+                AccessPolicy("Group:billing", ["SUB", "GET", "UPDATE"]),
+            ]
+        },
+    )
+    account = {"access_key": "billing", "secret_key": "2"}
+    with EmbeddedBroker(config=config) as broker:
+        servers = broker.name_servers
+        with Producer("p", name_servers=servers, access_key="ops", secret_key="1") as producer:
+            producer.send(Message("orders", b"x"), sharding_key="k")
+        consumer = LitePullConsumer(
+            "billing", name_servers=servers, consume_from_where="first_offset", **account
+        )
+        consumer.subscribe("orders")
+        with consumer:
+            assert len(consumer.poll(int(DEADLINE_S * 1_000))) == 1
+        with Admin(servers, **account) as admin:
+            moved = admin.reset("billing", "orders", to=datetime(2020, 1, 1, tzinfo=UTC))
+    assert {each.after for each in moved} == {0}
