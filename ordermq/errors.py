@@ -181,6 +181,12 @@ class BrokerError(RemotingError):
         )
 
 
+class RequestTooLarge(BrokerError):
+    """A broker stored nothing of a request because it has too many bytes (`maxMessageSize`)."""
+
+    code = "request-too-large"
+
+
 class RouteError(OrderMQError):
     """No broker is known for the topic, or no name server answers."""
 

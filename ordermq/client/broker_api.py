@@ -12,7 +12,7 @@ from ordermq import json_text
 from ordermq.client.connections import Connections, is_denied
 from ordermq.config import RemotingConfig
 from ordermq.core import status
-from ordermq.errors import BrokerError, Fenced, ProtocolError
+from ordermq.errors import BrokerError, Fenced, ProtocolError, RequestTooLarge
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -65,9 +65,6 @@ _RELAY_TIMEOUT_MS = 10_000
 _BODY_SIZE = r"body (?:length limit (\d+)B|of \d+ bytes)"
 # RocketMQ, of a request with several messages: the exception of its encoder, by code 1.
 _NO_BATCH_SO_LARGE = "message body size exceeded"
-SEND_LESS = (
-    "send less per request (max_batch_bytes), compress it, or raise the broker's maxMessageSize"
-)
 _PROXY_MARK = "TRACE_ON"  # a field of every answer of RocketMQ's proxy
 _STORED = frozenset(
     {
@@ -222,8 +219,13 @@ class BrokerApi:
             # Java's remarks name the check that failed, but not what a sender can change.
             why = answer.remark or "broker refused the message"
             is_illegal = answer.code == ResponseCode.MESSAGE_ILLEGAL
+            kind = BrokerError
             if _NO_BATCH_SO_LARGE in why or (is_illegal and _is_about_size(why, body_bytes)):
-                why += f"; the request has {body_bytes} bytes: {SEND_LESS}"
+                kind = RequestTooLarge
+                why += (
+                    f"; the request has {body_bytes} bytes: send less per request "
+                    "(max_batch_bytes), compress it, or raise the broker's maxMessageSize"
+                )
             elif is_illegal and "TopicMessageType" in why:
                 why += (
                     "; RocketMQ's proxy checks the topic's attribute message.type: make it MIXED "
@@ -235,7 +237,7 @@ class BrokerApi:
                     "; nothing was stored: free space on the broker's disk, or see its store.log, "
                     "then send again"
                 )
-            raise BrokerError(
+            raise kind(
                 why,
                 response_code=answer.code,
                 topic=header.topic,

@@ -20,7 +20,7 @@ from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.core import finish_stored, take_batch
-from ordermq.errors import KeyFailed, OrderMQError, StateError
+from ordermq.errors import KeyFailed, OrderMQError, RequestTooLarge, StateError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
@@ -30,7 +30,6 @@ from ordermq.producer.retry_policy import (
     AfterFailure,
     is_outcome_unknown,
     is_route_in_doubt,
-    is_too_large,
     may_use_fallback_broker,
     retry_delay_ms,
 )
@@ -635,7 +634,8 @@ class InFlightBatch(ResponseFuture):
         )  # `after_failure` of a reply sets the next one
         self._protocol.record_failure(error)
         # It was the sender that put them together: each is refused, or moved, for itself alone.
-        if len(self._batch) > 1 and not self._is_outcome_unknown and is_too_large(error):
+        is_refused = isinstance(error, RequestTooLarge) and not self._is_outcome_unknown
+        if is_refused and len(self._batch) > 1:
             self._end_apart()
             return
         staying = self._without_fallbacks(error)

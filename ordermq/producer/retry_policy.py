@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from ordermq.client.broker_api import SEND_LESS
 from ordermq.client.connections import is_busy
 from ordermq.config import SendConfig
 from ordermq.errors import (
@@ -83,11 +82,6 @@ def is_route_in_doubt(error: OrderMQError) -> bool:
     if isinstance(error, BrokerError):
         return error.response_code in _OF_ANOTHER_ROUTE
     return True
-
-
-def is_too_large(error: OrderMQError) -> bool:
-    """Return True if a broker stored nothing of a request because it has too many bytes."""
-    return isinstance(error, BrokerError) and SEND_LESS in str(error)
 
 
 def may_use_fallback_broker(error: OrderMQError) -> bool:

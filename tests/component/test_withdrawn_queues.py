@@ -109,6 +109,7 @@ def test_queues_that_were_read_empty_leave_without_a_word(
     with consumer:
         while left:
             left -= len(consumer.poll(DEADLINE_MS))
+        assert not consumer.poll(0)  # ends the last batch, or its queue would be kept
         set_queues(full, 1)
         eventually(lambda: len(queues_of(consumer)) == 1, "it gives three up")
         # Behind the look at them, which the pass after their release takes.

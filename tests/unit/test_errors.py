@@ -13,6 +13,7 @@ from ordermq.errors import (
     ConnectFailed,
     ConnectionLost,
     Fenced,
+    NoThread,
     OrderingError,
     OrderMQError,
     ProtocolError,
@@ -53,6 +54,7 @@ def test_a_new_error_without_a_code_of_its_own_cannot_be_defined() -> None:
         (ConnectFailed, ConnectionError),
         (ConnectionLost, ConnectionError),
         (RequestTimeout, TimeoutError),
+        (NoThread, RuntimeError),
     ],
 )
 def test_an_error_is_also_the_builtin_people_catch(kind: type, builtin: type) -> None:
@@ -65,6 +67,7 @@ def test_only_what_may_succeed_later_is_retriable() -> None:
         "RemotingError",
         "ConnectFailed",
         "ConnectionLost",
+        "NoThread",
         "RequestTimeout",
         "RouteError",
     }
