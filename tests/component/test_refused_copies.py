@@ -15,6 +15,7 @@ from ordermq.broker import EmbeddedBroker, server
 from ordermq.broker.connection import RequestRefused
 from ordermq.config import AccessPolicy, BrokerConfig
 from ordermq.consumer.dispatch import parked_keys
+from ordermq.errors import RouteError
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from tests.component.conftest import eventually
 
@@ -84,6 +85,13 @@ def giving_up(broker: EmbeddedBroker, listen: Poisoned, **more: Any) -> PushCons
     return consumer
 
 
+def dead_letters(admin: Admin) -> list[bytes]:
+    try:
+        return [bytes(letter.body) for letter in admin.peek("%DLQ%g")]
+    except RouteError:  # the first one makes the topic
+        return []
+
+
 @pytest.mark.parametrize("is_orderly", [True, False], ids=["orderly", "concurrent"])
 def test_a_copy_needs_no_rights_but_those_of_its_own_group(
     broker: EmbeddedBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch, is_orderly: bool
@@ -103,10 +111,7 @@ def test_a_copy_needs_no_rights_but_those_of_its_own_group(
     send_three(producer)
     with consumer, Admin(broker.name_servers) as admin:
         eventually(lambda: listen.done == [b"first", b"last"], "the queue goes on")
-        eventually(
-            lambda: [bytes(letter.body) for letter in admin.peek("%DLQ%g")] == [b"bad"],
-            "it is a dead letter",
-        )
+        eventually(lambda: dead_letters(admin) == [b"bad"], "it is a dead letter")
 
 
 @pytest.mark.parametrize("by_key", [False, True])
