@@ -1,13 +1,13 @@
-"""ordermq and the official Python client over gRPC, at one proxy in the same minutes.
+"""ordermq and the official clients over gRPC, at one proxy in the same minutes.
 
 Starts RocketMQ with a proxy in cluster mode (Java 17 and Maven). *Rates*: a consumer in order and
-one without, a producer with message groups and one without, each client in turn; the clock starts
-when a third is done. *Faults*: two members of each client, and two of ordermq that pop from the
-brokers, consume one topic, and one of each is killed, frozen, or leaves, at the same time. How long
-keys wait is told by the time from a message's send to its first delivery. *Leaves*: members of
-ordermq leave one after the other, to tell the distribution of that wait. Writes
-bench/results/grpc_rocketmq.json; a run with --only or --fate leaves its other figures as they are,
-and each part of it names the command that made it.
+one without, a producer with message groups and one without, each client in turn, Java's as a
+consumer; the clock starts when a third is done. *Faults*: two members of each client, and two of
+ordermq that pop from the brokers, consume one topic, and one of each is killed, frozen, or leaves,
+at the same time. How long keys wait is told by the time from a message's send to its first
+delivery. *Leaves*: members of ordermq leave one after the other, to tell the distribution of that
+wait. Writes bench/results/grpc_rocketmq.json; a run with --only or --fate leaves its other figures
+as they are, and each part of it names the command that made it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bench.end_to_end.summary import ratios, summarise
 from bench.machine import RESULTS, ROOT, command_line, cpu_seconds, run_json, save
 from bench.peers.environments import python_with
 from bench.peers.grpc_client import PACKAGE
-from bench.peers.grpc_programs import BY_POP, OFFICIAL, OURS, body_of
+from bench.peers.grpc_programs import BY_POP, JAVA, OFFICIAL, OURS, body_of
 from ordermq import Admin, Message, Producer
 from ordermq.errors import OrderMQError
 
@@ -68,6 +68,10 @@ class Work:
             return f"consumer, {order}"
         pace = f"{self.in_flight} in flight" if self.in_flight > 1 else "one by one"
         return f"producer, {'message groups' if self.fifo else 'no groups'}, {pace}"
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return (*CLIENTS, JAVA) if self.program == "consume" else CLIENTS
 
 
 WORKS = (
@@ -119,7 +123,7 @@ def variables_of(home: str) -> dict[str, str]:
 def measure_rates(
     servers: Servers, works: Sequence[Work], rounds: int, messages: int, home: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures of each kind of program, for both clients and their ratios."""
+    """Return the figures of each kind of program, for each client, and the ratios to ours."""
     waiting = {
         fifo: servers.topic(f"waiting-{'fifo' if fifo else 'normal'}", "FIFO" if fifo else "NORMAL")
         for fifo in (True, False)
@@ -130,7 +134,7 @@ def measure_rates(
     # The first round is not counted: in it the servers' compiler is at work.
     for number in range(rounds + 1):
         for work in works:
-            for client in CLIENTS:
+            for client in work.clients:
                 row = run_one(servers, work, client, messages, number, waiting[work.fifo], home)
                 if number:
                     rows[work.name][client].append(row)
@@ -143,9 +147,10 @@ def measure_rates(
                     flush=True,
                 )
     return {
-        name: {client: summarise(found, found[0]["messages"]) for client, found in both.items()}
-        | {"ratio": ratios(both[OURS], both[OFFICIAL])}
-        for name, both in rows.items()
+        name: {client: summarise(found, found[0]["messages"]) for client, found in own.items()}
+        | {"ratio": ratios(own[OURS], own[OFFICIAL])}
+        | ({f"ratio to {JAVA}": ratios(own[OURS], own[JAVA])} if JAVA in own else {})
+        for name, own in rows.items()
     }
 
 

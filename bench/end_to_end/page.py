@@ -522,9 +522,16 @@ def grpc_section(result: dict[str, Any]) -> str:
     work = result.get("workload", {})
     loads = [f"load {work.get('load', '?')}"]
     loads += [f"{one['load']} for `{name}`" for name, one in result.get("workloads", {}).items()]
-    rates = []
+    rates, java = [], []
     for name, found in result.get("rates", {}).items():
         ours, theirs, ratio = found["ordermq"], found["official client"], found["ratio"]
+        if (own := found.get("Java client")) is not None:
+            to_java = found["ratio to Java client"]
+            java.append([
+                name, f"{own['messages_per_second']:,}", f"{to_java['rate']:.2f}x",
+                f"{own['cpu_us_per_message']:.0f}", f"{to_java['cpu']:.2f}x",
+                f"{own['broker_cpu_us_per_message']:.0f}",
+            ])  # fmt: skip
         rates.append([
             name, f"{ours['messages_per_second']:,}", f"{theirs['messages_per_second']:,}",
             f"{ratio['rate']:.1f}x", f"{ours['cpu_us_per_message']:.0f}",
@@ -561,6 +568,17 @@ def grpc_section(result: dict[str, Any]) -> str:
             ["program", "ordermq, messages/s", "official", "ratio", "ordermq, CPU us per message",
              "official", "ratio", "servers, CPU us per message", "with the official client"],
             rates,
+        )
+        + (
+            "\nRocketMQ's client for Java (`rocketmq-client-java` 5.0.8) in the same rounds; its "
+            "process is new in each, and its compiler at work:\n\n"
+            + table(
+                ["program", "Java, messages/s", "ordermq to it", "CPU us per message",
+                 "ordermq to it", "servers, CPU us per message"],
+                java,
+            )
+            if java
+            else ""
         )
         + "\nTwo members of each consume one topic of 64 keys in order; one of each meets its fate "
         "at the same time. A key waited if a message sent from a second before on took over a "

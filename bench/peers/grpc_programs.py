@@ -1,4 +1,5 @@
-"""The same programs for both clients over gRPC: ordermq and PyPI's `rocketmq-python-client` 5.x.
+"""The same programs for clients over gRPC: ordermq, PyPI's `rocketmq-python-client` 5.x, and, as a
+consumer, RocketMQ's own for Java.
 
 python -m bench.peers.grpc_programs {consume,send,member}, for bench_grpc, which starts it by the
 interpreter of the client: the official one has a virtual environment of its own. So nothing but the
@@ -11,7 +12,10 @@ import argparse
 import importlib
 import json
 import os
+import pathlib
+import pwd
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +26,7 @@ BODY_BYTES = 100
 DEADLINE_S = 200.0
 OURS, OFFICIAL = "ordermq", "official client"
 BY_POP = "ordermq by POP"  # over the brokers' own protocol, to compare with
+JAVA, JAVA_VERSION = "Java client", "5.0.8"
 _INVISIBLE_MS = 10_000
 
 
@@ -225,6 +230,19 @@ def member(client: Client, asked: argparse.Namespace) -> dict[str, Any]:
     return {"closed_s": time.monotonic() - began}
 
 
+def consume_in_java(asked: argparse.Namespace) -> NoReturn:
+    """Become RocketMQ's own client, which takes its settings from its group."""
+    root = pathlib.Path(__file__).parents[2]
+    script = [str(root / "ci" / "rocketmq.sh"), "jars", JAVA_VERSION, "--grpc-client"]
+    own = os.environ | {"HOME": pwd.getpwuid(os.getuid()).pw_dir}  # where its cache is
+    got = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True, env=own)
+    jars = got.stdout.strip()
+    source = str(pathlib.Path(__file__).parent / "java" / "grpc" / "GrpcCatchUp.java")
+    home = f"-Duser.home={os.environ['HOME']}"  # where its log goes
+    work = [asked.address, asked.topic, asked.group, str(asked.warm), str(asked.messages)]
+    os.execvp("java", ["java", home, "-Xmx1g", "-cp", jars, source, *work, asked.client])
+
+
 def body_of(number: int) -> bytes:
     """Return a body that begins with its number, of ten digits."""
     return b"%010d" % number + b"x" * (BODY_BYTES - 10)
@@ -238,7 +256,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("program", choices=list(PROGRAMS))
     parser.add_argument("address", help=f"of the proxy; of the name server: {BY_POP}")
     parser.add_argument("topic")
-    parser.add_argument("--client", choices=[OURS, OFFICIAL, BY_POP], required=True)
+    parser.add_argument("--client", choices=[OURS, OFFICIAL, BY_POP, JAVA], required=True)
     parser.add_argument("--group", default="")
     parser.add_argument("--fifo", action="store_true", help="in order")
     parser.add_argument("--messages", type=int, default=0)
@@ -255,6 +273,8 @@ def finish(row: dict[str, Any]) -> NoReturn:
 
 def main() -> None:
     asked = arguments()
+    if asked.client == JAVA:
+        consume_in_java(asked)
     client = Official(asked) if asked.client == OFFICIAL else Ours(asked)
     row = PROGRAMS[asked.program](client, asked)
     python = sys.version.split()[0]
