@@ -21,7 +21,7 @@ from ordermq.config.checks import join_address
 from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
-from ordermq.remoting.connecting import taking_descriptors
+from ordermq.remoting.connecting import descriptors_used_up
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.threads import NativeEvent, start_thread
 
@@ -184,12 +184,10 @@ class EmbeddedBroker(Starting):
         try:
             server = BrokerServer(store, self._config, self._clock, self._history, self.statistics)
             try:
-                with taking_descriptors("the broker cannot listen"):
-                    self._port = await server.start(self._host, self._wanted_port)
-            except ConnectFailed:
-                raise
+                self._port = await server.start(self._host, self._wanted_port)
             except OSError as error:
-                raise ConnectFailed(
+                used_up = descriptors_used_up(error, "the broker cannot listen")
+                raise used_up or ConnectFailed(
                     f"the broker cannot listen ({error.strerror}): use another host or port",
                     address=f"{self._host}:{self._wanted_port}",
                 ) from error
