@@ -84,13 +84,16 @@ async def main(name_servers: str) -> None:
         ) as consumer,
     ):
         worker = asyncio.create_task(transform(consumer, producer))
-        while any(lag.messages for lag in (await consumer.lag()).values()):
-            await asyncio.sleep(0.05)
+        latest = await asyncio.to_thread(last_receipts, name_servers)
         await consumer.close()  # the present batch is finished, and the loop of `worker` ends
         await worker
+    for customer, receipt in sorted(latest.items()):
+        print(f"{customer}: {receipt.total_cents} cents in {receipt.number}")
 
 
-def show(name_servers: str) -> None:
+def last_receipts(name_servers: str) -> dict[str, Receipt]:
+    """Read receipts until those of both customers' last payments are there."""
+    latest: dict[str, Receipt] = {}
     with LitePullConsumer(
         "reader",
         name_servers=name_servers,
@@ -98,17 +101,16 @@ def show(name_servers: str) -> None:
         codec=JsonCodec(Receipt),
     ) as reader:
         reader.subscribe("receipts")
-        totals = {}
-        for batch in reader.batches(timeout_ms="1s"):
+        for batch in reader.batches():
             for message in batch:
-                receipt = message.value()
-                totals[receipt.customer] = receipt
-    for customer in sorted(totals):
-        print(f"{customer}: {totals[customer].total_cents} cents in {totals[customer].number}")
+                receipt: Receipt = message.value()
+                latest[receipt.customer] = receipt
+            if [each.number for each in latest.values()] == [20, 20]:
+                break
+    return latest
 
 
 if __name__ == "__main__":
     logging.getLogger("ordermq").setLevel(logging.CRITICAL)  # the failure is wanted here
     with EmbeddedBroker() as broker:
         asyncio.run(main(broker.name_servers))
-        show(broker.name_servers)
