@@ -5,7 +5,7 @@
 # The cffi binding has its property tests here, and sends and consumes with the wheel; the rest of it
 # is for ci/engines.sh. All legs run even if one fails; each writes build/legs/NAME.log, and a failed
 # one's end is printed. ci/quick.sh is the part to run before each commit.
-#   ci/test.sh                     all legs, as many at a time as have two cores each
+#   ci/test.sh                     all legs, as many at a time as have two cores each, two at least
 #   LEGS=1 ci/test.sh              one after the other
 #   ci/test.sh --leg sanitize      one leg, here in the terminal; --legs lists them
 #   ci/test.sh -k rebalance        other arguments go to the leg `tests`, all tests with Cython
