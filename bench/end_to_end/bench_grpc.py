@@ -70,6 +70,11 @@ class Work:
         return f"producer, {'message groups' if self.fifo else 'no groups'}, {pace}"
 
     @property
+    def waits(self) -> bool:
+        """It sends a message after the answer to the last one."""
+        return self.program == "send" and self.in_flight == 1
+
+    @property
     def clients(self) -> tuple[str, ...]:
         return (*CLIENTS, JAVA) if self.program == "consume" else CLIENTS
 
@@ -158,7 +163,7 @@ def run_one(
     servers: Servers, work: Work, client: str, messages: int, number: int, topic: str, home: str
 ) -> dict[str, Any]:
     """Run one program, a third of its messages untimed."""
-    if client == OFFICIAL or work.in_flight == 1:
+    if client != OURS or work.waits:
         messages //= 4  # the slower ones
     warm = messages // 3
     asked: list[object] = [work.program, servers.proxy, topic, "--client", client]
@@ -407,8 +412,8 @@ def waits_of(
 
 def parts_of(result: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a result, each of one run."""
-    parts = [result.get("workload"), *result.get("workloads", {}).values()]
-    parts += [*result.get("faults", {}).values(), result.get("leaves")]
+    parts = [*result.get("workloads", {}).values(), *result.get("faults", {}).values()]
+    parts.append(result.get("leaves"))
     return [part for part in parts if part is not None]
 
 
@@ -453,10 +458,8 @@ def main() -> None:
                 "keys": KEYS, "package": PACKAGE, "load": round(os.getloadavg()[0], 1),
                 "command": command,
             }  # fmt: skip
-            if asked.program is None:
-                result["workload"], result["workloads"] = workload, {}
-            else:  # the others are of an older run
-                result.setdefault("workloads", {})[asked.program] = workload
+            for program in {work.program for work in works}:  # the others are of an older run
+                result.setdefault("workloads", {})[program] = workload
         if asked.only in (None, "faults"):
             faults = result.setdefault("faults", {})
             for fate in fates:

@@ -6,6 +6,7 @@ import statistics
 from typing import Any
 
 from bench.markdown import source_line, table
+from bench.peers.grpc_programs import JAVA_VERSION
 from bench.peers.pull_floor import FLOOR
 
 SHOWN_AS = {
@@ -519,9 +520,9 @@ _FATES = {
 
 
 def grpc_section(result: dict[str, Any]) -> str:
-    work = result.get("workload", {})
-    loads = [f"load {work.get('load', '?')}"]
-    loads += [f"{one['load']} for `{name}`" for name, one in result.get("workloads", {}).items()]
+    works = result["workloads"]
+    loads = [f"load {one['load']} with those that {name}" for name, one in works.items()]
+    work = works["consume"]
     rates, java = [], []
     for name, found in result.get("rates", {}).items():
         ours, theirs, ratio = found["ordermq"], found["official client"], found["ratio"]
@@ -558,20 +559,19 @@ def grpc_section(result: dict[str, Any]) -> str:
             ])  # fmt: skip
     return (
         "## Over gRPC, compared with the official Python client\n\n"
-        f"`{work.get('package', 'rocketmq-python-client')}` and ordermq at one proxy of RocketMQ "
-        f"{work.get('rocketmq', '')} in cluster mode, with brokers and clients on the same two "
-        f"cores, which did other work as well ({', '.join(loads)}). Bodies of 100 bytes, "
-        "8 queues, a listener call per message. The clients take turns; medians of the rounds, and "
-        "of the ratios of each round. CPU is that of the client, then that of proxy and "
-        "brokers.\n\n"
+        f"`{work['package']}` and ordermq at one proxy of RocketMQ {work['rocketmq']} in cluster "
+        f"mode, with brokers and clients on the same two cores ({', '.join(loads)}). Bodies of "
+        "100 bytes, 8 queues, a listener call per message. The clients take turns; medians of the "
+        "rounds, and of the ratios of each round. CPU is that of the client, then that of proxy "
+        "and brokers.\n\n"
         + table(
             ["program", "ordermq, messages/s", "official", "ratio", "ordermq, CPU us per message",
              "official", "ratio", "servers, CPU us per message", "with the official client"],
             rates,
         )
         + (
-            "\nRocketMQ's client for Java (`rocketmq-client-java` 5.0.8) in the same rounds; its "
-            "process is new in each, and its compiler at work:\n\n"
+            f"\nRocketMQ's client for Java (`rocketmq-client-java` {JAVA_VERSION}) in the same "
+            "rounds; its process is new in each, and its compiler at work:\n\n"
             + table(
                 ["program", "Java, messages/s", "ordermq to it", "CPU us per message",
                  "ordermq to it", "servers, CPU us per message"],
