@@ -6,13 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
 import pytest
 
 from ordermq.client.session import ClientSession
 from ordermq.config import PopConfig, RemotingConfig
-from ordermq.consumer.pop import grpc_pop
 from ordermq.consumer.pop.grpc_pop import GrpcPop
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
@@ -46,6 +45,7 @@ DAY_MS = 24 * 3_600_000
 CONFIG = RemotingConfig(route_interval_ms=DAY_MS, heartbeat_interval_ms=DAY_MS, lock_timeout_ms=100)
 POP = PopConfig(pop_invisible_ms=600_000, pop_poll_ms=1)
 QUEUE = MessageQueue("orders", "broker-a", 0)
+OTHER = MessageQueue("orders", "broker-a", 1)
 ALL = Subscription.parse("orders", "*", 1)
 OK = Status(code=Code.OK)
 
@@ -61,6 +61,7 @@ class Proxy:
         given_back: offsets, as they were.
         refused: a status for the last message of the next acknowledgement.
         acknowledged: offsets, as they were.
+        routes_asked: how often.
     """
 
     def __init__(self, offsets: Sequence[int] = (0, 1)) -> None:
@@ -73,6 +74,7 @@ class Proxy:
         self.given_back: list[int] = []
         self.refused: Status | None = None
         self.acknowledged: list[int] = []
+        self.routes_asked = 0
         self._leased_to = ""
 
     def __call__(self, asked: Asked) -> Said | None:
@@ -80,6 +82,7 @@ class Proxy:
         if method == "QueryRoute":
             request = QueryRouteRequest.from_bytes(asked.message)
             assert request.endpoints is not None
+            self.routes_asked += 1
             return self._route(request.endpoints)
         if method == "ReceiveMessage":
             return self._receive(ReceiveMessageRequest.from_bytes(asked.message))
@@ -156,6 +159,26 @@ class End:
         return True
 
 
+class Kept:
+    """Batches that wait for their queues, as of `PopLeases`, which renews them, too."""
+
+    def __init__(self) -> None:
+        self.batches: dict[MessageQueue, list[PoppedBatch]] = {}
+
+    def keep(self, queue: MessageQueue, batches: Iterable[PoppedBatch]) -> None:
+        self.batches.setdefault(queue, []).extend(batches)
+
+    def take_waiting(self, queue: MessageQueue) -> PoppedBatch | None:
+        waiting = self.batches.get(queue)
+        return waiting.pop(0) if waiting else None
+
+    def take_all_waiting(self, topic: str, broker_name: str) -> list[PoppedBatch]:
+        assert (topic, broker_name) == ("orders", "broker-a")
+        taken = [batch for waiting in self.batches.values() for batch in waiting]
+        self.batches.clear()
+        return taken
+
+
 class Member:
     """The part of a member that talks to a proxy."""
 
@@ -165,9 +188,11 @@ class Member:
         assert session.proxy is not None
         returns = Returns(session, POP, self.end)
         self.pop = GrpcPop(session, session.proxy, "billing", POP, returns, is_ordered=True)
+        self.kept = Kept()
+        self.pop.keep_in(self.kept)
 
-    def receive(self) -> Sequence[PoppedBatch]:
-        return self.session.call(self.pop.receive(QUEUE, ALL, "unused"))
+    def receive(self, queue: MessageQueue = QUEUE) -> Sequence[PoppedBatch]:
+        return self.session.call(self.pop.receive(queue, ALL, "unused"))
 
     def receive_some(self) -> PoppedBatch:
         """Receive until there is a batch: each try waits for a millisecond only."""
@@ -175,9 +200,9 @@ class Member:
         eventually(lambda: found.extend(self.receive()) or found, "there is a batch")
         return found[0]
 
-    def leave(self) -> None:
+    def leave(self, queue: MessageQueue = QUEUE) -> None:
         async def leave() -> None:
-            self.pop.leave(QUEUE)
+            self.pop.leave(queue)
 
         self.session.call(leave())
 
@@ -241,10 +266,7 @@ def test_what_others_have_already_is_not_given_back_again() -> None:
     assert proxy.given_back == []
 
 
-def test_what_a_waiting_receive_brings_for_a_queue_that_was_given_up_goes_back_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(grpc_pop, "_CLAIM_MS", DAY_MS)
+def test_what_a_waiting_receive_brings_for_a_queue_that_was_given_up_goes_back_at_once() -> None:
     proxy = Proxy()
     proxy.may_answer.clear()
     with member_at(proxy) as member:
@@ -253,21 +275,61 @@ def test_what_a_waiting_receive_brings_for_a_queue_that_was_given_up_goes_back_a
         member.leave()
         proxy.may_answer.set()
         eventually(lambda: set(proxy.given_back) == {0, 1}, "it is given back")
+    assert not member.kept.batches
 
 
-def test_what_waits_for_a_queue_goes_back_when_it_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(grpc_pop, "_CLAIM_MS", DAY_MS)
+def test_what_waits_for_a_queue_goes_back_when_it_is_given_up() -> None:
     proxy = Proxy()
     proxy.may_answer.clear()
     with member_at(proxy) as member:
         assert member.receive() == ()
-        [feed] = member.pop._feeds.values()
         proxy.may_answer.set()
-        eventually(lambda: feed._unclaimed, "nobody has asked for it yet")
+        eventually(lambda: member.kept.batches, "nobody has asked for it yet")
         member.leave()
         eventually(lambda: set(proxy.given_back) == {0, 1}, "it is given back")
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+def test_what_comes_for_a_queue_that_does_not_ask_while_others_do_is_kept_until_it_asks(
+    given_up: bool,
+) -> None:
+    """Given back at once it came with each receive, and at the 17th was a dead letter."""
+    proxy = Proxy()
+    proxy.may_answer.clear()
+    with member_at(proxy) as member:
+        assert member.receive(OTHER) == ()
+        if given_up:
+            assert member.receive() == ()
+            member.leave()
+        proxy.may_answer.set()
+        eventually(lambda: QUEUE in member.kept.batches, "it is kept")
+        for _ in range(3):
+            assert member.receive(OTHER) == ()
+        assert proxy.given_back == []
+        [batch] = member.receive()
+        assert batch.offsets == (0, 1)
+        assert proxy.given_back == []
+
+
+def test_what_is_kept_for_a_queue_goes_back_when_no_other_asks_any_more() -> None:
+    proxy = Proxy()
+    proxy.may_answer.clear()
+    with member_at(proxy) as member:
+        assert member.receive(OTHER) == ()
+        proxy.may_answer.set()
+        eventually(lambda: QUEUE in member.kept.batches, "it is kept")
+        member.leave(OTHER)
+        eventually(lambda: set(proxy.given_back) == {0, 1}, "it is given back")
+
+
+def test_the_route_is_asked_for_when_a_message_comes_from_a_queue_that_is_not_held() -> None:
+    proxy = Proxy()
+    proxy.may_answer.clear()
+    with member_at(proxy) as member:
+        asked = proxy.routes_asked
+        assert member.receive(OTHER) == ()
+        proxy.may_answer.set()
+        eventually(lambda: proxy.routes_asked > asked, "the queue may be new in the route")
 
 
 def test_a_queue_that_was_given_up_may_be_asked_for_again() -> None:

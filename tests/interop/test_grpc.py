@@ -13,6 +13,7 @@ import pytest
 from ordermq import (
     Admin,
     Message,
+    MessageQueue,
     Producer,
     PushConsumer,
     TransactionProducer,
@@ -138,6 +139,28 @@ def test_a_batch_that_takes_longer_than_its_lease_is_renewed(behind: Run) -> Non
     for consumer in consumers:
         assert consumer.close(30.0)
     assert [number for _, number in seen] == list(range(40))
+
+
+def test_what_comes_for_a_released_queue_is_no_dead_letter_and_comes_when_it_is_resumed(
+    behind: Run,
+) -> None:
+    """Each receive for the other queue finds it, and a proxy counts how often it delivers one."""
+    seen: list[bytes] = []
+    consumer = PushConsumer(behind.group, name_servers=behind.cluster.grpc, **MEMBER)
+    consumer.subscribe(behind.topic)
+    consumer.orderly(lambda messages, _: seen.extend(bytes(each.body) for each in messages))
+    with consumer, Producer("placing", name_servers=behind.cluster.name_servers) as producer:
+        released, other = (MessageQueue(behind.topic, "broker-a", number) for number in (0, 1))
+        consumer.pause(released, release=True)
+        producer.send(Message(behind.topic, b"kept"), queue=released)
+        for number in range(60):
+            body = b"%d" % number
+            producer.send(Message(behind.topic, body), queue=other)
+            eventually(lambda body=body: body in seen, "the other queue is consumed")
+        assert b"kept" not in seen
+        consumer.resume(released)
+        eventually(lambda: b"kept" in seen, "it came when its queue was resumed")
+    assert len(seen) == 61
 
 
 def test_a_message_that_keeps_failing_goes_to_the_dead_letters(behind: Run) -> None:

@@ -22,7 +22,7 @@ from ordermq.config import PopConfig
 from ordermq.consumer.pop.attempts import Attempts
 from ordermq.consumer.pop.popped_batch import PoppedBatch
 from ordermq.consumer.pop.returns import Returns
-from ordermq.consumer.pop.transport import with_origin
+from ordermq.consumer.pop.transport import KeptBatches, with_origin
 from ordermq.core.contract import ProxyMessage
 from ordermq.errors import (
     BrokerError,
@@ -64,7 +64,6 @@ _SHORTEST_POLL_MS = 5_000  # a proxy refuses shorter ones
 # A second poll finds what the first, parked one is not woken for: the messages behind an
 # acknowledgement. More would take more batches into the hands of a member that was killed.
 _MOST_POLLS = 2
-_CLAIM_MS = 1_000  # how long a batch waits for its queue; then others may have it
 _LEFT_BEHIND = (
     ". Members in order get them no more by themselves: once the group is an ordered one again, "
     "`ordermq reset` it to the first of these offsets"
@@ -89,8 +88,12 @@ class GrpcBatch(PoppedBatch):
 class GrpcPop:
     """POP over gRPC; fulfils `PopTransport`. On the I/O thread.
 
-    Attributes: poll_ms: how long a proxy may hold a receive.
+    Attributes:
+        poll_ms: how long a proxy may hold a receive.
+        kept: where what comes for a queue that does not ask for it is kept.
     """
+
+    kept: KeptBatches
 
     def __init__(
         self,
@@ -124,6 +127,9 @@ class GrpcPop:
     def skip(self, queue: MessageQueue) -> None:
         if not self._is_ordered:
             self._polls[queue.topic, queue.broker_name].release()
+
+    def keep_in(self, kept: KeptBatches) -> None:
+        self.kept = kept
 
     def leave(self, queue: MessageQueue) -> None:
         feed = self._feeds.get((queue.topic, queue.broker_name))
@@ -414,9 +420,8 @@ class _Feed:
         self._topic = topic
         self._broker_name = broker_name
         self._subscription: Subscription | None = None
-        self._waiting: dict[MessageQueue, asyncio.Future[GrpcBatch]] = {}
-        self._unclaimed: dict[MessageQueue, GrpcBatch] = {}
-        self._left: set[MessageQueue] = set()  # queues that this member gives up
+        self._waiting: dict[MessageQueue, asyncio.Future[PoppedBatch]] = {}
+        self._served: set[MessageQueue] = set()  # queues that asked, and were not given up since
         self._polls: set[asyncio.Task[None]] = set()
         self._returning: set[asyncio.Task[None]] = set()
         self._attempts = Attempts(client.clock, pop.poll_ms)
@@ -424,17 +429,17 @@ class _Feed:
 
     async def next_of(
         self, queue: MessageQueue, subscription: Subscription, wait_ms: int
-    ) -> GrpcBatch | None:
+    ) -> PoppedBatch | None:
         """Return the next batch of a queue; None if none comes in this time.
 
         Raises: OrderMQError: of a poll that failed meanwhile.
         """
-        batch = self._unclaimed.pop(queue, None)
+        self._served.add(queue)
+        batch = self._pop.kept.take_waiting(queue)
         if batch is not None:
             return batch
-        self._left.discard(queue)
         self._subscription = subscription
-        waiting: asyncio.Future[GrpcBatch] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[PoppedBatch] = asyncio.get_running_loop().create_future()
         self._waiting[queue] = waiting
         if len(self._polls) < _MOST_POLLS and not self._is_closed:
             self._begin_poll()
@@ -451,14 +456,13 @@ class _Feed:
         return None if waiting.cancelled() else waiting.result()
 
     def leave(self, queue: MessageQueue) -> None:
-        """Give back at once what comes for a queue, until it is asked for again."""
-        self._left.add(queue)
+        """Receive for other queues only, until it is asked for again."""
+        self._served.discard(queue)
         waiting = self._waiting.pop(queue, None)  # else it would have a further poll begun
         if waiting is not None and not waiting.done():
             waiting.cancel()
-        batch = self._unclaimed.pop(queue, None)
-        if batch is not None:
-            self._return(self._pop.give_back(batch))
+        if not self._served:
+            self._give_back_kept()
 
     async def close(self) -> None:
         """Return once every poll has run out; what they bring is given back.
@@ -466,7 +470,7 @@ class _Feed:
         A poll that is cancelled would take messages all the same: the broker holds it on.
         """
         self._is_closed = True
-        self._give_back(self._unclaimed)
+        self._give_back_kept()
         await asyncio.gather(*self._polls, return_exceptions=True)
         if not self._returns.end.is_late:
             # What those brought whose answers were lost: the proxy gives it again.
@@ -496,30 +500,24 @@ class _Feed:
                 if not waiting.done():
                     waiting.set_exception(error)
             return
-        late: dict[MessageQueue, GrpcBatch] = {}
         for batch in batches:
             waiting_for = self._waiting.pop(batch.queue, None)
             if waiting_for is not None and not waiting_for.done():
                 waiting_for.set_result(batch)
-            elif self._is_closed or batch.queue in self._left:
-                late[batch.queue] = batch
+            elif self._is_closed or not self._served:
+                self._return(self._pop.give_back(batch))
             else:
-                self._unclaimed[batch.queue] = batch
-                self._return(self._return_unclaimed(batch))
-        self._give_back(late)
+                # Given back it would come with one of the next receives, and again: a proxy moves
+                # what it has delivered as often as the group allows to the dead letters.
+                self._pop.kept.keep(batch.queue, (batch,))
+                if batch.queue not in self._served:
+                    self._client.doubt_route(self._topic)  # it may be new in there
         if self._waiting and not self._is_closed and len(self._polls) <= 1:
             self._begin_poll()
 
-    async def _return_unclaimed(self, batch: GrpcBatch) -> None:
-        await self._client.clock.sleep_ms(_CLAIM_MS)
-        if self._unclaimed.get(batch.queue) is batch:
-            del self._unclaimed[batch.queue]
-            await self._pop.give_back(batch)
-
-    def _give_back(self, batches: dict[MessageQueue, GrpcBatch]) -> None:
-        for batch in batches.values():
+    def _give_back_kept(self) -> None:
+        for batch in self._pop.kept.take_all_waiting(self._topic, self._broker_name):
             self._return(self._pop.give_back(batch))
-        batches.clear()
 
     def _return(self, work: Any) -> None:
         task = self._client.runtime.spawn(work, f"give back {self._topic}@{self._broker_name}")

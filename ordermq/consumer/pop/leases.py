@@ -175,11 +175,18 @@ class PopLeases:
     def keep(self, queue: MessageQueue, batches: Iterable[PoppedBatch]) -> None:
         """Keep batches that came with another one, until the queue can take them."""
         self._waiting.setdefault(queue, []).extend(batches)
+        self._wake.set()  # they may have to be renewed before all others
 
     def take_waiting(self, queue: MessageQueue) -> PoppedBatch | None:
         """Return the next batch that was kept; None: there is none."""
         waiting = self._waiting.get(queue)
         return waiting.pop(0) if waiting else None
+
+    def take_all_waiting(self, topic: str, broker_name: str) -> list[PoppedBatch]:
+        """Return what is kept for all queues of a topic at a broker, held or not."""
+        place = topic, broker_name
+        queues = [each for each in self._waiting if (each.topic, each.broker_name) == place]
+        return [batch for queue in queues for batch in self._waiting.pop(queue)]
 
     async def return_later(
         self, assigned: AssignedQueue, message: MessageView, delay_level: int, max_retries: int

@@ -51,6 +51,7 @@ class PopParts:
             config, returns, is_ordered=is_ordered, from_first=from_first
         )
         self.leases = PopLeases(member, self._transport, lease, config, held, is_ordered=is_ordered)
+        self._transport.keep_in(self.leases)
 
     def _choose_transport(
         self, config: PopConfig, returns: Returns, *, is_ordered: bool, from_first: bool

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -84,6 +84,19 @@ def _offset_of(record: bytes) -> int:
     return queue_offsets(record)[0]
 
 
+class KeptBatches(Protocol):
+    """Batches that wait for their queues, and are renewed meanwhile, as of `PopLeases`."""
+
+    def keep(self, queue: MessageQueue, batches: Iterable[PoppedBatch]) -> None:
+        """Keep batches until the queue can take them."""
+
+    def take_waiting(self, queue: MessageQueue) -> PoppedBatch | None:
+        """Return the next batch that was kept; None: there is none."""
+
+    def take_all_waiting(self, topic: str, broker_name: str) -> list[PoppedBatch]:
+        """Return what is kept for all queues of a topic at a broker."""
+
+
 class PopTransport(Protocol):
     """Requests about popped batches; on the I/O thread.
 
@@ -122,6 +135,9 @@ class PopTransport(Protocol):
 
         Without waiting, for a queue that is being given up; nothing once that is late.
         """
+
+    def keep_in(self, kept: KeptBatches) -> None:
+        """Say where what comes for a queue that does not ask for it is kept."""
 
     def leave(self, queue: MessageQueue) -> None:
         """Receive no more for a queue that is being given up, until it is asked for again."""
@@ -208,6 +224,9 @@ class RemotingPop:
 
     def skip(self, queue: MessageQueue) -> None:
         """Nothing: there are no turns."""
+
+    def keep_in(self, kept: KeptBatches) -> None:
+        """Nothing: a broker sends what a queue asks for."""
 
     def leave(self, queue: MessageQueue) -> None:
         """Nothing: the fetcher asks no more, and takes what a broker still sends."""
