@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 _STANDARD = range(3)
@@ -24,6 +25,8 @@ def fill_standard_descriptors() -> None:
 def _is_open(descriptor: int) -> bool:
     try:
         os.fstat(descriptor)
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise  # of a signal handler: a TimeoutError is an OSError, too
         return False
     return True

@@ -492,9 +492,10 @@ PUSH_CALLS: dict[str, Callable[[PushConsumer], object]] = {
 }
 
 
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", PUSH_CALLS)
 def test_an_interrupted_call_of_a_push_consumer_stops_no_listener(
-    broker: EmbeddedBroker, other: Producer, name: str
+    broker: EmbeddedBroker, other: Producer, name: str, error: type[BaseException]
 ) -> None:
     arrived: set[bytes] = set()
     made: list[str] = []
@@ -520,7 +521,7 @@ def test_an_interrupted_call_of_a_push_consumer_stops_no_listener(
         eventually(lambda: body in arrived, "the message arrives", LIMIT_S / 2)
 
     sweep = Sweep(other, make, again, lambda consumer: consumer.close(CLOSE_S))
-    assert sweep.run(PUSH_CALLS[name], KeyboardInterrupt) > 5
+    assert sweep.run(PUSH_CALLS[name], error) > 5
 
 
 def test_a_listener_whose_send_is_interrupted_gets_its_message_again(

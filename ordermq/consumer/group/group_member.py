@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import Shutdown, cancelled
+from ordermq.client.runtime import NotDoneInTime, Shutdown, cancelled
 from ordermq.client.session import ClientSession, SessionEvents
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
@@ -761,7 +761,7 @@ class GroupMember(ProcessBound):
         self.client.runtime.require_other_thread()
         try:
             return self.client.call(self.lag(), _LAG_TIMEOUT_S)
-        except (TimeoutError, CancelledError, StateError):  # the thread has just ended
+        except (NotDoneInTime, CancelledError, StateError):  # the thread has just ended
             pass
         wall_ms = self.client.clock.wall_ms()
         return {item.queue: _lag_of(item, wall_ms, False) for item in self._rebalancer.assigned()}

@@ -18,7 +18,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.config.checks import hint
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
 from ordermq.consumer.queue.copy_refusals import CopyRefusals
-from ordermq.events import EventType, GuardedRecorder, Member, Recorder, members_of
+from ordermq.events import EventType, GuardedRecorder, Member, NoHistory, Recorder, members_of
 from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -385,7 +385,9 @@ class EventRecorder:
         self, recorder: Recorder, group: str, on_error: Callable[[], object] = lambda: None
     ) -> None:
         # Each event names its group, because an audit merges the files of many members.
-        self._recorder = GuardedRecorder(recorder, on_error)
+        self._guard = guard = GuardedRecorder(recorder, on_error)
+        # What a signal handler raises in a recorder counts as its own error, and is not told.
+        self._recorder: Recorder = recorder if isinstance(recorder, NoHistory) else guard
         self.group = group
         # Read once: callers ask before they build an event's members, so that a consumer
         # without a history decodes no key and copies no offset.
@@ -428,7 +430,7 @@ class EventRecorder:
             about["offs"] = [message.queue_offset for message in messages]
             about["keys"] = [message.sharding_key for message in messages]
         except Exception as error:  # noqa: BLE001 - of a message that the listener judges
-            self._recorder.failed(error)
+            self._guard.failed(error)
             return
         about |= members
         self._recorder.record(event, **about)
