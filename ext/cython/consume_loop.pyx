@@ -28,18 +28,19 @@ cdef class CallContext:
         self._delay = 0
         return 0
 
-    # In critical sections: threads of a listener's may set them while its call is settled.
+    # In critical sections: threads of a listener's may set them while its call is settled. Contexts
+    # show them without the underscore, and look at what is set.
     @property
-    def suspend_ms(self):
+    def _suspend_ms(self):
         with cython.critical_section(self):
             return self._suspend
 
-    @suspend_ms.setter
-    def suspend_ms(self, value):
+    @_suspend_ms.setter
+    def _suspend_ms(self, value):
         with cython.critical_section(self):
             self._suspend = value
 
-    # Of concurrent calls, whose context shows them without the underscore.
+    # Of concurrent calls.
     @property
     def _ack_index(self):
         with cython.critical_section(self):

@@ -18,13 +18,16 @@ from ordermq import core
 from ordermq.callables import is_async
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.errors import ConfigError, StateError
+from ordermq.model.delay_levels import DELAY_LEVELS_MS
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 from ordermq.value import Value
+from ordermq.wall_time import span_ms
 
 if TYPE_CHECKING:
     from ordermq.model.codec import Codec
+    from ordermq.wall_time import Span
 
 _log = logging.getLogger("ordermq.consumer")
 
@@ -35,8 +38,6 @@ class ConsumeContext(core.CallContext):
     Attributes:
         attempt: failed attempts of the first message in this process; 0 at first, and again
             after the queue has moved. `message.reconsume_times` counts them for each message.
-        suspend_ms: may be set by the listener: the pause before a failed batch is retried,
-            clamped to 10..30000; -1 uses the consumer's `suspend_current_queue_time_ms`.
     """
 
     # One is made per listener call, so it has slots, its fields are set natively and nothing is
@@ -47,6 +48,7 @@ class ConsumeContext(core.CallContext):
     claim: BatchClaim
     messages: MessageRun
     attempt: int
+    _suspend_ms: int
 
     def __repr__(self) -> str:
         run = self.messages
@@ -62,6 +64,20 @@ class ConsumeContext(core.CallContext):
     @property
     def consumer_group(self) -> str:
         return self._assigned.group
+
+    @property
+    def suspend_ms(self) -> int:
+        """The pause before a failed batch is retried, in ms; a listener may set it.
+
+        Clamped to 10..30000; -1, the default, is the consumer's `suspend_current_queue_time_ms`.
+
+        Raises: ConfigError: set to what is no length of time.
+        """
+        return self._suspend_ms
+
+    @suspend_ms.setter
+    def suspend_ms(self, pause: Span) -> None:
+        self._suspend_ms = -1 if pause == -1 else span_ms("context.suspend_ms", pause)
 
     @property
     def auto_commit(self) -> bool:
@@ -178,6 +194,7 @@ class ConcurrentContext(ConsumeContext):
             none; None, the default, for all. A result of SUSPEND or an int overrides it.
         delay_level: the pause before the others are redelivered: 0 = longer with each attempt,
             1..18 = the broker's levels, 1 s to 2 h, negative = to the dead-letter topic now.
+            Setting it to anything else raises ConfigError.
     """
 
     # Both are native fields: one of them is read after each call.
@@ -200,6 +217,13 @@ class ConcurrentContext(ConsumeContext):
 
     @delay_level.setter
     def delay_level(self, level: int) -> None:
+        if type(level) is not int or level > len(DELAY_LEVELS_MS):
+            raise ConfigError(
+                f"context.delay_level={level!r}: expected 0 (longer with each attempt), 1 to "
+                f"{len(DELAY_LEVELS_MS)} (the brokers' levels, 1 s to 2 h), or a negative number "
+                "(to the dead letters now)",
+                topic=self.message_queue.topic,
+            )
         self._delay_level = level
 
     @property

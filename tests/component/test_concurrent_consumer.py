@@ -319,6 +319,36 @@ def test_a_queue_restarts_after_an_internal_error_while_other_batches_run(
     assert set(numbers(seen)) == set(each_once(20))
 
 
+def test_messages_are_redelivered_after_an_internal_error_while_they_are_sent_back(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch was neither done nor sent back, and `close` waited for it without end."""
+    broken, send_back = threading.Event(), ConcurrentDispatcher._send_back
+
+    async def break_once(*arguments: Any) -> list[int]:
+        if not broken.is_set():
+            broken.set()
+            raise TypeError("a defect")
+        return await send_back(*arguments)
+
+    def listen(messages: Any, context: Any) -> None:
+        seen.take(messages, context)
+        if not broken.is_set():
+            raise ValueError("a test's own failure")
+
+    monkeypatch.setattr(ConcurrentDispatcher, "_send_back", break_once)
+    send_all(producer, numbered(4, keys=1))
+    consumer = make_consumer(listen, concurrent=True, send_back_retry_ms=10)
+    with consumer:
+        eventually(lambda: committed(broker) == 4, "everything is committed")
+        assert consumer.statistics["internal_errors"] == 1
+    assert set(numbers(seen)) == set(range(4))
+
+
 def test_a_queue_that_broke_restarts_after_the_last_of_its_running_batches(
     producer: Producer,
     broker: EmbeddedBroker,

@@ -259,7 +259,18 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         """Finish a batch of which only the first `done` messages succeeded."""
         assigned, claim, run = call.assigned, context.claim, call.messages
         failed = list(run)[done:]
-        kept = set(await self._send_back(assigned, failed, treatment))
+        try:
+            kept = set(await self._send_back(assigned, failed, treatment))
+        except Exception:  # noqa: BLE001 - an internal error must not lose the messages
+            self._statistics.add("internal_errors")
+            _log.exception(
+                "%s: internal error while sending offsets %d-%d back (please report)",
+                assigned.queue,
+                run.first_offset + done,
+                run.last_offset,
+                extra=self._fields(assigned.queue, offset=run.first_offset),
+            )
+            kept = {message.queue_offset for message in failed}
         finished = [offset for offset in run.offsets() if offset not in kept]
         if self._recorder.enabled:
             for message in failed:
@@ -328,6 +339,13 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             if is_sent:
                 self._statistics.add("dead_letters", queue=message.message_queue)
                 self._guard.note(message.message_queue, cause_of(cause))
+                _log.warning(
+                    "%s: offset %d moved to the dead-letter topic after %d attempts",
+                    message.message_queue,
+                    message.queue_offset,
+                    attempts,
+                    extra=self._fields(message.message_queue, offset=message.queue_offset),
+                )
             return is_sent
 
     async def _deliver_by_retry_topic(

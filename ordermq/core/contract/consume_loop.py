@@ -54,7 +54,7 @@ class CallContext(Protocol):
     @property
     def messages(self) -> Any: ...
     @property
-    def suspend_ms(self) -> int:
+    def _suspend_ms(self) -> Any:
         """-1 until a listener sets it."""
 
     @property

@@ -24,10 +24,10 @@ class CallContext:
         "_ack_index",
         "_assigned",
         "_delay_level",
+        "_suspend_ms",
         "attempt",
         "claim",
         "messages",
-        "suspend_ms",
     )
 
     def __init__(self, assigned: Any, claim: Any, messages: Any, attempt: int) -> None:
@@ -35,7 +35,7 @@ class CallContext:
         self.claim = claim
         self.messages = messages
         self.attempt = attempt
-        self.suspend_ms = -1
+        self._suspend_ms: Any = -1
         self._ack_index: Any = None
         self._delay_level: Any = 0
 

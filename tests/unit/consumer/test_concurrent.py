@@ -164,6 +164,22 @@ def test_an_ack_index_must_be_a_number(ack_index: Any) -> None:
         context(ack_index).judge(None, CONCURRENT)
 
 
+@pytest.mark.parametrize("level", [None, "4", 1.0, True, 19])
+def test_a_delay_level_must_be_one_of_the_brokers(level: Any) -> None:
+    """One that is none let a batch be neither done nor sent back, and `close` wait for it."""
+    made = context()
+    with pytest.raises(ConfigError, match=r"context.delay_level=.*: expected 0 .*1 to 18"):
+        made.delay_level = level
+    assert made.delay_level == 0
+
+
+@pytest.mark.parametrize("level", [-1, 0, 18])
+def test_a_delay_level_is_what_was_set(level: int) -> None:
+    made = context()
+    made.delay_level = level
+    assert made.delay_level == level
+
+
 def test_a_group_without_locks_has_no_fence_token() -> None:
     assigned = assigned_with(1)
     only = claim(assigned)

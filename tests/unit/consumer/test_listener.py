@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ordermq.consumer.listener import (
@@ -107,6 +109,23 @@ def test_a_context_has_queue_attempt_and_fence_token(assigned: AssignedQueue) ->
     assert context.message_queue == QUEUE
     assert (context.attempt, context.suspend_ms) == (2, -1)
     assert context.fence_token == (7, 4)
+
+
+@pytest.mark.parametrize(("pause", "ms"), [(-1, -1), (0, 0), ("2s", 2_000), (50, 50)])
+def test_the_pause_of_a_failed_batch_may_be_given_in_any_unit(
+    assigned: AssignedQueue, pause: Any, ms: int
+) -> None:
+    context = context_of(assigned)
+    context.suspend_ms = pause
+    assert context.suspend_ms == ms
+
+
+@pytest.mark.parametrize("pause", [None, 1.5, "soon", -2, True])
+def test_a_pause_that_is_none_is_refused(assigned: AssignedQueue, pause: Any) -> None:
+    context = context_of(assigned)
+    with pytest.raises(ConfigError, match=r"context\.suspend_ms="):
+        context.suspend_ms = pause
+    assert context.suspend_ms == -1
 
 
 def test_the_fence_token_stays_that_of_the_batch_when_the_lease_is_renewed(

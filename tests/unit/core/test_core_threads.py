@@ -521,12 +521,12 @@ def test_a_context_is_read_while_threads_of_its_listener_set_it(core):
     context = core.CallContext(None, None, None, 0)
 
     def change(step):
-        context.suspend_ms = [f"pause {step}", step]
+        context._suspend_ms = [f"pause {step}", step]
         context._ack_index = [f"end {step}", step]
         context._delay_level = [f"level {step}", step]
 
     def read(step):
-        for value in (context.suspend_ms, context._ack_index, context._delay_level):
+        for value in (context._suspend_ms, context._ack_index, context._delay_level):
             assert value in (None, 0, -1) or len(value) == 2
 
     hammer(repeatedly(change), repeatedly(change), repeatedly(read), repeatedly(read))
