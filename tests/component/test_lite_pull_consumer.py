@@ -933,7 +933,11 @@ def test_members_that_subscribe_or_consume_otherwise_are_told(
             lambda other=other: is_told(other.client_id, "'paid'", "subscribe and listen alike"),
             f"a warning about {other.client_id}",
         )
+        eventually(
+            lambda other=other: "'paid'" in str(other.health().reasons), "its health says the same"
+        )
     two.close()
+    eventually(lambda: one.health().is_ready, "all members subscribe alike")
     push = PushConsumer(one.group, name_servers=broker.name_servers)
     push.subscribe("orders")
     push.orderly(lambda messages, context: None)

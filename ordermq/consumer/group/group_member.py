@@ -710,8 +710,8 @@ class GroupMember(ProcessBound):
             )
         if self._rebalancer.membership.problem:
             reasons.append(f"group {self._group}: {self._rebalancer.membership.problem}")
-        if self._check.twice:
-            reasons.append(self._check.twice)
+        if self._check.problem:
+            reasons.append(self._check.problem)
         if self._settings.guard.reason:
             reasons.append(self._settings.guard.reason)
         if self._locks.refusals:

@@ -102,8 +102,8 @@ class SubscriptionCheck:
         is_ordered: whether this member consumes in order.
         pops: whether it pops, instead of pulling.
     Attributes:
-        twice: that, and why, messages are consumed twice now; empty if the neighbour pops or pulls
-            as this member does, and pops in order or without as well.
+        problem: how the neighbour subscribes or listens otherwise now, for this member's health;
+            empty if it does as this member does.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SubscriptionCheck:
         self._subscriptions = subscriptions
         self._is_ordered = is_ordered
         self._pops = pops
-        self.twice = ""
+        self.problem = ""
         self._wake = asyncio.Event()
         self._warned: set[str] = set()
         self._checked_topics: set[str] = set()
@@ -173,20 +173,20 @@ class SubscriptionCheck:
             try:
                 ids = await self._client.api.consumer_ids(address, self._group)
                 neighbour = neighbour_of(self._client.client_id, ids)
-                twice = ""
+                problems = []
                 if neighbour is not None:
                     theirs = await self._client.api.member_subscriptions(
                         address, self._group, neighbour
                     )
-                    if found := _twice(own, theirs):
-                        twice = f"group {self._group}: {found} at member {neighbour}"
-                    for problem in differences(own, theirs, retry_topic(self._group)):
-                        self._warn(
-                            f"group {self._group}: {problem} at member {neighbour}. Messages get "
-                            "lost or come out of order: all members of a group must subscribe and "
-                            "listen alike; give one of the two a group of its own"
-                        )
-                self.twice = twice
+                    problems = [
+                        f"group {self._group}: {found} at member {neighbour}. Messages get lost or "
+                        "come out of order: all members of a group must subscribe and listen "
+                        "alike; give one of the two a group of its own"
+                        for found in differences(own, theirs, retry_topic(self._group))
+                    ]
+                for problem in problems:
+                    self._warn(problem)
+                self.problem = problems[-1] if problems else ""
                 return  # every broker has the same list: one is enough
             except OrderMQError as error:
                 _log.debug("%s: members not compared: %s", address, error)
