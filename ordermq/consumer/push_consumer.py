@@ -286,7 +286,8 @@ class PushConsumer(GroupConsumer):
         Raises:
             ConfigError: an illegal topic or expression, or two of them.
             StateError: closed.
-            BrokerError: while running, else at `start`: a broker does not filter by `sql`.
+            BrokerError: while running, else at `start`: a broker that has the topic does not filter
+                by `sql`.
             RouteError: while running: no name server answers.
         """
         if misplaced:
