@@ -20,6 +20,7 @@ from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteEr
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import lease_client_id
+from ordermq.spark.source import driver_locks
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import Seen, eventually, numbered
@@ -152,6 +153,20 @@ def test_a_second_query_waits_until_the_first_releases_its_locks(broker, produce
         first.close()
         waiting.result(10)
     assert owners(broker) == {holder(second)}
+
+
+def test_a_query_that_waits_long_for_its_locks_says_so_once(
+    broker, producer, run, caplog, monkeypatch
+):
+    monkeypatch.setattr(driver_locks, "_LONG_WAIT_MS", 0)
+    producer.send_many(numbered(100))
+    first, second = run(), run(lock_wait_ms="300")
+    first.initial()
+    with pytest.raises(LockRefused):
+        second.initial()
+    told = [text for text in caplog.messages if "the query waits for the locks of 8" in text]
+    assert len(told) == 1
+    assert "`ordermq locks " in told[0]
 
 
 def test_the_error_of_a_query_that_waited_too_long_names_the_reason(broker, producer, run):

@@ -34,6 +34,7 @@ from ordermq.forking import ProcessBound
 from ordermq.leases.lease import Lease
 from ordermq.leases.lock_epochs import StoredEpochs
 from ordermq.leases.lock_requests import Granted, LockRequests
+from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.spark.options import ReleaseInFlight, SourceOptions, queue_text
@@ -42,6 +43,7 @@ from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
+_LONG_WAIT_MS = 5_000  # a wait for locks is told of then
 
 
 class DriverLocks(ProcessBound):
@@ -154,7 +156,8 @@ class DriverLocks(ProcessBound):
     async def _acquire(self, queues: list[MessageQueue], previous_run_id: int | None) -> None:
         if self._renewal is None:
             await self._join(queues)
-        deadline_ms = self.session.clock.now_ms() + self._options.lock_wait_ms
+        began_ms, is_told = self.session.clock.now_ms(), False
+        deadline_ms = began_ms + self._options.lock_wait_ms
         may_take_over = (
             previous_run_id not in (None, self.run_id)
             and self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
@@ -168,8 +171,12 @@ class DriverLocks(ProcessBound):
             ):
                 refusal = await self._lock_all_or_none(queues)
                 continue
-            if self.session.clock.now_ms() >= deadline_ms:
+            now_ms = self.session.clock.now_ms()
+            if now_ms >= deadline_ms:
                 raise refusal
+            if not is_told and now_ms >= began_ms + _LONG_WAIT_MS:
+                is_told = True
+                self._tell_of_long_wait(queues)
             # Jitter, because two queries that wait for queues of each other's topics would
             # otherwise collide at every try.
             await self.session.clock.sleep_ms(self._config.lock_retry_ms + random.randrange(100))
@@ -178,6 +185,19 @@ class DriverLocks(ProcessBound):
             if not self._held[queue].is_fenced:
                 self._offsets_at_start[queue] = await self._stored_offset(queue)
         _log.info("locked %s as %s", _names(queues), self.session.client_id)
+
+    def _tell_of_long_wait(self, queues: list[MessageQueue]) -> None:
+        _log.warning(
+            "group %s: the query waits for the locks of %d queues, from %s on: another query or "
+            "consumer holds them, or one that was stopped in the middle of a batch, killed or not "
+            "closed did; the locks of such a one expire at the broker, after 60 s by default "
+            "(docs/spark.md, release_in_flight). `ordermq locks %s` shows who",
+            self._group,
+            len(queues),
+            queues[0],
+            self._group,
+            extra=log_fields(queues[0], group=self._group),
+        )
 
     async def _join(self, queues: list[MessageQueue]) -> None:
         # A member first, so that `mqadmin` and the other members can tell whose locks these are.
