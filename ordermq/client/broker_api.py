@@ -218,15 +218,10 @@ class BrokerApi:
         if answer.code not in _STORED:
             # Java's remarks name the check that failed, but not what a sender can change.
             why = answer.remark or "broker refused the message"
-            is_illegal = answer.code == ResponseCode.MESSAGE_ILLEGAL
             kind = BrokerError
-            if _NO_BATCH_SO_LARGE in why or (is_illegal and _is_about_size(why, body_bytes)):
-                kind = RequestTooLarge
-                why += (
-                    f"; the request has {body_bytes} bytes: send less per request "
-                    "(max_batch_bytes), compress it, or raise the broker's maxMessageSize"
-                )
-            elif is_illegal and "TopicMessageType" in why:
+            if is_about_size(why, body_bytes):
+                kind, why = RequestTooLarge, with_remedy(why, body_bytes)
+            elif answer.code == ResponseCode.MESSAGE_ILLEGAL and "TopicMessageType" in why:
                 why += (
                     "; RocketMQ's proxy checks the topic's attribute message.type: make it MIXED "
                     "for messages with and without keys, or set the proxy's "
@@ -733,11 +728,22 @@ class BrokerApi:
         )
 
 
-def _is_about_size(remark: str, body_bytes: int) -> bool:
+def is_about_size(remark: str, body_bytes: int) -> bool:
+    """Return whether a broker's remark refuses a send because it has so many bytes."""
+    if _NO_BATCH_SO_LARGE in remark:
+        return True
     # RocketMQ has one code, and one remark, for a body that is too long and for other faults of a
     # message; only the number in it tells them apart.
     found = re.search(_BODY_SIZE, remark)
     return found is not None and body_bytes > int(found[1] or 0)
+
+
+def with_remedy(remark: str, body_bytes: int) -> str:
+    """Return such a remark, with what a sender can do."""
+    return (
+        f"{remark}; the request has {body_bytes} bytes: send less per request (max_batch_bytes), "
+        "compress it, or raise the broker's maxMessageSize"
+    )
 
 
 def _check_offsets(header: PullHeader, answer: Command, reply: PullReplyHeader) -> None:

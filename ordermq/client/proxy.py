@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 from ordermq import core
-from ordermq.client.broker_api import BrokerApi
+from ordermq.client.broker_api import BrokerApi, is_about_size, with_remedy
 from ordermq.client.connections import Answer, Connections
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.client.proxy_messages import (
@@ -34,6 +34,7 @@ from ordermq.errors import (
     OrderMQError,
     RemotingError,
     RequestTimeout,
+    RequestTooLarge,
     RouteError,
 )
 from ordermq.grpc.connection import Call, GrpcConnection, GrpcEvents
@@ -486,7 +487,7 @@ class ProxyApi(BrokerApi):
     ) -> tuple[int, SendReplyHeader]:
         request, is_keyed = send_request(self._config, header, body, self._clock.wall_ms())
         data = await self.proxies.ask_bytes(address, "SendMessage", request, timeout_ms)
-        place = header.topic, header.queue_id if is_keyed else UNTOLD
+        place = header.topic, header.queue_id if is_keyed else UNTOLD, len(body)
         return ResponseCode.SUCCESS, self.read_stored(data, address, *place)
 
     def begin_send(
@@ -503,7 +504,7 @@ class ProxyApi(BrokerApi):
             return False
         # Encoded now: the header is filled anew for the next request.
         request, is_keyed = send_request(self._config, header, body, self._clock.wall_ms())
-        place = header.topic, header.queue_id if is_keyed else UNTOLD
+        place = header.topic, header.queue_id if is_keyed else UNTOLD, len(body)
         sent = _Sent(self, address, place, waiting)
         ready.ask("SendMessage", request, self.proxies.call_metadata(), timeout_ms, sent)
         if waiting is not None:
@@ -517,24 +518,42 @@ class ProxyApi(BrokerApi):
         assert isinstance(answer, _StoredAnswer)
         return answer.code, answer.reply_header
 
-    def read_stored(self, data: bytes, address: str, topic: str, queue_id: int) -> SendReplyHeader:
-        """Return what a broker would answer to a send.
+    def read_stored(
+        self, data: bytes, address: str, topic: str, queue_id: int, body_bytes: int
+    ) -> SendReplyHeader:
+        """Return what a broker would answer to a send of `body_bytes` bytes.
 
         Args: queue_id: UNTOLD: the proxy has chosen the queue, and does not name it.
         Raises: BrokerError, ConnectFailed: nothing is stored. RequestTimeout: something may be.
         """
         stored = core.stored_by_proxy(data)
         if stored is None:
-            stored = self._told_by(SendMessageResponse.from_bytes(data), address, topic)
+            said = SendMessageResponse.from_bytes(data)
+            stored = self._told_by(said, address, topic, body_bytes)
         ids, offset, transaction_id, recall_handle = stored
         if transaction_id:
             self._transactions[ids] = transaction_id
         return SendReplyHeader(ids, queue_id, offset, recall_handle=recall_handle or None)
 
-    def _told_by(self, said: SendMessageResponse, address: str, topic: str) -> StoredByProxy:
+    def _told_by(
+        self, said: SendMessageResponse, address: str, topic: str, body_bytes: int
+    ) -> StoredByProxy:
         """Return the places of messages, or raise why one has none."""
         failure = "the proxy did not store the message"
         statuses = [said.status, *(entry.status for entry in said.entries)]
+        for status in statuses:
+            if status is None:
+                continue
+            # What its broker says of that, a proxy hands on as an internal error.
+            if status.code == Code.MESSAGE_BODY_TOO_LARGE or is_about_size(
+                status.message, body_bytes
+            ):
+                raise RequestTooLarge(
+                    f"{failure}: {with_remedy(status.message, body_bytes)}",
+                    response_code=ResponseCode.MESSAGE_ILLEGAL,
+                    topic=topic,
+                    address=address,
+                )
         raise_if_unserved(statuses, failure, topic=topic, address=address)
         for status in statuses:
             check(status, failure, topic=topic, address=address)
@@ -602,7 +621,11 @@ class _Sent:
     __slots__ = ("_address", "_api", "_place", "_waiting")
 
     def __init__(
-        self, api: ProxyApi, address: str, place: tuple[str, int], waiting: ResponseFuture | None
+        self,
+        api: ProxyApi,
+        address: str,
+        place: tuple[str, int, int],
+        waiting: ResponseFuture | None,
     ) -> None:
         self._api = api
         self._address = address

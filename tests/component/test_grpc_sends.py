@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ordermq import Message, Producer
-from ordermq.errors import ConnectFailed, KeyFailed, RequestTimeout
+from ordermq.errors import ConnectFailed, KeyFailed, RequestTimeout, RequestTooLarge
 from ordermq.grpc.messages import (
     Address,
     Broker,
@@ -137,6 +137,51 @@ def test_messages_without_a_key_that_wait_leave_together_whatever_the_queues_are
         receipts = [each.result(20.0) for each in (first, *others)]
     assert sizes == [1, 20]
     assert {receipt.message_queue.queue_id for receipt in receipts} == {-1}
+
+
+# As a proxy of 5.5.0 hands on what its brokers say of a request with several messages, and of one.
+TOGETHER = Status(
+    code=50001, message="java.lang.RuntimeException: message body size exceeded, MessageExtEncoder"
+)
+ALONE = Status(
+    code=50001,
+    message="the message is illegal, maybe msg body or properties length not matched. msg body "
+    "length limit 20000B, msg properties length limit 32KB.",
+)
+AT_THE_PROXY = Status(code=Code.MESSAGE_BODY_TOO_LARGE, message="message body size exceeded")
+
+
+@pytest.mark.parametrize("too_large", [TOGETHER, ALONE, AT_THE_PROXY])
+def test_what_was_joined_is_taken_apart_where_a_broker_refuses_it_for_its_size(
+    too_large: Status,
+) -> None:
+    proxy = Proxy(refusals=0, queues=8)
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def answering(request: Asked) -> Said | None:
+        if request.headers[":path"].endswith("SendMessage"):
+            asked.set()
+            assert goes_on.wait(20)
+            messages = SendMessageRequest.from_bytes(request.message).messages
+            if sum(len(each.body) for each in messages) > 20_000:
+                return Said((SendMessageResponse(status=too_large).to_bytes(),))
+        return proxy(request)
+
+    with (
+        grpc_server_thread(answering) as address,
+        Producer(
+            "shop", name_servers=f"grpc://{address}", compress_msg_body_over_howmuch=1 << 20
+        ) as producer,
+    ):
+        first = producer.send_nowait(Message("orders", b"first"))
+        assert asked.wait(20)
+        others = [producer.send_nowait(Message("orders", bytes(5_000))) for _ in range(20)]
+        large = producer.send_nowait(Message("orders", bytes(30_000)))
+        goes_on.set()
+        for each in (first, *others):
+            assert each.result(20.0).queue_offset > 0
+        with pytest.raises(RequestTooLarge, match="send less per request"):
+            large.result(20.0)
 
 
 def test_a_broker_that_stays_away_is_reported_as_such() -> None:
