@@ -434,7 +434,7 @@ class Admin(Closing):
         return self._client.call(self._parked.summaries(check_topic(topic), group))
 
     def parked_messages(self, topic: str, group: str, key: str) -> list[MessageView]:
-        """Return the parked messages of a key, in order."""
+        """Return the parked messages of a key, in order, as they were in their own queue."""
         return self._client.call(self._parked.messages(check_topic(topic), group, key))
 
     def redrive_parked(self, topic: str, group: str, keys: Collection[str] = ()) -> list[ParkedKey]:

@@ -10,6 +10,7 @@ from ordermq.consumer.dispatch.parking_log import (
     ParkedName,
     ParkingLog,
     offset_of,
+    original,
     records,
     store_request,
 )
@@ -60,10 +61,10 @@ class ParkedTopics:
         )
 
     async def messages(self, topic: str, group: str, key: str) -> list[MessageView]:
-        """Return the parked messages of a key, in order."""
+        """Return the parked messages of a key, in order, as they were in their own queue."""
         log = await self._read(topic)
         return [
-            message
+            original(message)
             for name, messages in sorted(log.messages.items(), key=lambda each: each[0].source)
             if (name.group, name.key) == (group, key.encode())
             for message in messages

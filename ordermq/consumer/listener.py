@@ -141,12 +141,9 @@ class ConsumeContext(core.CallContext):
         """Return how far the queue's end is from the first message; 1 = it is the newest.
 
         Java's msgAccCnt: the broker's max offset, as of its last answer, minus this offset. With a
-        filter by tag it counts the others' messages, too; 0 for messages of a parking topic.
+        filter by tag it counts the others' messages, too.
         """
-        run = self.messages
-        if run.segments[0][0].queue != self._assigned.queue:
-            return 0  # unparked: its offset is one of another queue
-        return max(self._assigned.max_offset - run.first_offset, 0)
+        return max(self._assigned.max_offset - self.messages.first_offset, 0)
 
     def is_revoked(self) -> bool:
         """Return True once the queue is being revoked or its lease is lost.

@@ -262,7 +262,8 @@ class PushConsumer(GroupConsumer):
                 "order_by_key=True with an offset store that has transactions: keys finish out of "
                 "order, and what is done above the stored offset would be counted twice after a "
                 "crash; leave order_by_key out and give the topic more queues, or leave "
-                "offset_store out and keep a row per message (docs/exactly-once.md)",
+                "offset_store out and keep a row per message, by topic, broker, queue and offset "
+                "(docs/exactly-once.md)",
                 group=self.group,
             )
 
@@ -833,8 +834,8 @@ class PushConsumer(GroupConsumer):
     def unpark(self, key: str) -> bool:
         """Continue with a parked sharding key, at the message that was given up.
 
-        What lies in a parking topic is consumed first, in order, with `attempt` 0 and offsets
-        of that topic; if one of it fails, the key stays parked from there on.
+        What lies in a parking topic is consumed first, in order, with `attempt` 0 and the queues
+        and offsets that it came from; if one of it fails, the key stays parked from there on.
 
         Returns: False if this member has not parked it; each member knows its own queues.
         """

@@ -558,7 +558,7 @@ class MessageView(core.MessageView, Generic[_Value]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Take the message's own record along, not the others of its batch. O(batch)."""
         index, offset = self.index, self.queue_offset
-        record = _record_with(index.body, offset)
+        record = record_with(index.body, offset)
         failed = index.attempts.get(offset) if index.attempts else None
         codec = getattr(index, "codec", None)
         limit = index.max_decompressed_bytes
@@ -696,7 +696,7 @@ class MessageView(core.MessageView, Generic[_Value]):
         return offset_message_id(host[:-4], port, self.physical_offset)
 
 
-def _record_with(body: bytes, offset: int) -> bytes:
+def record_with(body: bytes, offset: int) -> bytes:
     """Return the stored record that holds a message, alone or as one of an inner batch."""
     at = end = 0
     while end < len(body):

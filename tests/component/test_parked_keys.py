@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Admin, ParkKey, Producer, PushConsumer
+from ordermq import Admin, Message, MessageView, ParkKey, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.dispatch import parked_keys
@@ -334,3 +335,95 @@ def test_requests_are_still_found_after_a_read_of_the_log_failed(
         eventually(lambda: admin.parked("parked") == [], "the request was found")
     assert failures == [1]
     assert_in_order(seen, 40)
+
+
+def place_of(message: MessageView) -> tuple[object, ...]:
+    """Return what names a message, and what was sent with it."""
+    queue = message.message_queue
+    return (
+        message.topic, message.stored_topic, queue, message.queue_id, message.offset,
+        message.message_id, message.born_timestamp_ms, message.flag, message.tags, message.keys,
+        message.properties.get("colour"), message.sharding_key, bytes(message.body),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("namespace", ["", "shop"])
+def test_a_message_that_was_parked_is_again_at_the_place_where_it_came_from(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, namespace: str
+) -> None:
+    before: dict[bytes, tuple[object, ...]] = {}
+    after: dict[bytes, tuple[object, ...]] = {}
+    tokens: list[tuple[int, int]] = []
+    is_mended = threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        for message in messages:
+            if is_mended.is_set():
+                after[bytes(message.body)] = place_of(message)
+                tokens.append(context.fence_token)
+                assert context.behind >= 1
+            else:
+                before[bytes(message.body)] = place_of(message)
+                raise ValueError("a test's own failure")
+
+    settings = SETTINGS | {"namespace": namespace, "max_in_flight_per_queue": 1}
+    with Producer(
+        "p", name_servers=broker.name_servers, namespace=namespace, default_topic_queue_nums=2
+    ) as producer:
+        # Others first, so that no offset of the parking topic is by chance that of the queue.
+        for number in range(6):
+            message = Message("orders", b"%d" % number, tags="red", keys=["a", "b"])
+            message.properties["colour"] = "blue"
+            producer.send(message, sharding_key=f"k{number}")
+        with make_consumer(listen, **settings) as consumer:
+            eventually(lambda: consumer.statistics["diverted"] == 6, "all are parked")
+            with Admin(broker.name_servers, namespace=namespace) as admin:
+                shown = {
+                    bytes(message.body): place_of(message)
+                    for number in range(6)
+                    for message in admin.parked_messages("parked", "g", f"k{number}")
+                }
+            is_mended.set()
+            for number in range(6):
+                assert consumer.unpark(f"k{number}")
+            eventually(lambda: consumer.parked_keys() == {}, "all are unparked")
+    assert len({place[3] for place in before.values()}) == 2, "of both queues"
+    assert after == before == shown
+    assert sorted(offset for _, offset in tokens) == sorted(
+        int(str(place[4])) for place in before.values()
+    )
+
+
+def test_a_row_per_message_counts_each_once_also_behind_a_parking_topic(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, tmp_path: Path
+) -> None:
+    database = sqlite3.connect(tmp_path / "shop.db", check_same_thread=False)
+    database.executescript(
+        "CREATE TABLE seen (topic, broker, queue, offset, UNIQUE (topic, broker, queue, offset));"
+        "CREATE TABLE balance (account PRIMARY KEY, cents);"
+    )
+    alone, is_mended = threading.Lock(), threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        for message in messages:
+            if message.sharding_key == "k4" and not is_mended.is_set():
+                raise ValueError("a test's own failure")
+            queue = message.message_queue
+            place = (queue.topic, queue.broker_name, queue.queue_id, message.offset)
+            with alone, database:
+                row = "INSERT INTO seen VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                if database.execute(row, place).rowcount:
+                    database.execute(
+                        "INSERT INTO balance VALUES (?, 1) "
+                        "ON CONFLICT (account) DO UPDATE SET cents = cents + 1",
+                        (message.sharding_key,),
+                    )
+
+    send_all(producer, numbered(100))
+    with make_consumer(listen, **SETTINGS) as consumer:
+        eventually(lambda: committed(broker) == 100, "the others are done")
+        is_mended.set()
+        assert consumer.unpark("k4")
+        eventually(lambda: consumer.parked_keys() == {}, "unparked")
+    assert dict(database.execute("SELECT * FROM balance")) == {f"k{n}": 10 for n in range(10)}
+    database.close()

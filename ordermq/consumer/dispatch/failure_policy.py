@@ -142,8 +142,8 @@ class ParkKey(Value):
         topic: where they are held.
             Set: they are moved to this topic, durably and in order, so that the queue's commits
             continue and every later owner knows. Unparked, they are consumed from there before
-            newer ones. One topic may serve many groups; it is read whole when a queue is
-            assigned.
+            newer ones, with the queue and offset that they came from. One topic may serve many
+            groups; it is read whole when a queue is assigned.
             Empty: they are kept in the queue, uncommitted, so at most `max_ahead_per_queue`
             offsets behind the first of them are consumed meanwhile, and a member that takes the
             queue over tries the key again.

@@ -25,8 +25,7 @@ from ordermq.consumer.dispatch.consume_loop import (
 )
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, NextStep
 from ordermq.consumer.dispatch.orderly import OrderedDispatcher
-from ordermq.consumer.dispatch.parked_keys import ParkedKeys, run_of
-from ordermq.consumer.dispatch.parking_log import offset_of
+from ordermq.consumer.dispatch.parked_keys import ParkedKeys
 from ordermq.consumer.dispatch.worker_pool import Serving
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
@@ -37,7 +36,7 @@ from ordermq.consumer.queue.assigned_queue import (
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.events import EventType
 from ordermq.leases.lease import Lease
-from ordermq.model.message import MessageView
+from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -188,24 +187,20 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         self, assigned: KeyOrderedQueue, claim: BatchClaim, message: MessageView
     ) -> bool:
         """Call the listener for a parked message; on the I/O thread. True if it is done."""
-        run = run_of(message)
+        run = MessageRun([(message.index, 0, 1)])
         context = ConsumeContext(assigned, claim, run, 0)
-        # In the history it keeps the offset it had in its own queue.
-        about: dict[str, Any] = {"offs": [offset_of(message)]}
         record, epoch = self._recorder.record_messages, claim.lease.epoch
         if self._recorder.enabled:
             lane = self._config.max_in_flight_per_queue
-            record(EventType.START, assigned.queue, epoch, run, attempt=1, lane=lane, **about)
+            record(EventType.START, assigned.queue, epoch, run, attempt=1, lane=lane)
         begun_ms = self._clock.now_ms()
         outcome = await self._pool.call_alone(self._listener, context)
         verdict = self._judge(context, outcome)
         if verdict.error is not None:
-            self._failure_handler.log_parked(assigned, offset_of(message), verdict.error)
+            self._failure_handler.log_parked(assigned, message.queue_offset, verdict.error)
         if self._recorder.enabled:
             detail = verdict.settlement.name
-            record(
-                EventType.END, assigned.queue, epoch, run, done=verdict.done, detail=detail, **about
-            )
+            record(EventType.END, assigned.queue, epoch, run, done=verdict.done, detail=detail)
         spent_ms = self._clock.now_ms() - begun_ms
         self._statistics.consumed(assigned.queue, verdict.done, 1 - verdict.done, 1, spent_ms)
         return verdict.done == 1

@@ -17,6 +17,7 @@ from typing import Any
 from ordermq.consumer.dispatch.parking_log import (
     ParkedName,
     ParkingLog,
+    original,
     records,
     store_mark,
     store_parked,
@@ -26,7 +27,7 @@ from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
-from ordermq.model.message import MessageRun, MessageView
+from ordermq.model.message import MessageView
 from ordermq.supervisor import every
 
 _log = logging.getLogger("ordermq.consumer")
@@ -39,7 +40,8 @@ class ParkedKeys:
     """Moves messages to the parking topic and back; on the I/O thread.
 
     Args:
-        call: calls the listener with a parked message; True if it is done.
+        call: calls the listener with a parked message, as it was in its source queue; True if it
+            is done.
         submit: submits a queue with pending messages to the dispatcher.
     """
 
@@ -225,7 +227,7 @@ class ParkedKeys:
             for message in parked:
                 if assigned.is_revoked() or not assigned.holds(claim, self._now_ms()):
                     break
-                if not await self._call(assigned, claim, message):
+                if not await self._call(assigned, claim, original(message)):
                     break
                 done += 1
             # The mark is what unparks: after a crash before it, these messages are redelivered.
@@ -260,10 +262,3 @@ class ParkedKeys:
 
     def _now_ms(self) -> int:
         return self._client.clock.now_ms()
-
-
-def run_of(parked: MessageView) -> MessageRun:
-    """Return a run of this one message, to call a listener with."""
-    batch = parked.index
-    row = next(row for row in range(len(batch)) if batch.offset_at(row) == parked.queue_offset)
-    return MessageRun([(batch, row, 1)])

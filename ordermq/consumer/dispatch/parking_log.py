@@ -7,6 +7,7 @@ unpark the key. Queue 0 of the source queue's own broker holds all records about
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
@@ -14,9 +15,10 @@ from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError
 from ordermq.model import properties as props
-from ordermq.model.message import INNER_BATCH, MessageView
+from ordermq.model.message import INNER_BATCH, MessageBatch, MessageView, record_with
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import INNER_PRODUCER_GROUP
+from ordermq.model.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
+from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import SendHeader
 
@@ -51,10 +53,9 @@ class ParkingLog:
     def add(self, record: MessageView) -> ParkedName | None:
         """Take over the next record of the log; return the key it is about."""
         own = record.properties
-        topic, _, number = own.get(_SOURCE, "").rpartition("/")
-        if not number.isdecimal() or _GROUP not in own:
+        source = _source_of(record)
+        if source is None or _GROUP not in own:
             return None  # not a record of ours: the topic may have been used for something else
-        source = MessageQueue(topic, record.message_queue.broker_name, int(number))
         name = ParkedName(own[_GROUP], source, own.get(props.SHARDING_KEY, "").encode())
         if (mark := own.get(_DONE)) is not None:
             kept = [m for m in self.messages.pop(name, []) if m.queue_offset >= int(mark)]
@@ -99,10 +100,21 @@ async def store_parked(
     properties = dict(message.properties)
     properties[props.RETRY_TOPIC] = message.topic
     properties[_OFFSET] = str(message.queue_offset)
+    # One that its sender gave no id has that of its place: the copy would have another one.
+    properties.setdefault(props.UNIQ_KEY, message.message_id)
     for each in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
         properties.pop(each, None)
     body = bytes(message.stored_body)
-    await _send(client, topic, name, properties, body, message.sys_flag & ~INNER_BATCH)
+    await _send(
+        client,
+        topic,
+        name,
+        properties,
+        body,
+        sys_flag=message.sys_flag & ~INNER_BATCH,
+        flag=message.flag,
+        born_ms=message.born_timestamp_ms,
+    )
 
 
 async def store_mark(client: ClientSession, topic: str, name: ParkedName, end: int) -> None:
@@ -121,7 +133,10 @@ async def _send(
     name: ParkedName,
     properties: dict[str, str],
     body: bytes,
+    *,
     sys_flag: int = 0,
+    flag: int = 0,
+    born_ms: int | None = None,
 ) -> None:
     properties |= {
         _GROUP: name.group,
@@ -133,7 +148,8 @@ async def _send(
         topic=topic,
         queue_id=0,
         sys_flag=sys_flag,
-        born_timestamp_ms=client.clock.wall_ms(),
+        born_timestamp_ms=client.clock.wall_ms() if born_ms is None else born_ms,
+        flag=flag,
         properties=props.encode(properties),
         default_topic_queue_nums=1,
         broker_name=name.source.broker_name,
@@ -145,3 +161,39 @@ async def _send(
 def offset_of(parked: MessageView) -> int:
     """Return the offset a parked message had in its source queue."""
     return int(parked.properties[_OFFSET])
+
+
+def original(parked: MessageView) -> MessageView:
+    """Return a parked message at the place that it had in its source queue.
+
+    A listener that keeps a row per topic, queue and offset would take it for another message of
+    that queue by the offset of its record in the log. What its broker wrote of the copy, the store
+    time and the broker's own id, stays that of the copy.
+    """
+    source, index = _source_of(parked), parked.index
+    assert source is not None
+    properties = dict(parked.properties)
+    for name in (_GROUP, _SOURCE, _OFFSET):
+        properties.pop(name, None)
+    if not source.topic.startswith(RETRY_PREFIX):
+        properties.pop(props.RETRY_TOPIC, None)  # its topic is that of its queue again
+    stored = dataclasses.replace(
+        StoredMessage.read(record_with(index.body, parked.queue_offset)),
+        queue_id=source.queue_id,
+        queue_offset=offset_of(parked),
+    )
+    batch = MessageBatch(
+        source,
+        stored.rewritten(source.topic, props.encode(properties).encode()),
+        namespace=index.namespace,
+        max_decompressed_bytes=index.max_decompressed_bytes,
+    )
+    return batch[0]
+
+
+def _source_of(record: MessageView) -> MessageQueue | None:
+    """Return the queue that a record is about; None if it is none of a parking log."""
+    topic, _, number = record.properties.get(_SOURCE, "").rpartition("/")
+    if not number.isdecimal():
+        return None
+    return MessageQueue(topic, record.message_queue.broker_name, int(number))

@@ -423,8 +423,6 @@ class EventRecorder:
         **members: Member,
     ) -> None:
         """Append one event about `messages`, with their offsets and keys."""
-        # `members` come last: of a parked message, the offset in its source queue replaces the
-        # one it has in the parking topic.
         try:
             about = self._about(queue, epoch)
             about["offs"] = [message.queue_offset for message in messages]
