@@ -12,6 +12,7 @@ from ordermq.consumer.hooks import ConsumeCall
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.queue.statistics import COUNTERS, Lag
+from ordermq.errors import ConfigError
 from ordermq.forking import own
 from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import Instrument
@@ -49,26 +50,42 @@ class WatchedClients:
     def watch_consumer(self, consumer: PushConsumer) -> None:
         """Read `consumer` at each scrape, and time its listener calls; before it starts.
 
-        Raises: StateError: it was started.
+        Raises: ConfigError: it is no PushConsumer. StateError: it was started.
         """
+        _require("watch_consumer", consumer, PushConsumer)
         self._time_calls(consumer, consumer.time_calls())
         self._watch(consumer)
 
     def watch_poller(self, consumer: LitePullConsumer) -> None:
-        """Read `consumer` at each scrape; before or after its start."""
+        """Read `consumer` at each scrape; before or after its start.
+
+        Raises: ConfigError: it is no LitePullConsumer.
+        """
+        # A PushConsumer can be read, too: at any time, without the times of its listener.
+        _require("watch_poller", consumer, LitePullConsumer, PushConsumer)
         self._watch(consumer)
 
     def watch_producer(self, producer: Producer) -> None:
         """Read `producer` at each scrape, and time its sends; before it starts.
 
-        Raises: StateError: it was started.
+        Raises: ConfigError: it is no Producer. StateError: it was started.
         """
+        _require("watch_producer", producer, Producer)
         producer.time_sends(self._send_times)
         with self._lock:
             self._producers.add(producer)
 
     def watch_queries(self, listener: ReportsLag) -> None:
-        """Read the lag of Spark's streaming queries at each scrape: of a `LagListener`."""
+        """Read the lag of Spark's streaming queries at each scrape: of a `LagListener`.
+
+        Raises: ConfigError: it is none.
+        """
+        is_client = isinstance(listener, _Consumer) or hasattr(listener, "blocking")
+        if is_client or not callable(getattr(listener, "lag", None)):
+            kind = type(listener).__name__
+            raise ConfigError(
+                f"watch_queries({kind}): expected a LagListener of ordermq.spark; {_WATCHED_BY}"
+            )
         with self._lock:
             self._queries.add(listener)
 
@@ -113,6 +130,22 @@ class WatchedClients:
             instrument: {labels: instrument.join(values) for labels, values in by_labels.items()}
             for instrument, by_labels in found.items()
         }
+
+
+_WATCHED_BY = (
+    "a PushConsumer is for watch_consumer, a LitePullConsumer for watch_poller, a Producer for "
+    "watch_producer. Of an AsyncConsumer or AsyncProducer give the client inside: "
+    "watch_consumer(consumer.blocking) once a listener is registered, "
+    "watch_poller(consumer.blocking) of one that is iterated, watch_producer(producer.blocking)"
+)
+
+
+def _require(call: str, client: object, *kinds: type) -> None:
+    # At the call: a scrape that fails has nothing of the other clients either.
+    if not isinstance(client, kinds):
+        raise ConfigError(
+            f"{call}({type(client).__name__}): expected a {kinds[0].__name__}; {_WATCHED_BY}"
+        )
 
 
 def _of_consumer(consumer: _Consumer) -> Iterator[_Reading]:

@@ -13,6 +13,7 @@ import ordermq
 from ordermq.client.user_code import running_task
 from ordermq.consumer.hooks import ConsumeCall, ConsumeHook
 from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.errors import ConfigError
 from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     ERROR,
@@ -85,15 +86,18 @@ class Tracing:
     def trace_producer(self, producer: Producer) -> None:
         """Make a span of each message of `producer`; before it starts.
 
-        Raises: StateError: it was started.
+        Raises: ConfigError: it is no Producer. StateError: it was started.
         """
+        _require("trace_producer", producer, Producer, "of an AsyncProducer its .blocking")
         producer.add_hook(_SendSpans(self._tracer, self._propagator, producer.client_id))
 
     def trace_consumer(self, consumer: PushConsumer) -> None:
         """Make a span of each listener call of `consumer`; before it starts.
 
-        Raises: StateError: it was started.
+        Raises: ConfigError: it is no PushConsumer. StateError: it was started.
         """
+        remark = "of an AsyncConsumer its .blocking, once a listener is registered"
+        _require("trace_consumer", consumer, PushConsumer, remark)
         consumer.add_hook(
             _ListenerSpans(
                 self._tracer,
@@ -104,6 +108,11 @@ class Tracing:
                 },
             )
         )
+
+
+def _require(call: str, client: object, kind: type, remark: str) -> None:
+    if not isinstance(client, kind):
+        raise ConfigError(f"{call}({type(client).__name__}): expected a {kind.__name__}; {remark}")
 
 
 class _PropertySetter(Setter[dict[str, str]]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 import pytest
@@ -15,10 +15,20 @@ from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ordermq import ConsumeResult, DeadLetter, LitePullConsumer, Message, Producer, PushConsumer
+from ordermq import (
+    AsyncConsumer,
+    AsyncProducer,
+    ConsumeResult,
+    DeadLetter,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import ProducerConfig
-from ordermq.errors import BrokerError, StateError
+from ordermq.errors import BrokerError, ConfigError, StateError
 from ordermq.metrics.instruments import READ, TIMED
 from ordermq.metrics.opentelemetry import OpenTelemetryMetrics
 from ordermq.metrics.prometheus import PrometheusMetrics
@@ -164,6 +174,34 @@ def test_dead_letters_of_both_kinds_of_groups_are_counted(
     producer.send(Message("orders", b"poison"), sharding_key="k")
     with concurrent:
         eventually(lambda: total(registry, dead) == 2, "so is the other one")
+
+
+@pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])
+def test_what_cannot_be_read_is_refused_at_the_call(kind: Any, broker: EmbeddedBroker) -> None:
+    metrics = PrometheusMetrics(CollectorRegistry()) if kind is PrometheusMetrics else kind()
+    servers = {"name_servers": broker.name_servers}
+    iterated, poller = AsyncConsumer("g", **servers), LitePullConsumer("g", **servers)
+    producer, sender = Producer("p", **servers), AsyncProducer("p", **servers)
+    pulled = PullConsumer("g", **servers)
+    for refused in (iterated, iterated.blocking, poller, pulled, producer, None):
+        with pytest.raises(ConfigError, match=r"watch_poller\(consumer.blocking\)"):
+            metrics.watch_consumer(refused)
+        with pytest.raises(ConfigError, match="expected a PushConsumer"):
+            Tracing().trace_consumer(cast("Any", refused))
+    for refused in (iterated, pulled, producer, None):
+        with pytest.raises(ConfigError, match="expected a LitePullConsumer"):
+            metrics.watch_poller(refused)
+    for refused in (sender, poller, None):
+        with pytest.raises(ConfigError, match=r"watch_producer\(producer.blocking\)"):
+            metrics.watch_producer(refused)
+        with pytest.raises(ConfigError, match="AsyncProducer"):
+            Tracing().trace_producer(cast("Any", refused))
+    for refused in (iterated, poller, sender, None):
+        with pytest.raises(ConfigError, match="expected a LagListener"):
+            metrics.watch_queries(refused)
+    metrics.watch_poller(iterated.blocking)
+    metrics.watch_producer(sender.blocking)
+    assert metrics.read()
 
 
 def test_clients_of_one_group_are_added_up_and_forgotten(
