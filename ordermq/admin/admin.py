@@ -257,8 +257,12 @@ class Admin(Closing):
         at: datetime | str | None = None,
         queues: Sequence[int] = (),
         count: int = 32,
+        parking_topic: str | None = None,
     ) -> list[FoundMessage]:
         """Find messages of a topic, and where each is in each group: waiting, done or dead.
+
+        What a group with `ParkKey("a-topic")` has parked is "done" in its queue, whose commits go
+        on; with `parking_topic` it is told as "parked".
 
         Args:
             key: one of a message's `keys`.
@@ -266,6 +270,7 @@ class Admin(Closing):
             offset: of each queue, or of `queues`.
             at: the first messages that were stored then or later; a datetime, or an age as "2h".
             count: at most so many, the newest by a key; 1..10000.
+            parking_topic: that of `ParkKey`, which no broker names; it is read whole.
         Returns: the oldest first; [] if there is none.
         Raises: ConfigError: not exactly one of key, message_id, offset and at, or of another type.
         """
@@ -274,6 +279,8 @@ class Admin(Closing):
         moment = None if at is None else self._moment(at)
         _require_count(count, topic=topic)
         search = self._search
+        if parking_topic is not None:
+            check_topic(parking_topic)
 
         async def work() -> list[FoundMessage]:
             if key is not None:
@@ -285,7 +292,8 @@ class Admin(Closing):
             else:
                 assert offset is not None
                 found = await search.at_offset(topic, offset, queues)
-            return await search.with_groups(topic, found)
+            parked = set() if parking_topic is None else await self._parked.places(parking_topic)
+            return await search.with_groups(topic, found, parked)
 
         return self._client.call(work())
 

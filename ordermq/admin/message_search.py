@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 from ordermq.admin.topics import Topics
@@ -26,7 +26,7 @@ _PLACE = struct.Struct(">i8xi4xq")
 _MOST_IN_RECORD = 1 << 15  # messages that are stored as one record
 _NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST})
 _KINDS: dict[str, type] = {"key": str, "message_id": str, "offset": int}
-WAITING, DONE, DEAD = "waiting", "done", "dead"
+WAITING, DONE, DEAD, PARKED = "waiting", "done", "dead", "parked"
 
 
 class FoundMessage(Value):
@@ -34,11 +34,16 @@ class FoundMessage(Value):
 
     Args:
         groups: "waiting": the group's offset is not behind it; "done": it is; "dead": it is, and
-            the message is among the group's dead letters. Of groups with an offset of its queue.
+            the message is among the group's dead letters; "parked": it is, and the message is in
+            the parking topic that was named. Of groups with an offset of its queue.
     """
 
     message: MessageView
     groups: dict[str, str]
+
+
+# A parked message: its group, and the queue and offset that it came from.
+ParkedPlace = tuple[str, MessageQueue, int]
 
 
 class MessageSearch:
@@ -79,10 +84,18 @@ class MessageSearch:
         """Return the first messages that were stored at a time or later."""
         return await self._topics.peek(topic, moment, count, ())
 
-    async def with_groups(self, topic: str, messages: Sequence[MessageView]) -> list[FoundMessage]:
-        """Return messages with their states in the groups of their topic."""
+    async def with_groups(
+        self,
+        topic: str,
+        messages: Sequence[MessageView],
+        parked: Collection[ParkedPlace] = (),
+    ) -> list[FoundMessage]:
+        """Return messages with their states in the groups of their topic.
+
+        Args: parked: the messages that groups have parked.
+        """
         groups = (await self._topics.look(topic)).groups if messages else ()
-        states = {group: await self._states(group, messages) for group in groups}
+        states = {group: await self._states(group, messages, parked) for group in groups}
         return [
             FoundMessage(
                 message,
@@ -95,7 +108,9 @@ class MessageSearch:
             for number, message in enumerate(messages)
         ]
 
-    async def _states(self, group: str, messages: Sequence[MessageView]) -> list[str | None]:
+    async def _states(
+        self, group: str, messages: Sequence[MessageView], parked: Collection[ParkedPlace]
+    ) -> list[str | None]:
         """Return the state of each message in a group; None: its queue has no offset."""
         offsets: dict[MessageQueue, int | None] = {}
         for queue in sorted({each.message_queue for each in messages}):
@@ -108,7 +123,9 @@ class MessageSearch:
         if is_any_done and await self._client.name_servers.topic_route(letters) is not None:
             brokers = await self._brokers_of(letters)
         return [
-            await self._state(each, offsets[each.message_queue], letters, brokers)
+            PARKED
+            if (group, each.message_queue, each.queue_offset) in parked
+            else await self._state(each, offsets[each.message_queue], letters, brokers)
             for each in messages
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ordermq.admin.message_search import ParkedPlace
 from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
 from ordermq.consumer.dispatch.parking_log import (
@@ -69,6 +70,15 @@ class ParkedTopics:
             if (name.group, name.key) == (group, key.encode())
             for message in messages
         ]
+
+    async def places(self, topic: str) -> set[ParkedPlace]:
+        """Return the group, queue and offset of every message that is parked in a topic."""
+        log = await self._read(topic)
+        return {
+            (name.group, name.source, offset_of(message))
+            for name, messages in log.messages.items()
+            for message in messages
+        }
 
     async def redrive(self, topic: str, group: str, keys: Collection[str]) -> list[ParkedKey]:
         """Ask the owners of the queues, as `Admin.redrive_parked` describes."""

@@ -39,6 +39,7 @@ def messages() -> None:
 @click.option("--at", type=parse_time, metavar="TIME", help=f"Stored then or later: {TIME_HELP}.")
 @count_option("Number of messages; by a key the newest.")
 @queues_option
+@click.option("--parking-topic", metavar="TOPIC", help="Say what is parked there, by ParkKey.")
 @client_options
 @json_option
 def find(
@@ -49,19 +50,22 @@ def find(
     at: datetime | None,
     count: int,
     queues: tuple[int, ...],
+    parking_topic: str | None,
     servers: Servers,
     as_json: bool,
 ) -> None:
     """Find messages of TOPIC by one of --key, --id, --offset and --at.
 
     "groups" has each group with an offset of the message's queue: "waiting" for what it has not
-    committed yet, "done", or "dead" for what is among its dead letters. "sharding key" is what
-    chose the queue; --key looks for one of the message's keys, which --json lists.
+    committed yet, "done", or "dead" for what is among its dead letters. What ParkKey has moved to a
+    topic is "done", too, unless --parking-topic names that: then it is "parked". "sharding key" is
+    what chose the queue; --key looks for one of the message's keys, which --json lists.
 
     \b
     Example:
       ordermq messages find orders --key o-17
       ordermq messages find orders --at 15m --json
+      ordermq messages find orders --offset 17 --parking-topic parked-orders
     """
     if len([each for each in (key, message_id, offset, at) if each is not None]) != 1:
         raise click.UsageError("Give one of --key, --id, --offset and --at.")
@@ -74,6 +78,7 @@ def find(
             at=at,
             queues=queues,
             count=count,
+            parking_topic=parking_topic,
         )
     if as_json:
         print_json_list(

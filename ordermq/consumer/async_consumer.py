@@ -518,6 +518,20 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
         # `LitePullConsumer.apoll`.
         return self._use.seek(queue, offset)
 
+    async def parked_keys(self) -> dict[MessageQueue, list[str]]:
+        """Return the sharding keys that `ParkKey` holds back at this member, by queue.
+
+        Raises: StateError: it has no listener, or is not running.
+        """
+        return await in_thread(self._use.listened().parked_keys)
+
+    async def unpark(self, key: str) -> bool:
+        """Continue with a parked sharding key, as `PushConsumer.unpark`.
+
+        Raises: StateError: it has no listener, or is not running.
+        """
+        return await in_thread(self._use.listened().unpark, key)
+
     async def lag(self) -> dict[MessageQueue, Lag]:
         """Return how far each held queue is behind, as `PushConsumer.lag`."""
         return await in_thread(self._use.consumer.lag)

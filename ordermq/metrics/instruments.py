@@ -140,6 +140,10 @@ BUFFERED_BYTES: Final = Instrument(
     "ordermq.consumer.buffered.size", Kind.GAUGE, "By", _QUEUE,
     "Their bodies, as they were stored.",
 )  # fmt: skip
+PARKED_KEYS: Final = Instrument(
+    "ordermq.consumer.parked.keys", Kind.GAUGE, "{key}", _QUEUE,
+    "Keys of a held queue that `ParkKey` holds back; lag has nothing of a parking topic.",
+)  # fmt: skip
 QUEUES: Final = Instrument(
     "ordermq.consumer.queues", Kind.GAUGE, "{queue}", (TOPIC, GROUP),
     "Queues this process holds.",
@@ -186,8 +190,8 @@ OPERATIONS: Final = Instrument(
 )  # fmt: skip
 
 READ: Final = (
-    CONSUMED, FAILED, DEAD_LETTERS, LAG, LAG_TIME, BUFFERED_MESSAGES, BUFFERED_BYTES, QUEUES,
-    LEASE_LEFT, HAND_OFFS, LEASES_LOST, BLOCKED_TIME, CONSUMER_READY, EVENTS, REDELIVERED,
+    CONSUMED, FAILED, DEAD_LETTERS, LAG, LAG_TIME, BUFFERED_MESSAGES, BUFFERED_BYTES, PARKED_KEYS,
+    QUEUES, LEASE_LEFT, HAND_OFFS, LEASES_LOST, BLOCKED_TIME, CONSUMER_READY, EVENTS, REDELIVERED,
     PRODUCER_READY, PRODUCER_EVENTS, SENT,
 )  # fmt: skip
 TIMED: Final = (PROCESS, OPERATIONS)

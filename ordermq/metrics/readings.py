@@ -163,6 +163,7 @@ def _of_consumer(consumer: _Consumer) -> Iterator[_Reading]:
         labels = _labels(state.queue, group)
         yield of.BUFFERED_MESSAGES, labels, state.buffered_messages
         yield of.BUFFERED_BYTES, labels, state.buffered_bytes
+        yield of.PARKED_KEYS, labels, state.parked_keys
         if state.lease_left_ms is not None:
             yield of.LEASE_LEFT, labels, state.lease_left_ms / 1_000
     for topic, count in Counter(state.queue.topic for state in held).items():

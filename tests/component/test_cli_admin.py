@@ -312,6 +312,12 @@ def test_parked_keys_are_listed_shown_and_consumed_once_they_may(cli: Cli) -> No
         parked = cli.json("parked show held billing o-1")
         assert [int(message["body"]) for message in parked] == list(range(1, SENT, 3))
         assert cli.run("parked redrive held billing").exit_code == 2  # nobody to ask
+        queue, offset = parked[0]["queue"], parked[0]["offset"]
+        find = f"messages find orders --offset {offset} --queue {queue} --parking-topic"
+        (found,) = cli.json(f"{find} held")
+        assert (found["body"], found["groups"]) == ("1", {"billing": "parked"})
+        (found,) = cli.json(f"{find} orders")  # no parking topic
+        assert found["groups"] != {"billing": "parked"}
         assert cli.run("parked redrive held billing o-2 --yes").exit_code == 1
         is_healed.set()
         assert cli.json("parked redrive held billing o-1 --yes --wait 20") == []

@@ -22,6 +22,7 @@ from ordermq import (
     DeadLetter,
     LitePullConsumer,
     Message,
+    ParkKey,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -174,6 +175,32 @@ def test_dead_letters_of_both_kinds_of_groups_are_counted(
     producer.send(Message("orders", b"poison"), sharding_key="k")
     with concurrent:
         eventually(lambda: total(registry, dead) == 2, "so is the other one")
+
+
+def test_parked_keys_are_counted_until_they_are_unparked(
+    producer: Producer, make_consumer: MakeConsumer, registry: CollectorRegistry
+) -> None:
+    is_mended = threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        if not is_mended.is_set():
+            raise ValueError("a test's own failure")
+
+    consumer = make_consumer(
+        listen,
+        order_by_key=True,
+        on_failure=ParkKey("parked", max_attempts=1),
+        suspend_current_queue_time_ms=10,
+    )
+    PrometheusMetrics(registry).watch_consumer(consumer)
+    parked = "ordermq_consumer_parked_keys"
+    producer.send_batch([Message("orders", b"x")] * 3, sharding_key="k")
+    with consumer:
+        eventually(lambda: total(registry, parked) == 1, "the key is parked")
+        eventually(lambda: total(registry, "ordermq_consumer_lag") == 0, "no lag tells of it")
+        is_mended.set()
+        assert consumer.unpark("k")
+        eventually(lambda: total(registry, parked) == 0, "the key goes on")
 
 
 @pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Admin, Message, MessageView, ParkKey, Producer, PushConsumer
+from ordermq import Admin, AsyncConsumer, Message, MessageView, ParkKey, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.dispatch import parked_keys
@@ -427,3 +428,33 @@ def test_a_row_per_message_counts_each_once_also_behind_a_parking_topic(
         eventually(lambda: consumer.parked_keys() == {}, "unparked")
     assert dict(database.execute("SELECT * FROM balance")) == {f"k{n}": 10 for n in range(10)}
     database.close()
+
+
+def test_an_async_consumer_unparks_a_key_and_its_log_names_the_command(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    poisoned = Poisoned(seen, 4)
+    consumer = AsyncConsumer(
+        "g", "orders", name_servers=broker.name_servers, consume_from_where="first_offset",
+        **SETTINGS,
+    )  # fmt: skip
+
+    @consumer.orderly
+    async def listen(messages: Any, context: Any) -> None:
+        poisoned(messages, context)
+
+    send_all(producer, numbered(20))
+
+    async def main() -> None:
+        async with consumer:
+            while not await consumer.parked_keys() or consumer.statistics["diverted"] < 2:
+                await asyncio.sleep(0.01)
+            assert [*(await consumer.parked_keys()).values()] == [["k4"]]
+            assert "unpark('k4'), or `ordermq parked redrive parked g k4`" in caplog.text
+            assert not await consumer.unpark("k3")
+            poisoned.poison.clear()
+            assert await consumer.unpark("k4")
+            await asyncio.to_thread(seen.wait_for_count, 20)
+
+    asyncio.run(main())
+    assert_in_order(seen, 20)

@@ -10,6 +10,7 @@ order; the commit goes up to the oldest one that is not done.
 from __future__ import annotations
 
 import logging
+import shlex
 from functools import cached_property
 from typing import Any
 
@@ -150,13 +151,18 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             self._failure_handler.stop(assigned, offset)
         elif step is NextStep.PARK and (key := assigned.park(claim, done)) is not None:
             self._statistics.add("parked", queue=assigned.queue)
+            shown, topic = key.decode(errors="replace"), self._failure_handler.parking_topic
+            # The command, too: whoever reads the log has no consumer object at hand.
+            tool = f", or `ordermq parked redrive {topic} {self._group} {shlex.quote(shown)}`,"
             _log.error(
-                "%s: key %r parked at offset %d after %d attempts; call unpark() to continue with "
-                "it",
+                "%s: key %r parked at offset %d after %d attempts; call unpark(%r)%s to continue "
+                "with it",
                 assigned.queue,
-                key.decode(errors="replace"),
+                shown,
                 offset,
                 assigned.attempts.get(offset, 0),
+                shown,
+                tool if topic else "",
                 extra=self._fields(assigned.queue, offset=offset),
             )
         elif step is not NextStep.SPLIT:

@@ -988,6 +988,7 @@ def _state_of(assigned: AssignedQueue, now_ms: int) -> HeldQueue:
         buffered_bytes=buffered.size_bytes,
         lease_left_ms=left_ms,
         is_paused=assigned.is_paused,
+        parked_keys=len(assigned.parked_keys()),
     )
 
 

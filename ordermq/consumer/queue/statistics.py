@@ -107,6 +107,7 @@ class HeldQueue(Value, kw_only=True):
         buffered_messages, buffered_bytes: pulled and not done, bodies as they were stored.
         lease_left_ms: until its lease ends, 0 without a valid one; None if it needs no lock.
         is_paused: no batch begins.
+        parked_keys: how many keys `ParkKey` holds back, here or in a parking topic.
     """
 
     queue: MessageQueue
@@ -114,6 +115,7 @@ class HeldQueue(Value, kw_only=True):
     buffered_bytes: int
     lease_left_ms: int | None
     is_paused: bool
+    parked_keys: int
 
 
 class TopicCounts:
