@@ -37,6 +37,7 @@ class EmbeddedBroker(Starting):
             everything in memory, as long as the broker runs.
         host: an IP address of this machine to listen on.
         port: 0 for any free port.
+        config: its settings, as `BrokerConfig(lock_max_live_ms=5_000)`.
         clock: for leases, delays and held pulls; tests pass a ManualClock.
         history: recorder of the events of docs/internals/semantics.md#invariants.
     Raises: ConfigError: the port is out of range.

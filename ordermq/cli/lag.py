@@ -51,7 +51,7 @@ def lag(
     TOPICS limits the queues; the default is every topic that the group consumes. Members are
     asked what they have consumed, for they commit it some seconds later; of a member that does not
     answer, what is committed counts. "behind" is the age of the last committed message, where its
-    queue has newer ones.
+    queue has newer ones; "-" without these, or if nothing of the queue was ever committed.
 
     \b
     Example:

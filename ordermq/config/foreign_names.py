@@ -63,15 +63,18 @@ FOREIGN_NAMES: Final = {
     ),
     "auto_offset_reset": _kafka(
         "consume_from_where",
-        remark="'first_offset' for earliest, 'last_offset' for latest",
+        remark="'first_offset' for earliest, 'last_offset' for latest; with both a new group "
+        "gets all of a queue that still has its first message",
     ),
     "enable_auto_commit": _kafka("auto_commit"),
     "auto_commit_interval_ms": _kafka("commit_interval_ms"),
     "max_poll_records": _kafka("poll_batch_size", "consume_message_batch_max_size"),
     "max_poll_interval_ms": _kafka(
-        "consume_timeout_ms", remark="a slow listener is reported; it does not lose its queue"
+        "consume_timeout_ms", remark="it only reports: a slow listener does not lose its queue"
     ),
-    "session_timeout_ms": _kafka("lock_max_live_ms", remark="the same number as the brokers'"),
+    "session_timeout_ms": _kafka(
+        "lock_max_live_ms", remark="30 s; at most half of the brokers' lock time, which is 60 s"
+    ),
     "fetch_max_bytes": _kafka("pull_batch_bytes"),
     "max_partition_fetch_bytes": _kafka("pull_batch_bytes"),
     "fetch_max_wait_ms": _kafka("broker_suspend_ms"),
