@@ -20,6 +20,7 @@ from ordermq.clock import Clock
 from ordermq.closing import Closing
 from ordermq.config import ClientConfig, ProducerConfig, RemotingConfig
 from ordermq.config.checks import refuse_unknown
+from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.errors import ConfigError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _MOST_PEEKED = 10_000
 
 
-class Admin(Closing):
+class Admin(ExplainsMethods, Closing):
     """Administers the cluster behind these name servers: RocketMQ's, or an embedded broker.
 
     It joins no group, and does nothing by itself: each call asks the brokers and returns with
@@ -49,6 +50,8 @@ class Admin(Closing):
     Every call may raise RouteError (no name server answers, or no broker has the topic),
     BrokerError (refused) and other RemotingErrors (not answered).
     """
+
+    _kind = "admin"
 
     def __init__(
         self,

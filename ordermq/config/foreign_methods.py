@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 
 class ExplainsMethods:
-    """Base of consumers and producers: an error names what to call instead of another's method."""
+    """Base of clients and Admin: an error names what to call instead of another client's method."""
 
-    _kind: ClassVar[str]  # "consumer" or "producer"
+    _kind: ClassVar[str]  # "consumer", "producer" or "admin"
 
     if not TYPE_CHECKING:  # type checkers would take every name for an attribute
 

@@ -328,6 +328,42 @@ FOREIGN_METHODS: Final = {
 }
 
 
+_INSIDE = ForeignMethod(
+    "Kafka's clients and of LitePullConsumer",
+    otherwise="consumer.blocking of an AsyncConsumer that is iterated has it: it blocks, so call "
+    "it in asyncio.to_thread. With a listener: lag(), Admin.group(), and seek() or Admin.reset()",
+)
+FOREIGN_METHODS["consumer"] |= {
+    "position": _INSIDE,
+    "committed": _INSIDE,
+    "seek_to_begin": _INSIDE,
+    "seek_to_end": _INSIDE,
+    "offset_for_timestamp": _INSIDE,
+    "seek_to_time": ForeignMethod(
+        "PushConsumer",
+        ("offset_for_timestamp",),
+        "seek() to what consumer.blocking.offset_for_timestamp() returns, or Admin.reset()",
+    ),
+    "unsubscribe": ForeignMethod(
+        _KAFKA, otherwise="consumer.blocking.unsubscribe() of an AsyncConsumer"
+    ),
+}
+FOREIGN_METHODS["producer"] |= {"send_offsets_to_transaction": _TRANSACTED}
+FOREIGN_METHODS["admin"] = {
+    "list_topics": ForeignMethod(_KAFKA, ("topics",)),
+    "describe_topics": ForeignMethod(_KAFKA, ("topic",)),
+    "create_topics": ForeignMethod(_KAFKA, ("create_topic",)),
+    "delete_topics": ForeignMethod(_KAFKA, ("delete_topic",)),
+    "list_consumer_groups": ForeignMethod(_KAFKA, ("groups",)),
+    "describe_consumer_groups": ForeignMethod(_KAFKA, ("group",)),
+    "list_consumer_group_offsets": ForeignMethod(_KAFKA, ("group",)),
+    "alter_consumer_group_offsets": ForeignMethod(_KAFKA, ("reset",)),
+    "delete_consumer_groups": ForeignMethod(
+        _KAFKA, otherwise="RocketMQ's own tool: mqadmin deleteSubGroup"
+    ),
+}
+
+
 def _without_separators(name: str) -> str:
     # librdkafka's auto.offset.reset, aiokafka's auto_offset_reset and Java's autoOffsetReset.
     return name.lower().replace("_", "").replace(".", "").replace("-", "")
@@ -350,6 +386,6 @@ _METHODS_BY_LETTERS: Final = {
 def find_foreign_method(kind: str, name: str) -> ForeignMethod | None:
     """Return the other client's method of this name, in any of its spellings.
 
-    Args: kind: "consumer" or "producer".
+    Args: kind: "consumer", "producer" or "admin".
     """
     return _METHODS_BY_LETTERS[kind].get(_without_separators(name))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ordermq import (
+    Admin,
     AsyncConsumer,
     AsyncProducer,
     ConsumeResult,
@@ -26,6 +27,7 @@ from ordermq.errors import ConfigError
 CLIENTS: dict[str, tuple[type, ...]] = {
     "consumer": (PushConsumer, LitePullConsumer, AsyncConsumer, PullConsumer),
     "producer": (Producer, AsyncProducer, TransactionProducer),
+    "admin": (Admin,),
 }
 
 
@@ -33,6 +35,10 @@ CLIENTS: dict[str, tuple[type, ...]] = {
     ("kind", "name", "told"),
     [
         (LitePullConsumer, "getone", "a method of Kafka's clients; here poll() or batches()"),
+        (AsyncConsumer, "position", "here consumer.blocking of an AsyncConsumer"),
+        (AsyncConsumer, "seekToTime", "blocking.offset_for_timestamp()"),
+        (LitePullConsumer, "seek_to_time", "here offset_for_timestamp()"),
+        (PushConsumer, "committed", "lag(), Admin.group()"),
         (AsyncConsumer, "getmany", "a method of Kafka's clients; here batches()"),
         (PushConsumer, "poll", "a LitePullConsumer or an AsyncConsumer is for polling"),
         (PushConsumer, "registerMessageListener", "here orderly() or concurrently()"),
@@ -57,6 +63,7 @@ def test_a_consumer_names_what_another_clients_method_is_here(
     [
         (AsyncProducer, "send_and_wait", "that is a method of aiokafka; here send()"),
         (Producer, "produce", "here send_nowait() or send()"),
+        (AsyncProducer, "send_offsets_to_transaction", "TransactionProducer.send_in_transaction()"),
         (Producer, "begin_transaction", "TransactionProducer.send_in_transaction() binds a send"),
         (TransactionProducer, "sendMessageInTransaction", "here send_in_transaction()"),
         (Producer, "send_orderly", "here send(message, sharding_key=key)"),
@@ -69,6 +76,24 @@ def test_a_producer_names_what_another_clients_method_is_here(
     with pytest.raises(AttributeError) as caught:
         getattr(kind("p", name_servers="127.0.0.1:1", **arguments), name)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("list_topics", r"topics\(\)"),
+        ("createTopics", r"create_topic\(\)"),
+        ("describe_consumer_groups", r"group\(\)"),
+        ("alter_consumer_group_offsets", r"reset\(\)"),
+        ("delete_consumer_groups", "mqadmin deleteSubGroup"),
+    ],
+)
+def test_an_admin_names_what_kafkas_is_here(name: str, told: str) -> None:
+    with (
+        Admin("127.0.0.1:1") as admin,
+        pytest.raises(AttributeError, match=f"a method of Kafka's clients; here .*{told}"),
+    ):
+        getattr(admin, name)
 
 
 def test_other_names_are_told_as_python_tells_them() -> None:
