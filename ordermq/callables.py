@@ -31,6 +31,41 @@ def require_plain(kind: str, *functions: object) -> None:
             raise refused_async(kind, function)
 
 
+def require_functions(kind: str, *functions: object) -> None:
+    """Check that these are functions, and none an `async def`.
+
+    Raises: ConfigError: one is not.
+    """
+    for function in functions:
+        if not callable(function):
+            raise ConfigError(f"{kind}={function!r}: expected a function")
+    require_plain(kind, *functions)
+
+
+def require_callback(kind: str, function: object) -> None:
+    """Check that this is a function, plain or `async def`, or None.
+
+    Raises: ConfigError: it is not.
+    """
+    if function is not None and not callable(function):
+        raise ConfigError(f"{kind}={function!r}: expected a function")
+
+
+def require_methods(
+    kind: str, given: object, *names: str, expected: str = "", group: str | None = None
+) -> list[object]:
+    """Return these methods of an object of the user.
+
+    Args: expected: what the error says to give, if its class has no better name than its methods.
+    Raises: ConfigError: it has not all of them, or is a class and no object of it.
+    """
+    methods = [getattr(given, name, None) for name in names]
+    if isinstance(given, type) or not all(map(callable, methods)):
+        told = expected or f"an object with {', '.join(f'{name}()' for name in names)}"
+        raise ConfigError(f"{kind}={given!r}: expected {told}", group=group)
+    return methods
+
+
 def require_plain_result(kind: str, function: object, returned: _T) -> _T:
     """Return what a function returned; a lambda may have called an `async def`.
 

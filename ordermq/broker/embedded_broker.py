@@ -53,6 +53,10 @@ class EmbeddedBroker(Starting):
         clock: Clock | None = None,
         history: Recorder | None = None,
     ) -> None:
+        if isinstance(port, bool) or not isinstance(port, int):
+            raise ConfigError(f"port={port!r}: expected 1..65535, or 0 for any free port")
+        if config is not None and not isinstance(config, BrokerConfig):
+            raise ConfigError(f"config: expected a BrokerConfig, not a {type(config).__name__}")
         if not 0 <= port <= 65_535:  # the kernel would use a higher one modulo 65,536
             raise ConfigError(f"port={port}: expected 1..65535, or 0 for any free port")
         self._path = path

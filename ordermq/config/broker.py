@@ -11,6 +11,7 @@ from ordermq.config.checks import (
     DAY_MS,
     require_choice,
     require_flags,
+    require_paths,
     require_range,
     require_server_name,
 )
@@ -194,6 +195,10 @@ class BrokerConfig(Value, kw_only=True):
         require_server_name(self, "broker_name", "._|-")
         # No dot: it is a part of the topic of replies.
         require_server_name(self, "cluster_name", "_|-")
+        require_paths(self, "tls_certificate", "tls_key", "tls_client_ca_file")
+        for name in ("accounts", "policies"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ConfigError(f"BrokerConfig.{name}: expected a dict by access key")
         for name in ("tls_key", "tls_client_ca_file"):
             if getattr(self, name) and not self.tls_certificate:
                 raise ConfigError(f"BrokerConfig.{name} is given without tls_certificate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -47,6 +48,29 @@ def require_flags(config: object) -> None:
             raise ConfigError(
                 f"{each.name}={value!r}: expected True or False, not a {type(value).__name__}"
             )
+
+
+def require_groups(config: object) -> None:
+    """Raise ConfigError unless each group of settings is one: `pull` a PullConfig."""
+    for each in fields(config):  # type: ignore[arg-type]
+        kind, value = each.default_factory, getattr(config, each.name)
+        if isinstance(kind, type) and is_dataclass(kind) and not isinstance(value, kind):
+            # The type and not the value, which may be a dict with a secret in it.
+            names = [one.name for one in fields(kind)]
+            given = value if isinstance(value, Mapping) else ()
+            setting = next((name for name in names if name in given), names[0])
+            raise ConfigError(
+                f"{each.name}: expected a {kind.__name__}, which is a group of settings, not a "
+                f"{type(value).__name__}; its settings are given flat, as {setting}="
+            )
+
+
+def require_paths(config: object, *names: str) -> None:
+    """Raise ConfigError unless each of these fields is the path of a file, or empty."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, str | os.PathLike):
+            raise ConfigError(f"{name}={value!r}: expected a path, not a {type(value).__name__}")
 
 
 def require_moment(config: object, name: str) -> None:
@@ -291,6 +315,11 @@ class Flat(Value):
         return own | {name: kind for one in cls.groups().values() for name, kind in one.items()}
 
     @classmethod
+    def flat_names(cls) -> frozenset[str]:
+        """Return every setting that is given flat: what an error proposes, which is no group."""
+        return frozenset(cls.kinds().keys() - cls.groups().keys())
+
+    @classmethod
     def of(cls, **settings: Any) -> Self:
         """Create a configuration from flat settings: `ConsumerConfig.of(pull_batch_size=64)`.
 
@@ -317,13 +346,13 @@ class Flat(Value):
             elif name in home:
                 parts[home[name]][name] = value
             else:
-                known = [*own, *home, *arguments_of(client)]
+                known = [*cls.flat_names(), *arguments_of(client)]
                 given = cls.__name__ if client is None else client.__name__
                 meant = meaning_of(name, known, names_of_calls(client, *sent))
                 raise ConfigError(f"{given} has no setting {name!r}{meant}")
         for name, values in parts.items():
             factory = own[name].default_factory
-            if name in direct and values:
+            if values and isinstance(direct.get(name), own[name].default_factory):  # type: ignore[arg-type]
                 raise ConfigError(
                     f"{cls.__name__}: give {name!r} or its settings {', '.join(values)}, not both"
                 )
@@ -349,6 +378,11 @@ class Flat(Value):
         """
         if config is None:
             return cls._of(settings, client, sent)
+        if not isinstance(config, cls):
+            raise ConfigError(
+                f"config: expected a {cls.__name__}, not a {type(config).__name__}; or give its "
+                "settings flat, as keywords"
+            )
         if settings:
             names = ", ".join(settings)
             raise ConfigError(f"give `config` or flat settings, not both: config and {names}")

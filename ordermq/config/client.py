@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from ordermq.config.checks import Flat, hint, require_bare_addresses
+from ordermq.config.checks import Flat, hint, require_bare_addresses, require_groups
 from ordermq.errors import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "ORDERMQ_"
@@ -30,6 +30,7 @@ class ClientConfig(Flat, kw_only=True):
     name_servers: str | Sequence[str] = ""
 
     def __post_init__(self) -> None:
+        require_groups(self)
         require_bare_addresses(self.name_servers)
 
     def group_or(self, given: str | None) -> str:
@@ -204,4 +205,4 @@ def _of_any_client() -> set[str]:
         config.LitePullConsumerConfig,
         config.PullConsumerConfig,
     )
-    return {name for kind in clients for name in kind.kinds()}
+    return {name for kind in clients for name in kind.flat_names()}

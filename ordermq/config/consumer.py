@@ -14,6 +14,7 @@ from ordermq.config.checks import (
     require_dead_letter_window,
     require_flags,
     require_moment,
+    require_paths,
     require_range,
 )
 from ordermq.config.client import ClientConfig
@@ -279,7 +280,7 @@ class RebalanceConfig(Value, kw_only=True):
     rebalance_min_interval_ms: int = 5
 
     def __post_init__(self) -> None:
-        if callable(self.allocation):
+        if callable(self.allocation) and not isinstance(self.allocation, type):
             require_plain("allocation", self.allocation)
         else:
             require_choice(self, allocation=Allocation)
@@ -344,3 +345,4 @@ class ConsumerConfig(ClientConfig, kw_only=True):
         # Not super(): slots make a dataclass anew, and super() would know the first one.
         ClientConfig.__post_init__(self)
         require_choice(self, message_model=MessageModel, consume_mode=ConsumeMode)
+        require_paths(self, "local_offset_store_dir")

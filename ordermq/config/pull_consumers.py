@@ -12,6 +12,7 @@ from ordermq.config.checks import (
     require_choice,
     require_dead_letter_window,
     require_flags,
+    require_paths,
     require_range,
 )
 from ordermq.config.client import ClientConfig
@@ -169,6 +170,7 @@ class LitePullConsumerConfig(ClientConfig, kw_only=True):
         # Not super(): slots make a dataclass anew, and super() would know the first one.
         ClientConfig.__post_init__(self)
         require_choice(self, message_model=MessageModel, consume_mode=ConsumeMode)
+        require_paths(self, "local_offset_store_dir")
         if self.lite.ordered and self.message_model is MessageModel.BROADCASTING:
             raise ConfigError(
                 "ordered=True is not for broadcasting: every member holds every "

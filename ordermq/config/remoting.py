@@ -15,6 +15,7 @@ from ordermq.config.checks import (
     require_choice,
     require_flags,
     require_names,
+    require_paths,
     require_range,
 )
 from ordermq.errors import ConfigError
@@ -133,6 +134,7 @@ class RemotingConfig(Flat, kw_only=True):
         ):
             raise ConfigError(f"client_ip={self.client_ip!r}: expected an address")
         require_choice(self, tls_verify=TlsVerify, serialize_type=SerializeType)
+        require_paths(self, "tls_ca_file", "tls_certificate", "tls_key")
         # A file that has no effect is a mistake: its owner believes to be connected by TLS.
         for name in ("tls_ca_file", "tls_certificate", "tls_key"):
             if getattr(self, name) and not self.tls:

@@ -21,6 +21,8 @@ class TraceConfig(Value, kw_only=True):
 
     def __post_init__(self) -> None:
         require_flags(self)
-        if not self.customized_trace_topic:
-            raise ConfigError("TraceConfig.customized_trace_topic is empty: expected a topic")
+        if not self.customized_trace_topic or not isinstance(self.customized_trace_topic, str):
+            raise ConfigError(
+                f"customized_trace_topic={self.customized_trace_topic!r}: expected a topic"
+            )
         require_range(self, trace_buffer_max=(1, 1 << 20), trace_interval_ms=(1, DAY_MS))

@@ -555,9 +555,15 @@ def _is_for_listener(
     known = ConsumerConfig.kinds().keys() | _OF_ITERATION
     for name in settings:
         if name not in known:
-            own = [*known, *arguments_of(AsyncConsumer)]
+            flat = ConsumerConfig.flat_names() | LitePullConsumerConfig.flat_names()
+            own = [*flat, *arguments_of(AsyncConsumer)]
             meant = meaning_of(name, own, names_of_calls(AsyncConsumer))
             raise ConfigError(f"AsyncConsumer has no setting {name!r}{meant}")
+    if not isinstance(config, ConsumerConfig | LitePullConsumerConfig | None):
+        raise ConfigError(
+            "config: expected a ConsumerConfig for a listener, or a LitePullConsumerConfig for "
+            f"iteration, not a {type(config).__name__}"
+        )
     given = {*arguments, *settings}
     listened, iterated = sorted(_OF_LISTENERS & given), sorted(_OF_ITERATION & given)
     if type(config) is ConsumerConfig:

@@ -20,6 +20,7 @@ from collections.abc import (
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, cast
 
+from ordermq.callables import require_callback
 from ordermq.client.name_server_api import are_proxies, parse_name_servers, refuse_proxies
 from ordermq.client.session import new_client_id
 from ordermq.client.store_times import offset_at_time
@@ -158,6 +159,8 @@ class LitePullConsumer(GroupConsumer):
         )
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
+        require_callback("on_assigned", on_assigned)
+        require_callback("on_revoked", on_revoked)
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         # What was asked for before the start; afterwards, what every broker has taken.

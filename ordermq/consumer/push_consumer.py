@@ -14,7 +14,12 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
-from ordermq.callables import require_plain
+from ordermq.callables import (
+    require_callback,
+    require_functions,
+    require_methods,
+    require_plain,
+)
 from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.session import new_client_id
 from ordermq.client.user_code import CallersLoop, OwnThreads, UserCode
@@ -153,6 +158,8 @@ class PushConsumer(GroupConsumer):
             raise ConfigError(
                 "history: not for broadcasting: every member has every message", group=self.group
             )
+        if history is not None and not isinstance(history, str | os.PathLike):
+            raise ConfigError(f"history={history!r}: expected the path of a file", group=self.group)
         # A proxy leases batches over gRPC; it has no other way.
         is_behind_proxy = are_proxies(self.name_servers)
         self._pops = self.config.consume_mode is ConsumeMode.POP or is_behind_proxy
@@ -187,6 +194,8 @@ class PushConsumer(GroupConsumer):
         self._traces: TraceDispatcher | None = None
         self._filters: list[MessageFilter] = []
         self._on_failure = on_failure
+        require_callback("on_assigned", on_assigned)
+        require_callback("on_revoked", on_revoked)
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._history_path = history
@@ -414,7 +423,7 @@ class PushConsumer(GroupConsumer):
     def add_hook(self, hook: ConsumeHook) -> None:
         """Have `hook` called before and after each listener call; before `start`."""
         self._require_not_started("add_hook")
-        require_plain("hook", hook.before, hook.after)
+        require_plain("hook", *require_methods("hook", hook, "before", "after"))
         self._hooks.append(hook)
 
     def time_calls(self) -> CallTimes:
@@ -444,7 +453,7 @@ class PushConsumer(GroupConsumer):
         the broker does it. A filter that raises fails the batch, as a listener does.
         """
         self._require_not_started("add_filter")
-        require_plain("filter", keep)
+        require_functions("filter", keep)
         self._filters.append(keep)
 
     def _require_not_started(self, call: str) -> None:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Protocol, get_args, overload
 
 from ordermq import json_text
-from ordermq.callables import require_plain, require_plain_result
+from ordermq.callables import require_methods, require_plain, require_plain_result
 from ordermq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -133,13 +133,8 @@ def require_codec(codec: Codec, group: str) -> Codec:
 
     Raises: ConfigError: it is none, or its functions are asynchronous.
     """
-    functions = getattr(codec, "encode", None), getattr(codec, "decode", None)
-    if isinstance(codec, type) or not all(map(callable, functions)):
-        raise ConfigError(
-            f"codec={codec!r}: expected an object with encode(value) and decode(body), such as "
-            "JsonCodec()",
-            group=group,
-        )
+    expected = "an object with encode(value) and decode(body), such as JsonCodec()"
+    functions = require_methods("codec", codec, "encode", "decode", expected=expected, group=group)
     require_plain("codec", *functions)
     return _CheckedCodec(codec)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from ordermq import core
-from ordermq.callables import require_plain
+from ordermq.callables import require_functions, require_methods, require_plain
 from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.runtime import NotDoneInTime, Shutdown
 from ordermq.client.session import ClientSession, SessionEvents, new_client_id
@@ -214,7 +214,7 @@ class Producer(ExplainsMethods, Starting):
         Raises: ConfigError: its `before` or `after` is asynchronous; nothing could await it.
         """
         self._require_not_started("add_hook")
-        require_plain("hook", hook.before, hook.after)
+        require_plain("hook", *require_methods("hook", hook, "before", "after"))
         self._hooks.hooks.append(hook)
 
     def time_sends(self, times: SendTimes) -> None:
@@ -233,7 +233,7 @@ class Producer(ExplainsMethods, Starting):
         Raises: ConfigError: the check is asynchronous.
         """
         self._require_not_started("add_check")
-        require_plain("check", check)
+        require_functions("check", check)
         self._preparation.checks.append(check)
 
     def _require_not_started(self, call: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
-from ordermq.callables import is_async
+from ordermq.callables import is_async, require_callback, require_methods
 from ordermq.client.runtime import result_of
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import on_thread
@@ -32,7 +32,7 @@ from ordermq.model import properties as props
 from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import unwrapped
+from ordermq.model.names import check_topic, unwrapped
 from ordermq.model.receipts import SendReceipt
 from ordermq.model.status import SendStatus, TransactionState
 from ordermq.model.stored_message import StoredMessage
@@ -131,6 +131,7 @@ class TransactionProducer(Producer):
         if listener is not None:
             if execute is not None or check is not None:
                 raise ConfigError("give a listener or functions, not both", group=self.group)
+            require_methods("listener", listener, "execute", "check")
             execute, check = listener.execute, listener.check
         if check is None:
             raise ConfigError(
@@ -138,9 +139,13 @@ class TransactionProducer(Producer):
                 "whose state they were not told",
                 group=self.group,
             )
+        require_callback("execute", execute)
+        require_callback("check", check)
+        if isinstance(topics, str):  # whose letters would be topics
+            raise ConfigError(f"topics={topics!r}: expected a list of topics", group=self.group)
         self._execute = execute
         self._check = check
-        self._topics = tuple(topics)
+        self._topics = tuple(map(check_topic, topics))
         self._checks: concurrent.futures.ThreadPoolExecutor | None = None
         self._checking: set[concurrent.futures.Future[None]] = set()
         # By these two checks of this producer's transactions are answered, by message id.

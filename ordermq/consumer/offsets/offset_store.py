@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol, TypeGuard, cast, runtime_checkable
 
-from ordermq.callables import is_async, require_plain
+from ordermq.callables import is_async, require_methods, require_plain
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -165,6 +165,8 @@ class AsyncClaimingStore(AsyncTransactionalStore, Protocol):
 
 
 AnyOffsetStore = OffsetStore | AsyncTransactionalStore
+_EXPECTED = "an offset store, as ordermq.sql.SqlOffsetStore(...); without one the brokers keep them"
+_FUNCTIONS = "open", "take_over", "read", "write"
 
 
 def first_line(error: BaseException) -> str:
@@ -181,10 +183,11 @@ def is_async_store(store: object) -> TypeGuard[AsyncTransactionalStore]:
 
 
 def require_plain_store(store: object) -> None:
-    """Check that a store's functions are plain ones.
+    """Check that it is an offset store, whose functions are plain ones.
 
-    Raises: ConfigError: one is asynchronous.
+    Raises: ConfigError: it is none, or one is asynchronous.
     """
+    require_methods("offset_store", store, *_FUNCTIONS, expected=_EXPECTED)
     require_plain("offset_store", *_functions_of(cast("OffsetStore", store)))
 
 
