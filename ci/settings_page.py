@@ -29,7 +29,10 @@ NAMES_BEGIN: Final = "<!-- names -->\n"
 # The pages with a table of other clients' names, and the clients of each.
 NAME_PAGES: Final = (
     (ROOT / "docs" / "from-kafka.md", ("Kafka's clients",)),
-    (ROOT / "docs" / "from-java.md", ("RocketMQ's Java client", "rocketmq-client-python")),
+    (
+        ROOT / "docs" / "from-java.md",
+        ("RocketMQ's Java client", "RocketMQ's broker", "rocketmq-client-python"),
+    ),
     (ROOT / "docs" / "celery.md", ("Celery", "pika")),
 )
 
@@ -316,7 +319,7 @@ def filled_with_names(page: str, clients: tuple[str, ...]) -> str:
     rows = "".join(
         f"| `{name}` | {', '.join(map(code, each.instead))} | {each.remark} |\n"
         for name, each in FOREIGN_NAMES.items()
-        if each.client in clients
+        if any(client in each.client for client in clients)
     )
     return f"{before}{begin}{head}{rows}\n{end}{after}"
 

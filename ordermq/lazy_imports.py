@@ -26,7 +26,7 @@ def lazy_names(
             return _imported(f"{package}.{name}")
         home = home_of.get(name)
         if home is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{_meant(name)}")
         found: object = getattr(_imported(f"{package}.{home}"), name)
         setattr(sys.modules[package], name, found)  # from now on it is found without this function
         return found
@@ -35,6 +35,16 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *home_of, *found_at_once})
 
     return get, names
+
+
+def _meant(name: str) -> str:
+    # Classes alone: `from ordermq import json_text` asks for a module here before it is loaded.
+    if not name[:1].isupper():
+        return ""
+    from ordermq.config.foreign_names import FOREIGN_CLASSES  # only for a mistake
+
+    found = FOREIGN_CLASSES.get(name)
+    return f": that is a class of another client; here ordermq.{found}" if found else ""
 
 
 def _imported(module: str) -> ModuleType:

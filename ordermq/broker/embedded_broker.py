@@ -8,8 +8,8 @@ import contextlib
 import os
 import threading
 import weakref
-from dataclasses import replace
-from typing import Self
+from dataclasses import fields, replace
+from typing import Never, Self
 
 from ordermq.broker.server import BrokerServer
 from ordermq.broker.statistics import BrokerStatistics
@@ -17,7 +17,7 @@ from ordermq.broker.store import Store
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import BrokerConfig
-from ordermq.config.checks import join_address
+from ordermq.config.checks import join_address, refuse_unknown
 from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
@@ -52,7 +52,12 @@ class EmbeddedBroker(Starting):
         config: BrokerConfig | None = None,
         clock: Clock | None = None,
         history: Recorder | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            settings = {each.name for each in fields(BrokerConfig)}
+            given = "a setting of config=BrokerConfig(...)"
+            refuse_unknown(EmbeddedBroker, unknown, dict.fromkeys(settings, given))
         if isinstance(port, bool) or not isinstance(port, int):
             raise ConfigError(f"port={port!r}: expected 1..65535, or 0 for any free port")
         if config is not None and not isinstance(config, BrokerConfig):

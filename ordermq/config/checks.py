@@ -102,10 +102,22 @@ def require_choice(config: object, **choices: type[StrEnum]) -> None:
 
 
 def _meant_value(value: object, choice: type[StrEnum]) -> str:
+    return meant_value(value, [member.value for member in choice])
+
+
+def meant_value(value: object, allowed: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` with the allowed value of another spelling, or nothing.
+
+    That of another client comes first, as for names: "range" is Kafka's name of "avg".
+    """
     from ordermq.config.foreign_names import FOREIGN_VALUES  # only for a mistake
 
-    meant = FOREIGN_VALUES.get(value.lower()) if isinstance(value, str) else None
-    return f"; did you mean {meant!r}?" if meant in set(choice) else ""
+    if not isinstance(value, str):
+        return ""
+    # Java's constants are in capitals, and some write them with their class.
+    text, known = value.rpartition(".")[2].lower(), [*allowed]
+    meant = FOREIGN_VALUES.get(text)
+    return f"; did you mean {meant!r}?" if meant in known else hint(text, known)
 
 
 def require_names(config: object, *names: str) -> None:
@@ -151,7 +163,11 @@ def meaning_of(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | N
 
     Args: elsewhere: names of other calls with what each is (`names_of_calls`).
     """
-    from ordermq.config.foreign_names import FOREIGN_NAMES, find_foreign_name  # for a mistake
+    from ordermq.config.foreign_names import (  # only for a mistake
+        FOREIGN_NAMES,
+        find_foreign_name,
+        without_separators,
+    )
 
     names = frozenset(known)
     others = (
@@ -161,12 +177,12 @@ def meaning_of(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | N
     )
     if name in others and name not in FOREIGN_NAMES:
         return f": it is {others[name]}"
-    foreign = find_foreign_name(name)
-    if foreign is not None and name.replace("_", "").lower() not in {
-        each.replace("_", "") for each in names
-    }:
+    # Java's namespaceV2 is nearer to namespace than to namespace_v2.
+    letters = without_separators(name)
+    same = next((each for each in sorted(names) if without_separators(each) == letters), "")
+    if not same and (foreign := find_foreign_name(name)) is not None:
         return foreign.explained(names)
-    nearest = nearest_name(name, [*names, *others])
+    nearest = same or nearest_name(name, [*names, *others])
     what = f", {others[nearest]}" if nearest in others else ""
     return f"; did you mean {nearest!r}{what}?" if nearest else ""
 
@@ -203,15 +219,21 @@ def names_of_calls(client: type | None, *sent: type) -> dict[str, str]:
     return found
 
 
-def refuse_unknown(call: Callable[..., object], unknown: Mapping[str, object]) -> NoReturn:
+def refuse_unknown(
+    call: Callable[..., object],
+    unknown: Mapping[str, object],
+    elsewhere: Mapping[str, str] | None = None,
+) -> NoReturn:
     """Raise TypeError, as Python does for a misspelt keyword, with the one that was meant.
 
     For a call that takes `**unknown: Never`: type checkers report such a keyword all the same.
+
+    Args: elsewhere: as of `meaning_of`.
     """
     name = next(iter(unknown))
     raise TypeError(
         f"{call.__qualname__}() got an unexpected keyword argument {name!r}"
-        f"{meaning_of(name, arguments_of(call))}"
+        f"{meaning_of(name, arguments_of(call), elsewhere)}"
     )
 
 

@@ -10,20 +10,26 @@ class ExplainsMethods:
 
     _kind: ClassVar[str]  # "consumer", "producer" or "admin"
 
+    def _settings(self) -> frozenset[str]:
+        """Return what its constructor takes besides its arguments."""
+        config = vars(self).get("config")  # not there yet while the constructor runs
+        return config.flat_names() if config is not None else frozenset()
+
     if not TYPE_CHECKING:  # type checkers would take every name for an attribute
 
         def __getattr__(self, name: str) -> object:
             # Only for a name that is not there, or for a property that raises AttributeError: the
             # second look raises what Python said, with its own proposal of a name.
             if not name.startswith("_") and not hasattr(type(self), name):
-                from ordermq.config.foreign_names import find_foreign_method
+                from ordermq.config.checks import arguments_of
+                from ordermq.config.foreign_names import explained_attribute
 
-                found = find_foreign_method(self._kind, name)
-                if found is not None:
-                    owner = type(self)
+                owner = type(self)
+                settings = self._settings() | {*arguments_of(owner)}
+                told = explained_attribute(owner, self._kind, name, dir(self), settings)
+                if told:
                     # Without `name=`, by which Python would add the most similar name of ours.
                     raise AttributeError(
-                        f"{owner.__name__!r} object has no attribute {name!r}"
-                        f"{found.explained(owner)}"
+                        f"{owner.__name__!r} object has no attribute {name!r}{told}"
                     )
             return object.__getattribute__(self, name)

@@ -6,6 +6,7 @@ ci/settings_page.py writes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
 
@@ -27,11 +28,13 @@ class ForeignName(NamedTuple):
 
         Args: known: settings and arguments of the client that was given the name.
         """
+        return f": that is a name of {self.client}; here {self.instead_of(known)}"
+
+    def instead_of(self, known: frozenset[str]) -> str:
+        """Return what to give."""
         names = [name for name in self.instead if name in known] or self.instead[:1]
         here = ", ".join(f"{name}=" for name in names) or "no such setting"
-        return f": that is a name of {self.client}; here {here}" + (
-            f" ({self.remark})" if self.remark else ""
-        )
+        return here + (f" ({self.remark})" if self.remark else "")
 
 
 def _kafka(*instead: str, remark: str = "") -> ForeignName:
@@ -42,6 +45,14 @@ def _java(*instead: str, remark: str = "") -> ForeignName:
     return ForeignName("RocketMQ's Java client", instead, remark)
 
 
+def _server(*instead: str, remark: str = "") -> ForeignName:
+    return ForeignName("RocketMQ's broker", instead, remark)
+
+
+def _shared(*instead: str, remark: str = "") -> ForeignName:
+    return ForeignName("Kafka's clients and RocketMQ's Java client", instead, remark)
+
+
 def _pika(*instead: str, remark: str = "") -> ForeignName:
     return ForeignName("pika", instead, remark)
 
@@ -49,6 +60,8 @@ def _pika(*instead: str, remark: str = "") -> ForeignName:
 def _celery(*instead: str, remark: str = "") -> ForeignName:
     return ForeignName("Celery", instead, remark)
 
+
+_ONE_SELECTOR = "of send; a producer has one selector, which is selector= of Producer"
 
 # As the other client's documentation for Python spells them, or Java's; `find_foreign_name` knows
 # the other spellings.
@@ -124,13 +137,13 @@ FOREIGN_NAMES: Final = {
     "partition": _kafka("queue", remark="of send, a MessageQueue"),
     "timestamp_ms": _kafka(remark="the broker stamps a message when it stores it"),
     "on_delivery": _kafka(remark="producer.send_nowait() returns a future"),
-    "callback": _kafka(
+    "callback": _shared(
         remark="producer.send_nowait() returns a future, with add_done_callback(); a consumer's "
         "function is decorated: @consumer.orderly"
     ),
     "topics": _kafka("topic", remark="one call of subscribe per topic"),
     "pattern": _kafka("topic", remark="one call of subscribe per topic; no patterns of names"),
-    "timeout": _kafka(
+    "timeout": _shared(
         "timeout_ms",
         "timeout_s",
         "send_timeout_ms",
@@ -167,6 +180,30 @@ FOREIGN_NAMES: Final = {
     "delayTimeLevel": _java("delay_level"),
     "deliverTimeMs": _java("deliver_at_ms"),
     "deliveryTimestamp": _java("deliver_at_ms"),
+    "pullInterval": _java("pull_interval_ms"),
+    "consumeTimeout": _java("consume_timeout_ms", remark="Java's number is in minutes"),
+    "consumeTimestamp": _java("consume_timestamp_ms", remark="ms since 1970, or a datetime"),
+    "maxMessageSizeInBytes": _java("max_message_bytes"),
+    "rpcHook": _java("access_key", "secret_key"),
+    "aclHook": _java("access_key", "secret_key"),
+    "sessionCredentialsProvider": _java("access_key", "secret_key"),
+    "credentials": _java("access_key", "secret_key"),
+    "transactionListener": _java("listener", remark="of TransactionProducer; or execute=, check="),
+    "arg": _java("sharding_key", remark=_ONE_SELECTOR),
+    "selector": _java("sharding_key", remark=_ONE_SELECTOR),
+    "messageQueueSelector": _java("selector", remark="of Producer: one for all its sends"),
+    "clientRebalance": _java(remark="members always share the queues out themselves"),
+    "pullThresholdSizeForQueue": _java("pull_threshold_size_for_queue_mib"),
+    "pullThresholdSizeForTopic": _java("pull_threshold_size_for_topic_mib"),
+    "consumerPullTimeoutMillis": _java("pull_timeout_ms"),
+    "consumerTimeoutMillisWhenSuspend": _java("suspended_pull_timeout_ms", "pull_timeout_ms"),
+    "checkThreadPoolMinSize": _java("check_thread_count"),
+    "checkThreadPoolMaxSize": _java("check_thread_count"),
+    "mqClientApiTimeout": _java("request_timeout_ms"),
+    "brokerClusterName": _server("cluster_name"),
+    "channelExpiredTimeout": _server("client_expiry_ms"),
+    "fileReservedTime": _server("retention_ms", remark="RocketMQ's number is in hours"),
+    "serverChannelMaxIdleTimeSeconds": _server("idle_close_ms"),
     "vipChannelEnabled": _java(remark="one port serves all requests"),
     "orderly": ForeignName(
         "rocketmq-client-python",
@@ -213,6 +250,10 @@ FOREIGN_VALUES: Final = {
     "range": "avg",
     "roundrobin": "avg_by_circle",
     "gzip": "zlib",
+    "allocatemessagequeueaveragely": "avg",
+    "allocatemessagequeueaveragelybycircle": "avg_by_circle",
+    "allocatemessagequeueconsistenthash": "consistent_hash",
+    "selectmessagequeuebyhash": "java",
 }
 
 
@@ -241,6 +282,7 @@ class ForeignMethod(NamedTuple):
 
 _KAFKA, _JAVA = "Kafka's clients", "RocketMQ's Java client"
 _OLD = "rocketmq-client-python"
+_JAVA_AND_OLD = f"{_JAVA} and {_OLD}"
 _POLLED = ForeignMethod(
     _KAFKA,
     ("poll", "batches"),
@@ -249,10 +291,12 @@ _POLLED = ForeignMethod(
 )
 _CLOSED = ForeignMethod(_JAVA, ("close",))
 _ADDRESSED = ForeignMethod(
-    _OLD,
+    _JAVA_AND_OLD,
     otherwise="name_servers= of the constructor; ordermq.rocketmq.client has the old client's own "
     "classes",
 )
+_HOOKED = ForeignMethod(_JAVA, ("add_hook",), "a PushConsumer or a Producer has hooks")
+_ADMIN = ForeignMethod(_JAVA, otherwise="a method of ordermq.Admin")
 _TRANSACTED = ForeignMethod(
     _KAFKA,
     ("send_in_transaction",),
@@ -295,7 +339,35 @@ FOREIGN_METHODS: Final = {
             _KAFKA, ("min_offset",), "Admin.topic() has the offsets"
         ),
         "shutdown": _CLOSED,
-        "register_message_listener": ForeignMethod(_JAVA, ("orderly", "concurrently")),
+        "register_message_listener": ForeignMethod(
+            _JAVA,
+            ("orderly", "concurrently"),
+            "nothing to register: this consumer is asked for messages",
+        ),
+        "setMessageListener": ForeignMethod(
+            _JAVA,
+            ("orderly", "concurrently"),
+            "nothing to register: this consumer is asked for messages",
+        ),
+        "suspend": ForeignMethod(_JAVA, ("pause",), "a pull consumer pulls when it is asked to"),
+        "isRunning": ForeignMethod(_JAVA, ("health",)),
+        "fetchSubscribeMessageQueues": ForeignMethod(
+            _JAVA,
+            ("fetch_subscribe_message_queues", "fetch_message_queues", "assigned_queues"),
+        ),
+        "updateCorePoolSize": ForeignMethod(_JAVA, ("resize",), "consume_thread_count="),
+        "registerConsumeMessageHook": _HOOKED,
+        "registerFilterMessageHook": ForeignMethod(
+            _JAVA, ("add_filter",), "a PushConsumer has filters"
+        ),
+        "sendMessageBack": ForeignMethod(
+            _JAVA,
+            ("send_back",),
+            "a listener raises or returns ConsumeResult.SUSPEND (docs/failures.md)",
+        ),
+        "createTopic": _ADMIN,
+        "viewMessage": _ADMIN,
+        "queryMessage": _ADMIN,
         "set_namesrv_addr": _ADDRESSED,
         "set_name_server_address": _ADDRESSED,
         "basic_consume": ForeignMethod("pika", ("orderly", "concurrently", "poll")),
@@ -315,6 +387,16 @@ FOREIGN_METHODS: Final = {
         "shutdown": _CLOSED,
         "set_namesrv_addr": _ADDRESSED,
         "set_name_server_address": _ADDRESSED,
+        "setTransactionListener": ForeignMethod(
+            _JAVA, otherwise="listener= of the constructor of a TransactionProducer"
+        ),
+        "recallMessage": ForeignMethod(_JAVA, ("recall",)),
+        "fetchPublishMessageQueues": ForeignMethod(_JAVA, ("queues",)),
+        "registerSendMessageHook": _HOOKED,
+        "isRunning": ForeignMethod(_JAVA, ("health",)),
+        "createTopic": _ADMIN,
+        "viewMessage": _ADMIN,
+        "queryMessage": _ADMIN,
         "send_sync": ForeignMethod(_OLD, ("send",)),
         "send_async": ForeignMethod(_OLD, ("send_nowait",)),
         "send_orderly": ForeignMethod(_OLD, otherwise="send(message, sharding_key=key)"),
@@ -364,21 +446,21 @@ FOREIGN_METHODS["admin"] = {
 }
 
 
-def _without_separators(name: str) -> str:
-    # librdkafka's auto.offset.reset, aiokafka's auto_offset_reset and Java's autoOffsetReset.
+def without_separators(name: str) -> str:
+    """Return a name as all spellings of it have it: auto.offset.reset, autoOffsetReset."""
     return name.lower().replace("_", "").replace(".", "").replace("-", "")
 
 
-_BY_LETTERS: Final = {_without_separators(name): each for name, each in FOREIGN_NAMES.items()}
+_BY_LETTERS: Final = {without_separators(name): each for name, each in FOREIGN_NAMES.items()}
 
 
 def find_foreign_name(name: str) -> ForeignName | None:
     """Return the other client's setting or argument of this name, in any of its spellings."""
-    return _BY_LETTERS.get(_without_separators(name))
+    return _BY_LETTERS.get(without_separators(name))
 
 
 _METHODS_BY_LETTERS: Final = {
-    kind: {_without_separators(name): each for name, each in methods.items()}
+    kind: {without_separators(name): each for name, each in methods.items()}
     for kind, methods in FOREIGN_METHODS.items()
 }
 
@@ -388,4 +470,67 @@ def find_foreign_method(kind: str, name: str) -> ForeignMethod | None:
 
     Args: kind: "consumer", "producer" or "admin".
     """
-    return _METHODS_BY_LETTERS[kind].get(_without_separators(name))
+    return _METHODS_BY_LETTERS[kind].get(without_separators(name))
+
+
+def explained_attribute(
+    owner: type, kind: str, name: str, attributes: Sequence[str], settings: Set[str]
+) -> str:
+    """Return the rest of an AttributeError about another client's method, or nothing.
+
+    Args:
+        kind: of the owner, "consumer" or "producer".
+        attributes: what it has.
+        settings: what its constructor takes.
+    """
+    found = find_foreign_method(kind, name)
+    if found is not None:
+        return found.explained(owner)
+    letters = without_separators(name)
+    by_letters = {without_separators(each): each for each in attributes if each[0] != "_"}
+    if letters in by_letters:
+        return f": write {by_letters[letters]}"
+    if letters[:3] not in ("get", "set"):
+        return ""
+    meant = find_foreign_name(letters[3:])
+    instead = [] if meant is None else [each for each in meant.instead if each in settings]
+    if letters[:3] == "get":
+        names = [without_separators(each) for each in instead] or [letters[3:]]
+        found_here = [by_letters[each] for each in names if each in by_letters]
+        return f": write {found_here[0]}" if found_here else ""
+    setter = "that is a setter of RocketMQ's Java client"
+    same = [each for each in sorted(settings) if without_separators(each) == letters[3:]]
+    if same:
+        return f": {setter}; give {same[0]}= to the constructor"
+    if meant is None or (meant.instead and not instead):  # nothing of this client
+        return ""
+    give = "give the constructor" if meant.instead else "here"
+    return f": {setter}; {give} {meant.instead_of(frozenset(settings))}"
+
+
+# Classes of other clients, by what to import instead.
+FOREIGN_CLASSES: Final = {
+    "DefaultMQProducer": "Producer",
+    "TransactionMQProducer": "TransactionProducer",
+    "DefaultMQPushConsumer": "PushConsumer",
+    "DefaultLitePullConsumer": "LitePullConsumer",
+    "DefaultMQPullConsumer": "PullConsumer",
+    "DefaultMQAdminExt": "Admin",
+    "SimpleConsumer": "LitePullConsumer",
+    "MessageExt": "MessageView",
+    "SendResult": "SendReceipt",
+    "MessageQueueSelector": "QueueSelector",
+    "ConsumeOrderlyStatus": "ConsumeResult",
+    "ConsumeConcurrentlyStatus": "ConsumeResult",
+    "LocalTransactionState": "TransactionState",
+    "TransactionStatus": "TransactionState",
+    "ConsumeOrderlyContext": "ConsumeContext",
+    "ConsumeConcurrentlyContext": "ConcurrentContext",
+    "MessageListenerOrderly": "PushConsumer, with @consumer.orderly above a function",
+    "MessageListenerConcurrently": "PushConsumer, with @consumer.concurrently above a function",
+    "KafkaProducer": "Producer",
+    "KafkaConsumer": "PushConsumer, or LitePullConsumer to poll",
+    "AIOKafkaProducer": "AsyncProducer",
+    "AIOKafkaConsumer": "AsyncConsumer",
+    "KafkaAdminClient": "Admin",
+}

@@ -272,6 +272,9 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
     def __repr__(self) -> str:
         return f"<AsyncConsumer {self.group} {self.client_id}>"
 
+    def _settings(self) -> frozenset[str]:
+        return ConsumerConfig.flat_names() | LitePullConsumerConfig.flat_names()
+
     @property
     def client_id(self) -> str:
         """The member's id, as brokers list it."""

@@ -19,6 +19,7 @@ from ordermq.callables import is_async
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.delay_levels import DELAY_LEVELS_MS
+from ordermq.model.foreign_attributes import OF_CONTEXTS, explain_attributes
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -181,6 +182,11 @@ class ConsumeContext(core.CallContext):
         Args:
             ends: at n, the number of messages of the batch before the n-th kept one.
         """
+
+
+# What the dispatchers call is no business of a listener.
+_INTERNALS = "claim", "count_dropped", "give_up", "judge", "offer_transaction"
+explain_attributes(ConsumeContext, OF_CONTEXTS, _INTERNALS)
 
 
 class ConcurrentContext(ConsumeContext):

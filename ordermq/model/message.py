@@ -13,6 +13,7 @@ from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
 from ordermq.errors import ConfigError, DecodeError, ProtocolError, StateError
 from ordermq.model import identifiers
 from ordermq.model import properties as props
+from ordermq.model.foreign_attributes import OF_MESSAGES, OF_VIEWS, explain_attributes
 from ordermq.model.identifiers import host_of, offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
@@ -260,6 +261,9 @@ class Message:
         if self.delay_ms:
             own[props.TIMER_DELAY_MS] = str(self.delay_ms)
         return own
+
+
+explain_attributes(Message, OF_MESSAGES)
 
 
 def _delivery_ms(moment: object, topic: str) -> int:
@@ -694,6 +698,9 @@ class MessageView(core.MessageView, Generic[_Value]):
         host = self.store_host_bytes
         port = int.from_bytes(host[-4:], "big", signed=True)
         return offset_message_id(host[:-4], port, self.physical_offset)
+
+
+explain_attributes(MessageView, OF_VIEWS)
 
 
 def record_with(body: bytes, offset: int) -> bytes:

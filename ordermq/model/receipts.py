@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from ordermq.model.foreign_attributes import OF_RECEIPTS, explain_attributes
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendStatus
 
@@ -39,6 +40,9 @@ class SendReceipt:
     def offset(self) -> int:
         """The message's place in its queue: RocketMQ's `queue_offset`."""
         return self.queue_offset
+
+
+explain_attributes(SendReceipt, OF_RECEIPTS)
 
 
 class SendReceipts(Sequence[SendReceipt]):

@@ -23,6 +23,7 @@ from ordermq.client.routes import (
 )
 from ordermq.clock import Clock
 from ordermq.config import SendConfig
+from ordermq.config.checks import meant_value
 from ordermq.errors import ConfigError, OrderingError, RouteError, StateError
 from ordermq.model.hashing import key_hash, string_hash
 from ordermq.model.message import Message
@@ -144,7 +145,7 @@ def index_of(choice: str) -> Callable[[ShardingKey, int], int]:
     if index is None:
         raise ConfigError(
             f"selector {choice!r}: expected one of {sorted(_INDEXES)}, or a function "
-            "(queues, message, key) -> queue"
+            f"(queues, message, key) -> queue{meant_value(choice, _INDEXES)}"
         )
     return index
 

@@ -56,4 +56,7 @@ def _example(call: Callable[..., object], given: object) -> str:
         message = "Message.from_view(view)"
     if call.__name__.endswith("_batch"):
         message = f"[{message}, ...]"
+    elif isinstance(given, list | tuple) and given and isinstance(given[0], Message):
+        name = "asend_batch" if call.__name__ == "asend" else "send_batch"
+        return f"producer.{name}(messages, sharding_key=key)"
     return f"producer.{call.__name__}({message}, sharding_key=key)"

@@ -145,6 +145,14 @@ def test_an_embedded_broker_refuses_arguments_of_a_wrong_type(
         EmbeddedBroker(**arguments)
 
 
+def test_a_setting_given_to_an_embedded_broker_itself_is_told_its_place() -> None:
+    for wrong in ("auto_create_topics", "autoCreateTopicEnable", "lock_max_live_ms"):
+        with pytest.raises(TypeError, match=r"a setting of config=BrokerConfig\(\.\.\.\)"):
+            EmbeddedBroker(**{wrong: 1})
+    with pytest.raises(TypeError, match="did you mean 'port'"):
+        EmbeddedBroker(prot=1)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("name", ["accounts", "policies", "tls_certificate"])
 def test_settings_of_a_broker_have_their_types(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*: expected a"):

@@ -38,6 +38,7 @@ from ordermq.config import (
     LitePullConsumerConfig,
     ProducerConfig,
     PullConfig,
+    PullConsumerConfig,
     RebalanceConfig,
     RemotingConfig,
     SendConfig,
@@ -393,11 +394,17 @@ def test_a_client_takes_its_group_by_place_and_nothing_else(client: Callable[...
         (AsyncConsumer, "bootstrap_servers", "Kafka's clients; here name_servers="),
         (AsyncProducer, "linger_ms", "Kafka's clients; here no such setting"),
         (Producer, "retries", "Kafka's clients; here retry_times="),
-        (Producer, "timeout", "Kafka's clients; here send_timeout_ms="),
+        (Producer, "timeout", "Kafka's clients and .*Java client; here send_timeout_ms="),
         (PushConsumer, "orderly", "rocketmq-client-python; .*@consumer.orderly"),
         (Producer, "sendMsgTimeout", "RocketMQ's Java client; here send_timeout_ms="),
         (PushConsumer, "prefetch_count", "pika; here pull_threshold_for_queue="),
         (PushConsumer, "worker_concurrency", "Celery; here consume_thread_count="),
+        (PushConsumer, "namespaceV2", "mean 'namespace_v2'"),
+        (PushConsumer, "rpc_hook", "Java client; here access_key=, secret_key="),
+        (Producer, "aclHook", "Java client; here access_key=, secret_key="),
+        (PushConsumer, "consume_timeout", r"consume_timeout_ms= \(Java's number is in minutes\)"),
+        (PushConsumer, "client_rebalance", "no such setting .members always share"),
+        (TransactionProducer, "transaction_listener", "Java client; here listener="),
         (PushConsumer, "consumeMessageBatchMaxSize", "mean 'consume_message_batch_max_size'"),
     ],
 )
@@ -483,6 +490,8 @@ def test_every_name_of_another_client_leads_to_something_that_is_there() -> None
     known = {name for client in clients for name in inspect.signature(client).parameters}
     for config in (ProducerConfig, ConsumerConfig, LitePullConsumerConfig):
         known |= set(config.kinds())
+    known |= {each.name for each in dataclasses.fields(BrokerConfig)}
+    known |= {*PullConsumerConfig.kinds()} | {*inspect.signature(TransactionProducer).parameters}
     for call in (
         Message,
         Producer.send,

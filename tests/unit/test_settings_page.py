@@ -34,7 +34,8 @@ def test_the_pages_for_readers_of_other_clients_have_each_name_that_an_error_exp
     assert "| `namesrvAddr` | `name_servers` |" in pages["from-java.md"][0]
     assert "| `prefetch_count` | `pull_threshold_for_queue` |" in pages["celery.md"][0]
     told = {client for _, clients in pages.values() for client in clients}
-    assert told == {each.client for each in FOREIGN_NAMES.values()}
+    for name, each in FOREIGN_NAMES.items():
+        assert any(client in each.client for client in told), name
 
 
 def test_every_setting_says_what_it_does() -> None:
