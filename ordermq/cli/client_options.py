@@ -41,6 +41,7 @@ group_argument = click.argument("group", callback=lambda context, argument, name
 
 _OPTIONS = (
     click.option(
+        "-n",
         "--name-servers",
         default="127.0.0.1:9876",
         show_default=True,

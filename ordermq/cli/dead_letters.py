@@ -162,8 +162,8 @@ def redrive(
     if as_json:
         print_json(asdict(done))
     else:
-        keys = counted(done.keys, "key")
-        note(f"{counted(done.sent, 'dead letter')} of {keys} sent again, {done.left:,} left")
+        keys = f" of {counted(done.keys, 'key')}" if done.keys else ""  # as those without one have
+        note(f"{counted(done.sent, 'dead letter')}{keys} sent again, {done.left:,} left")
         if done.overtaken_by:
             note(
                 f"{counted(done.overtaken_by, 'message')} of their queues were stored behind them "

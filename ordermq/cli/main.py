@@ -80,9 +80,11 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # click suggests among commands that are imported, and not at all before 8.4.
         if args[0] not in _COMMANDS and args[0][:1] != "-" and not ctx.resilient_parsing:
+            from ordermq.cli.mqadmin import command_of
             from ordermq.config.checks import hint
 
-            raise click.UsageError(f"No such command {args[0]!r}{hint(args[0], _COMMANDS)}", ctx)
+            meant = command_of(args[0]) or hint(args[0], _COMMANDS)
+            raise click.UsageError(f"No such command {args[0]!r}{meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -110,6 +112,14 @@ class _Commands(click.Group):
         with ended_by_signals() as received:
             try:
                 return super().invoke(ctx)
+            except click.NoSuchOption as error:
+                from ordermq.cli.mqadmin import OPTIONS
+
+                meant = OPTIONS.get(error.option_name)
+                if meant is None:
+                    raise
+                text = f"No such option {error.option_name!r}: {meant}"
+                raise click.UsageError(text, error.ctx) from None
             except click.Abort:
                 # click's word for Ctrl-C at a question, and for the end of the input.
                 if received:

@@ -95,12 +95,12 @@ def find(
         note(f"{topic}: no such message")
         return
     # Not "key": --key means one of the message's keys, which need not have this one among them.
-    columns = ["queue", "sharding key", "body", "groups", "offset", "stored", "id"]
+    columns = ["queue", "sharding key", "tags", "body", "groups", "offset", "stored", "id"]
     title = f"{counted(len(found), 'message')} of {topic}"
-    print_with_ids(title, columns, [_row(each) for each in found], right=4)
+    print_with_ids(title, columns, [_row(each) for each in found], right=5)
 
 
 def _row(found: FoundMessage) -> list[object]:
-    queue, key, body, *rest = message_row(found.message)
+    queue, key, tags, body, *rest = message_row(found.message)
     states = [f"{group}: {state}" for group, state in sorted(found.groups.items())]
-    return [queue, key, body, states or None, *rest, found.message.message_id]
+    return [queue, key, tags, body, states or None, *rest, found.message.message_id]

@@ -56,9 +56,9 @@ def show_messages(title: str, messages: list[MessageView], as_json: bool) -> Non
     elif not messages:
         note(f"{title}: no message there")
     else:
-        columns = ["queue", "key", "body", "offset", "stored"]
+        columns = ["queue", "key", "tags", "body", "offset", "stored"]
         rows = [message_row(each) for each in messages]
-        print_table(title, columns, rows, right=3, text="body")
+        print_table(title, columns, rows, right=4, text="body")
 
 
 def show_dead_letters(title: str, letters: list[MessageView], as_json: bool) -> None:
@@ -68,8 +68,8 @@ def show_dead_letters(title: str, letters: list[MessageView], as_json: bool) -> 
     elif not letters:
         note(f"{title}: no message there")
     else:
-        columns = ["queue", "topic", "why", "key", "body", "offset", "stored", "id"]
-        print_with_ids(title, columns, [_letter_row(each) for each in letters], right=5)
+        columns = ["queue", "topic", "why", "key", "tags", "body", "offset", "stored", "id"]
+        print_with_ids(title, columns, [_letter_row(each) for each in letters], right=6)
 
 
 def print_with_ids(title: str, columns: list[str], rows: list[list[object]], *, right: int) -> None:
@@ -80,10 +80,11 @@ def print_with_ids(title: str, columns: list[str], rows: list[list[object]], *, 
     # An id that is cut or wrapped cannot be copied.
     is_narrow = out.is_terminal and out.width < _WIDTH_WITH_IDS
     if is_narrow:
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    print_table(title, columns, rows, right=right, text="body")
+        left = [place for place, name in enumerate(columns) if name not in ("tags", "id")]
+        columns, rows = [columns[at] for at in left], [[row[at] for at in left] for row in rows]
+    print_table(title, columns, rows, right=right - is_narrow, text="body")
     if is_narrow:
-        note(f"the ids need a terminal of {_WIDTH_WITH_IDS} columns, a pipe or --json")
+        note(f"tags and ids need a terminal of {_WIDTH_WITH_IDS} columns, a pipe or --json")
 
 
 def _origin(letter: MessageView) -> dict[str, object]:
@@ -99,11 +100,12 @@ def _line(text: str) -> str:
 
 
 def message_row(message: MessageView) -> list[object]:
-    """Return queue, sharding key, body, offset and time of a message, as cells."""
+    """Return queue, sharding key, tags, body, offset and time of a message, as cells."""
     document = message_document(message)
     return [
         f"{message.message_queue.broker_name}/{message.queue_id}",
         message.sharding_key,
+        message.tags,
         _line(str(document.get("body") or document.get("body_base64"))),
         message.queue_offset,
         local_time(message.store_timestamp_ms),

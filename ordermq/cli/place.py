@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
@@ -41,7 +41,12 @@ def parse_time(text: str | datetime) -> datetime:
 
 def parse_end_or_time(text: str | Place) -> Place:
     """Return the end of a queue, or the time, that an option names; never an offset."""
-    return text if text in ("first", "last") else parse_time(cast(str, text))
+    if text in ("first", "last"):
+        return text
+    moment = _moment(text) if isinstance(text, str) else text
+    if not isinstance(moment, datetime):
+        raise click.BadParameter(f"{text!r}: expected first, last, {TIME_HELP}.")
+    return moment
 
 
 def _moment(text: str) -> datetime | None:

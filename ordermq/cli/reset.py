@@ -23,6 +23,14 @@ from ordermq.cli.output import (
 from ordermq.cli.place import TIME_HELP, parse_end_or_time, parse_time, queues_option, spoken
 
 
+def _parse_time(text: str | datetime) -> datetime:
+    if text in ("now", "first", "last"):  # mqadmin has "now"
+        raise click.BadParameter(
+            f"{text!r} is no time: --to last is the end, --to first the oldest message."
+        )
+    return parse_time(text)
+
+
 def _only(places: Sequence[Place | None]) -> Place:
     """Return the one place that was given."""
     given = [place for place in places if place is not None]
@@ -51,7 +59,7 @@ def _only(places: Sequence[Place | None]) -> Place:
 @click.option(
     "--to-time",
     "moment",
-    type=parse_time,
+    type=_parse_time,
     metavar="TIME",
     help=f"The first message stored then or later: {TIME_HELP}.",
 )

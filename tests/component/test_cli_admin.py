@@ -172,6 +172,15 @@ def test_messages_are_peeked_as_a_table_and_as_json(cli: Cli) -> None:
     assert cli.json("groups list") == []
 
 
+def test_tables_of_messages_have_their_tags(cli: Cli) -> None:
+    with Producer("shop", name_servers=cli.broker.name_servers) as producer:
+        producer.send(Message("tagged", b"paid", tags="tag-of-it", keys=["k-1"]))
+    for typed in ("peek tagged", "messages find tagged --key k-1"):
+        shown = cli.shown(typed)
+        assert "tags" in shown
+        assert "tag-of-it" in shown
+
+
 def test_a_body_is_shown_without_markup_and_without_commands_to_the_terminal(cli: Cli) -> None:
     with Producer("shop", name_servers=cli.broker.name_servers) as producer:
         producer.send(Message("odd", b"[red]a\x1b[2Jb\nc"))
@@ -281,7 +290,7 @@ def test_one_dead_letter_is_sent_again_with_another_body_or_skipped(
     monkeypatch.setattr(out, "_force_terminal", True)
     monkeypatch.setattr(out, "_width", 100)
     narrow = cli.shown("dlq show billing --waiting")
-    assert "the ids need a terminal of 130 columns" in narrow
+    assert "tags and ids need a terminal of 130 columns" in narrow
     assert left[-1] not in narrow
     monkeypatch.setattr(out, "_width", 130)
     assert f" {left[-1]} " in cli.shown("dlq show billing --waiting")

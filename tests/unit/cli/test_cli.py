@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from ordermq.cli import mqadmin
 from ordermq.cli.main import _COMMANDS, main
 from ordermq.cli.produce import _Reading
 from ordermq.events import EventType, History
@@ -182,3 +183,83 @@ def test_a_misspelt_command_is_told_the_nearest(typed: str, meant: str) -> None:
     assert ran.exit_code == 2
     assert "Error: No such command " in ran.stderr
     assert meant in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("consumerProgress", "ordermq lag GROUP"),
+        ("updateTopic", "ordermq topics create TOPIC"),
+        ("resetOffsetByTime", "ordermq reset GROUP TOPIC --to-time TIME"),
+        ("queryMsgByKey", "ordermq messages find TOPIC --key KEY"),
+        ("brokerStatus", "ordermq doctor"),
+    ],
+)
+def test_a_command_of_mqadmin_is_told_the_one_here(typed: str, meant: str) -> None:
+    ran = CliRunner().invoke(main, [typed, "-n", "127.0.0.1:1"])
+    assert ran.exit_code == 2
+    assert f"No such command '{typed}': that is a command of mqadmin; here {meant}" in ran.stderr
+
+
+def test_every_command_that_stands_for_one_of_mqadmin_is_there() -> None:
+    context = click.Context(main)
+    assert isinstance(main, click.Group)
+    for written in ", or ".join(mqadmin.COMMANDS.values()).split(", or "):
+        words = [word.lstrip("-") for word in written.split()]
+        command: click.Command | None = main.get_command(context, words.pop(0))
+        if isinstance(command, click.Group):
+            command = command.get_command(context, words.pop(0))
+        assert command is not None, written
+        for word in words:  # its arguments and options, in any order
+            if not word.isupper():
+                options = {each.lstrip("-") for one in command.params for each in one.opts}
+                assert word in {*options, "last"}, written
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("consume billing orders --tags paid", "TAGS is an argument"),
+        ("peek orders --tags paid", "peek shows every tag"),
+        ("lag -g billing", "'-g': the group is an argument"),
+        ("topics describe -t orders", "'-t': the topic is an argument"),
+    ],
+)
+def test_an_option_that_is_an_argument_here_is_told_so(typed: str, meant: str) -> None:
+    ran = CliRunner().invoke(main, typed.split())
+    assert ran.exit_code == 2
+    assert "No such option " in ran.stderr
+    assert meant in " ".join(ran.stderr.split())
+
+
+def test_another_option_that_is_none_is_told_as_click_does() -> None:
+    ran = CliRunner().invoke(main, ["lag", "billing", "--jsn"])
+    assert ran.exit_code == 2
+    assert "--json" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--to-time now", "'now' is no time: --to last is the end"),
+        ("--to-time last", "'last' is no time: --to last is the end"),
+        ("--to now", "'now': expected first, last, a time"),
+    ],
+)
+def test_the_end_of_a_queue_is_no_time(typed: str, meant: str) -> None:
+    ran = CliRunner().invoke(main, ["reset", "billing", "orders", *typed.split()])
+    assert ran.exit_code == 2
+    assert meant in " ".join(ran.stderr.split())
+
+
+def test_every_command_with_name_servers_takes_mqadmins_short_form_of_them() -> None:
+    found = 0
+    commands = [(name, main.get_command(click.Context(main), name)) for name in _COMMANDS]  # type: ignore[attr-defined]
+    for name, command in commands:
+        if isinstance(command, click.Group):
+            commands += [(f"{name} {sub}", each) for sub, each in command.commands.items()]
+        for one in command.params if command is not None else ():
+            if "--name-servers" in one.opts:
+                assert "-n" in one.opts, name
+                found += 1
+    assert found > 15
