@@ -61,7 +61,8 @@ class Message:
     Args:
         topic: letters, digits and `% | _ -`, at most 127.
         body: 1 byte to 4 MiB (the producer checks the upper limit).
-        tags: one tag, for filters.
+        tags: one tag, for filters; with `|`, a comma, or blanks around it no subscription but `*`
+            finds the message, and a proxy refuses the `|`.
         keys: keys for queries; without blanks, which separate them; a tab is a part of its key.
         properties: user properties; names used by the protocol are refused.
         flag: 32 bits for your own use, signed.
@@ -120,8 +121,12 @@ class Message:
             self.body = body = bytes(body)  # its length counts items; limits are of bytes
         if len(body) == 0:
             raise ConfigError("message body is empty: brokers refuse it", topic=topic)
+        if tags and not isinstance(tags, str):
+            raise self._bad_tags()
         if keys:
             self._check_keys()
+        if properties:
+            self._check_properties()
         # One test for the common case, in which none is set: this runs for every message sent.
         if flag or delay_level or deliver_at_ms or delay_ms:
             self._check_numbers()
@@ -164,6 +169,30 @@ class Message:
                 "message has bytes in place of tags or keys: write Message(topic, body, tags=)"
             )
         return ConfigError(problem, topic=self.topic)
+
+    def _bad_tags(self) -> ConfigError:
+        return ConfigError(
+            f"message tags={self.tags!r}: expected one tag as a str, not a "
+            f"{type(self.tags).__name__}",
+            topic=self.topic,
+        )
+
+    def _check_properties(self) -> None:
+        # A dict first: to ask for a Mapping takes as long as the rest.
+        if type(self.properties) is not dict and not isinstance(self.properties, Mapping):
+            raise ConfigError(
+                f"message properties are a {type(self.properties).__name__}: expected a dict of "
+                "str to str",
+                topic=self.topic,
+            )
+        for name, value in self.properties.items():
+            if not (isinstance(name, str) and isinstance(value, str)):
+                # Not the value: it may be long, and what is in it is nobody else's to log.
+                raise ConfigError(
+                    f"message properties[{name!r}] is a {type(value).__name__}: expected str to "
+                    "str; write str(value)",
+                    topic=self.topic,
+                )
 
     def _check_keys(self) -> None:
         if isinstance(self.keys, bytes):
@@ -251,6 +280,8 @@ class Message:
             _require_free(name, self.topic)
             own[name] = value
         if self.tags:
+            if not isinstance(self.tags, str):  # it was assigned later
+                raise self._bad_tags()
             own[props.TAGS] = self.tags
         if self.keys:
             own[props.KEYS] = " ".join(self.keys)

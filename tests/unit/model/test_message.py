@@ -415,3 +415,34 @@ def test_a_copy_has_what_is_the_users_and_nothing_of_the_protocol() -> None:
 
 def test_what_a_sender_may_not_set_is_never_copied() -> None:
     assert RESERVED_PROPERTIES <= PROTOCOL_NAMES
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"tags": ["a"]}, r"message tags=\['a'\]: expected one tag as a str, not a list"),
+        ({"tags": 3}, "message tags=3: expected one tag"),
+        ({"tags": b"a"}, "message tags=b'a': expected one tag"),
+        ({"properties": {"amount": 3}}, r"message properties\['amount'\] is a int: .*str\(value\)"),
+        ({"properties": {3: "amount"}}, r"message properties\[3\] is a str: expected str to str"),
+        ({"properties": [("a", "b")]}, "message properties are a list: expected a dict"),
+    ],
+)
+def test_tags_and_properties_of_a_wrong_type_are_refused_by_their_argument(
+    given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Message("orders", b"x", **given)
+
+
+def test_tags_that_are_assigned_later_are_refused_by_that_name() -> None:
+    message = Message("orders", b"x")
+    message.tags = 3  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"^message tags=3: expected one tag as a str"):
+        message.wire_properties(None, "id")
+
+
+@pytest.mark.parametrize("tags", ["a || b", " a", "a b", "a,b"])
+def test_a_tag_that_no_expression_names_is_sent_as_other_clients_do(tags: str) -> None:
+    """RocketMQ's own client and brokers take it, so a copy of such a message can be made."""
+    assert f"TAGS\x01{tags}\x02" in Message("orders", b"x", tags=tags).wire_properties(None, "id")
