@@ -34,7 +34,7 @@ _PAUSE_S = 0.01
 _MOST_READ = 10_000
 _NAME = "testing"  # of the broker and the group of a made delivery
 _HOST = host_bytes("127.0.0.1", 0)
-Events = Iterable[tuple[Message, ShardingKey | None]]
+Events = Iterable[Message | tuple[Message, ShardingKey | None]]
 
 
 def read(
@@ -123,11 +123,11 @@ def delivery(
     For `result = bill(*delivery([(Message("orders", b"paid"), "o-17")]))`.
 
     Args:
-        events: pairs of message and sharding key, as of `send_many`, all of one topic.
+        events: messages, or pairs of message and sharding key as of `send_many`, all of one topic.
         attempt: failed attempts before this call.
         queue_id, offset, epoch: of the first message, and of its fence token.
         codec: for `message.value()`.
-    Raises: ConfigError: no messages, or of several topics.
+    Raises: ConfigError: no messages, or of several topics, or something else.
     """
     lease = Lease(epoch, UNLOCKED.deadline_ms, is_fenced=True)
     made = _messages(events, queue_id, offset, 0)
@@ -145,7 +145,7 @@ def concurrent_delivery(
 
 
 def _messages(events: Events, queue_id: int, offset: int, reconsume_times: int) -> MessageBatch:
-    pairs = list(events)
+    pairs = [_pair_of(event) for event in _iterated(events)]
     topics = {message.topic for message, _ in pairs}
     if len(topics) != 1:
         raise ConfigError(f"expected messages of one topic, got {sorted(topics)}")
@@ -165,6 +165,28 @@ def _messages(events: Events, queue_id: int, offset: int, reconsume_times: int) 
         ((_, _, record),) = block.rows(place, 0)
         records += record
     return MessageBatch(MessageQueue(topic, _NAME, queue_id), records)
+
+
+def _iterated(events: Events) -> Events:
+    if isinstance(events, Message):
+        raise _no_event(events)
+    return events
+
+
+def _pair_of(event: object) -> tuple[Message, ShardingKey | None]:
+    match event:
+        case Message():
+            return event, None
+        case (Message() as message, str() | int() | None as key):
+            return message, key
+    raise _no_event(event)
+
+
+def _no_event(event: object) -> ConfigError:
+    return ConfigError(
+        f"expected a list of messages, or of pairs (message, sharding key), got a "
+        f"{type(event).__name__}"
+    )
 
 
 def _claimed(

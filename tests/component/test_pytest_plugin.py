@@ -111,6 +111,29 @@ def test_a_listener_is_called_without_a_broker() -> None:
     assert not context.is_revoked()
 
 
+def test_a_delivery_is_made_of_messages_with_and_without_keys() -> None:
+    messages, _ = delivery([Message("t", b"1"), (Message("t", b"2"), "o-17"), Message("t", b"3")])
+    assert [message.sharding_key for message in messages] == [None, "o-17", None]
+    messages, _ = concurrent_delivery(iter([Message("t", b"1")]))
+    assert [bytes(message.body) for message in messages] == [b"1"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        Message("t", b"1"),
+        [b"1"],
+        [(Message("t", b"1"),)],
+        [("k", Message("t", b"1"))],
+        [(Message("t", b"1"), b"k")],
+    ],
+)
+def test_a_delivery_says_what_it_is_made_of(events: Any) -> None:
+    for make in (delivery, concurrent_delivery):
+        with pytest.raises(ConfigError, match=r"expected a list of messages, or of pairs"):
+            make(events)
+
+
 def test_a_concurrent_listener_is_called_without_a_broker() -> None:
     def listen(messages: Any, context: Any) -> ConsumeResult:
         context.ack_index = 0
