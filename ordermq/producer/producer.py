@@ -325,7 +325,8 @@ class Producer(ExplainsMethods, Starting):
 
         Args:
             sharding_key: messages of one key stay in order; the selector chooses their queue.
-            queue: send to this queue, whatever the selector says.
+            queue: send to this queue, whatever the selector says. A key beside it goes with the
+                message, and fails as others do; its order holds among messages of one queue.
         Raises:
             RequestTimeout, ConnectionLost: the outcome is unknown after all retries; the key
                 fails until `resolve`.

@@ -45,10 +45,10 @@ def _called(call: Callable[..., object], *given: object) -> object:
         ("orders",),
         (b"paid",),
         ({"topic": "orders"},),
-        ([MESSAGE],),
+        ([],),
         (Message,),
     ],
-    ids=["kafka", "pika", "topic", "body", "dict", "batch", "class"],
+    ids=["kafka", "pika", "topic", "body", "dict", "list", "class"],
 )
 def test_a_send_without_a_message_shows_a_right_call(
     call: Callable[..., object], given: tuple[object, ...]
@@ -57,6 +57,15 @@ def test_a_send_without_a_message_shows_a_right_call(
     shown = rf"write producer\.{name}\(Message\(topic, body\), sharding_key=key\)$"
     with pytest.raises(TypeError, match=rf"^{call.__qualname__}\(\) was given .*: {shown}"):
         _called(call, *given)
+
+
+@pytest.mark.parametrize("call", SENDS, ids=lambda call: call.__qualname__)
+def test_a_send_of_a_batch_shows_the_call_for_it(call: Callable[..., object]) -> None:
+    name = "asend_batch" if call is Producer.asend else "send_batch"
+    shown = rf"write producer\.{name}\(messages, sharding_key=key\)$"
+    for given in ([MESSAGE], (MESSAGE, MESSAGE)):
+        with pytest.raises(TypeError, match=shown):
+            _called(call, given)
 
 
 def test_a_sharding_key_or_a_callback_by_place_is_refused() -> None:
