@@ -223,7 +223,7 @@ class ConsumeConfig(Value, kw_only=True):
     # A listener that returns None suspends, as in Java; False: it has succeeded.
     strict_results: bool = False
     # Time after which a listener call is reported as slow; concurrent: the message is also sent
-    # back. 1 ms..1 day.
+    # back. Java's number is in minutes. 1 ms..1 day.
     consume_timeout_ms: int = 900_000
     # Concurrent: pause before a local retry, if no broker took the message back. 1 ms..1 day.
     send_back_retry_ms: int = 5_000
