@@ -479,17 +479,17 @@ def explained_attribute(
     """Return the rest of an AttributeError about another client's method, or nothing.
 
     Args:
-        kind: of the owner, "consumer" or "producer".
+        kind: of the owner, "consumer", "producer" or "admin".
         attributes: what it has.
         settings: what its constructor takes.
     """
-    found = find_foreign_method(kind, name)
-    if found is not None:
-        return found.explained(owner)
     letters = without_separators(name)
     by_letters = {without_separators(each): each for each in attributes if each[0] != "_"}
     if letters in by_letters:
         return f": write {by_letters[letters]}"
+    found = find_foreign_method(kind, name)
+    if found is not None:
+        return found.explained(owner)
     if letters[:3] not in ("get", "set"):
         return ""
     meant = find_foreign_name(letters[3:])

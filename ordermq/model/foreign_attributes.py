@@ -26,7 +26,7 @@ class _ForeignAttribute:
     def __get__(self, record: object, kind: type) -> NoReturn:
         of = f"type object {kind.__name__!r}" if record is None else f"{kind.__name__!r} object"
         raise AttributeError(
-            f"{of} has no attribute {self._name!r}: that is a name of RocketMQ's other clients; "
+            f"{of} has no attribute {self._name!r}: that is a name of other clients; "
             f"here {self._here}"
         )
 
@@ -82,6 +82,11 @@ OF_VIEWS: Final = _GETTERS | {
     "getStoreHost": "store_host",
     "getMessageGroup": "sharding_key",
     "message_group": "sharding_key",
+    # Of Kafka's clients.
+    "key": "sharding_key",
+    "headers": "properties",
+    "partition": "queue_id",
+    "timestamp": "born_timestamp_ms, or store_timestamp_ms",
 }
 _PROPERTY: Final = "properties={name: value} of the constructor"
 OF_MESSAGES: Final = _GETTERS | {

@@ -423,8 +423,6 @@ def test_what_a_sender_may_not_set_is_never_copied() -> None:
         ({"tags": ["a"]}, r"message tags=\['a'\]: expected one tag as a str, not a list"),
         ({"tags": 3}, "message tags=3: expected one tag"),
         ({"tags": b"a"}, "message tags=b'a': expected one tag"),
-        ({"properties": {"amount": 3}}, r"message properties\['amount'\] is a int: .*str\(value\)"),
-        ({"properties": {3: "amount"}}, r"message properties\[3\] is a str: expected str to str"),
         ({"properties": [("a", "b")]}, "message properties are a list: expected a dict"),
     ],
 )
