@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 from ordermq.errors import ConfigError
@@ -10,10 +11,16 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     Span = int | str | timedelta  # ms, a text as "3s", or a timedelta
-    Moment = int | str | datetime  # ms since 1970, an age as "2h", or a datetime
+    # ms since 1970, a datetime, the same as a text, or an age: "2h" or a timedelta
+    Moment = int | str | datetime | timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _YEAR_1973_MS = 100_000_000_000  # as seconds, the year 5138: no number can mean both
+_YEAR_9999_MS = 253_402_300_799_999  # as microseconds, 1978: beyond it are all topics' times
+_MOMENTS = (
+    "expected ms since 1970 as an int, a datetime or one as a text (2026-11-22T09:30), or an age "
+    "(15m, 2h, 1d, or a timedelta)"
+)
 
 
 def require_wall_ms(name: str, value: int) -> None:
@@ -32,16 +39,9 @@ def span_ms(name: str, span: Span) -> int:
 
     Raises: ConfigError: it is none, or negative.
     """
-    found: int | None = None
-    if type(span) is int:
-        found = span
-    elif isinstance(span, str):
-        found = _text_ms(span)
-    else:
-        from datetime import timedelta  # here, as few give one
-
-        if isinstance(span, timedelta):
-            found = span // timedelta(milliseconds=1)
+    found = whole_number(span)
+    if found is None:
+        found = _length_ms(span)
     if found is None:
         raise ConfigError(
             f"{name}={span!r}: expected ms as an int, a text with a unit (500ms, 3s, 2m, 1h), or a "
@@ -53,49 +53,106 @@ def span_ms(name: str, span: Span) -> int:
 
 
 def moment_ms(name: str, moment: Moment, now_ms: int) -> int:
-    """Return a time in ms since 1970; a datetime without a zone is this machine's.
+    """Return a time in ms since 1970; one without a zone is this machine's.
 
     Args: now_ms: what ages are counted from.
-    Raises: ConfigError: it is none, or in seconds.
+    Raises: ConfigError: it is none, or in another unit.
     """
-    found: int | None = None
-    if type(moment) is int:
-        require_wall_ms(name, moment)
-        found = moment
-    elif isinstance(moment, str):
-        age_ms = _text_ms(moment)
-        found = None if age_ms is None else now_ms - age_ms
-    else:
-        from datetime import datetime  # here, as few give one
-
-        found = wall_ms_of(moment) if isinstance(moment, datetime) else None
+    found = whole_number(moment)
+    if found is not None:
+        require_wall_ms(name, found)
+        if found > _YEAR_9999_MS:
+            raise ConfigError(
+                f"{name}={moment!r}: expected ms since 1970, and this looks like microseconds or "
+                "nanoseconds"
+            )
+        return found
+    found = _given_ms(moment, now_ms)
     if found is None:
-        raise ConfigError(
-            f"{name}={moment!r}: expected ms since 1970 as an int, a datetime, or an age (15m, 2h, "
-            "1d)"
-        )
+        raise ConfigError(f"{name}={moment!r}: {_MOMENTS}{unit_hint(moment)}")
     return found
 
 
-def wall_ms_of(moment: datetime) -> int:
-    """Return a time as ms since 1970, rounded down; one without a zone is this machine's."""
+def unit_hint(moment: object) -> str:
+    """Return what an error says further of a number with a fraction, as `time.time()`; else ""."""
+    if not isinstance(moment, float) or not abs(moment) < _YEAR_9999_MS:
+        return ""
+    if 0 < moment < _YEAR_1973_MS:
+        return f"; this looks like seconds: write {int(moment * 1_000)}"
+    return f"; write {int(moment)}"
+
+
+def age_text(moment: object) -> str:
+    """Return an age as a text; "" of any other time."""
+    if isinstance(moment, str):
+        return "" if _text_ms(moment) is None else moment
+    age_ms = _length_ms(moment)
+    return "" if age_ms is None else f"{age_ms}ms"
+
+
+def time_of(moment: object, now_ms: int) -> datetime | None:
+    """Return the time of an age, a datetime, or one as a text; None of anything else.
+
+    Args: now_ms: what ages are counted from.
+    """
     from datetime import UTC, datetime, timedelta  # here, as few give one
 
+    found = _given_ms(moment, now_ms)
+    if found is None:
+        return None
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=found)
+    except OverflowError:
+        return None  # before the year 1
+
+
+def wall_ms_of(moment: datetime) -> int:
+    """Return a time as ms since 1970, rounded down; one without a zone is this machine's.
+
+    Raises: ValueError: pandas' NaT, or a time that this machine has no zone of.
+    """
+    from datetime import UTC, datetime, timedelta  # here, as few give one
+
+    if type(moment) is not datetime:
+        # pandas' Timestamp is one, and refuses to be taken as a local time.
+        moment = datetime.combine(moment.date(), moment.timetz())
     # Exactly: as a float, .033 of a second can be 32.99 ms, and a message would come twice.
     return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-def time_of_age(text: str, now_ms: int) -> datetime | None:
-    """Return the time that was an age ago; None of any other text, and before the year 1."""
-    from datetime import UTC, datetime, timedelta  # here, as few give one
+def _given_ms(moment: object, now_ms: int) -> int | None:
+    """Return ms since 1970 of an age, a datetime, or one as a text; None of anything else."""
+    from datetime import datetime  # here, as few give one
 
-    age_ms = _text_ms(text)
-    if age_ms is None:
-        return None
+    age_ms = _length_ms(moment)
+    if age_ms is not None:
+        return now_ms - age_ms if age_ms >= 0 else None  # no age is in the future
     try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=now_ms - age_ms)
-    except OverflowError:
+        # Digits alone may be an offset, seconds or milliseconds as well as a date.
+        if isinstance(moment, str) and not moment.strip().isdecimal():
+            moment = datetime.fromisoformat(moment.strip())
+        return wall_ms_of(moment) if isinstance(moment, datetime) else None
+    except (ValueError, OverflowError, OSError):
         return None
+
+
+def whole_number(number: object) -> int | None:
+    """Return an int, NumPy's included; None of anything else, and of a bool."""
+    if type(number) is int:
+        return number
+    try:
+        return None if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _length_ms(span: object) -> int | None:
+    """Return the ms of a text with a unit, or of a timedelta; None of anything else."""
+    if isinstance(span, str):
+        return _text_ms(span)
+    from datetime import timedelta  # here, as few give one
+
+    return span // timedelta(milliseconds=1) if isinstance(span, timedelta) else None
 
 
 def _text_ms(text: str) -> int | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack, cast
 
 from ordermq.admin.check import CheckStep, ConnectionCheck
 from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
@@ -14,7 +14,7 @@ from ordermq.admin.groups import Groups, GroupState, GroupSummary
 from ordermq.admin.message_search import FoundMessage, MessageSearch, require_one
 from ordermq.admin.parked import ParkedKey, ParkedTopics
 from ordermq.admin.reset import QueueReset, Resets
-from ordermq.admin.topics import Place, Topics, TopicState, TopicSummary, require_place
+from ordermq.admin.topics import Place, Topics, TopicState, TopicSummary, require_place, time_hint
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.closing import Closing
@@ -26,7 +26,7 @@ from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_sendable_topic, check_topic, group_named
 from ordermq.producer.producer import Producer
-from ordermq.wall_time import time_of_age
+from ordermq.wall_time import time_of
 
 if TYPE_CHECKING:
     from ordermq.config.settings import RemotingSettings
@@ -128,22 +128,21 @@ class Admin(ExplainsMethods, Closing):
         """
         return self._client.call(self._topics.summaries(with_internal=with_internal))
 
-    def _place(self, name: str, place: Place) -> Place:
-        """Return a place with an age made a time.
+    def _place(self, name: str, place: Place | timedelta) -> Place:
+        """Return a place with an age, or a time as a text, made a time.
 
         Raises: ConfigError: it is no place.
         """
-        now_ms = self._client.clock.wall_ms()
-        if isinstance(place, str) and (moment := time_of_age(place, now_ms)):
+        moment = time_of(place, self._client.clock.wall_ms())
+        if moment is not None:
             return moment
         require_place(place, name)
-        return place
+        return cast(Place, place)
 
     def _moment(self, at: object) -> datetime:
-        now_ms = self._client.clock.wall_ms()
-        moment = time_of_age(at, now_ms) if isinstance(at, str) else at
-        if not isinstance(moment, datetime):
-            raise ConfigError(f"at={at!r}: expected a datetime, or an age as '2h'")
+        moment = time_of(at, self._client.clock.wall_ms())
+        if moment is None:
+            raise ConfigError(f"at={at!r}: expected a datetime, or an age as '2h'{time_hint(at)}")
         return moment
 
     def topic(self, name: str) -> TopicState:
@@ -198,7 +197,7 @@ class Admin(ExplainsMethods, Closing):
         topic: str,
         count: int = 10,
         *,
-        start: Place = "last",
+        start: Place | timedelta = "last",
         queues: Sequence[int] = (),
     ) -> list[MessageView]:
         """Return messages of a topic without joining a group; nothing is committed.
@@ -257,7 +256,7 @@ class Admin(ExplainsMethods, Closing):
         key: str | None = None,
         message_id: str | None = None,
         offset: int | None = None,
-        at: datetime | str | None = None,
+        at: datetime | timedelta | str | None = None,
         queues: Sequence[int] = (),
         count: int = 32,
         parking_topic: str | None = None,
@@ -304,7 +303,7 @@ class Admin(ExplainsMethods, Closing):
         self,
         group: str,
         topic: str,
-        to: Place,
+        to: Place | timedelta,
         *,
         queues: Sequence[int] = (),
         wait_s: float = 30.0,
@@ -358,7 +357,7 @@ class Admin(ExplainsMethods, Closing):
         return self._client.call(self._dead_letters.next_offsets(group_named(group)))
 
     def waiting_letters(
-        self, group: str, count: int = 10, *, start: Place = "first"
+        self, group: str, count: int = 10, *, start: Place | timedelta = "first"
     ) -> list[MessageView]:
         """Return dead letters of a group that were neither sent again nor skipped.
 

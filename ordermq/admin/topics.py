@@ -348,8 +348,14 @@ def require_place(place: object, name: str) -> None:
     if place not in ("first", "last") and not is_offset and not isinstance(place, datetime):
         raise ConfigError(
             f"{name}={place!r}: expected 'first', 'last', a datetime, an age as '2h', or an "
-            "offset from 0 on"
+            f"offset from 0 on{time_hint(place)}"
         )
+
+
+def time_hint(place: object) -> str:
+    """Return what an error says further of a number that was meant as a time; else ""."""
+    # `time.time() - 300`. As an int of ms it would be taken for an offset.
+    return "; a number is no time: give an age, as '5m'" if isinstance(place, float) else ""
 
 
 def no_such_topic(name: str) -> RouteError:

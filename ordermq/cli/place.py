@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -11,12 +10,11 @@ from typing import Any, TypeVar
 import click
 
 from ordermq.admin.topics import Place
-from ordermq.wall_time import time_of_age
+from ordermq.wall_time import time_of
 
 TIME_HELP = "a time (2026-11-22T09:30) or an age (15m, 2h, 1d)"
 PLACE_HELP = f"first, last, an offset, {TIME_HELP}"
 _F = TypeVar("_F", bound=Callable[..., Any])
-_DASHED = re.compile(r"\d{4}-")
 
 
 def parse_place(text: str | Place) -> Place:
@@ -50,13 +48,7 @@ def parse_end_or_time(text: str | Place) -> Place:
 
 
 def _moment(text: str) -> datetime | None:
-    if moment := time_of_age(text, time.time_ns() // 1_000_000):
-        return moment
-    try:
-        # With dashes: digits alone may be an offset, seconds or milliseconds as well.
-        return datetime.fromisoformat(text) if _DASHED.match(text) else None
-    except ValueError:
-        return None
+    return time_of(text, time.time_ns() // 1_000_000)
 
 
 from_option = click.option(

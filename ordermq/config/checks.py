@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 
 from ordermq.errors import ConfigError
 from ordermq.value import Value
-from ordermq.wall_time import moment_ms
+from ordermq.wall_time import age_text, moment_ms
 
 DAY_MS = 86_400_000
 _MOST_LETTERS, _LETTER_WINDOW = "pause_after_dead_letters", "dead_letter_window"
@@ -74,14 +74,15 @@ def require_paths(config: object, *names: str) -> None:
 
 
 def require_moment(config: object, name: str) -> None:
-    """Convert this field to ms since 1970, but for an age, which stays a text; 0 stands for none.
+    """Convert this field to ms since 1970, but for an age, to a text; 0 stands for none.
 
     Raises: ConfigError: it is no time, or negative.
     """
     value = getattr(config, name)
     # An age is checked alone: what it is counted from, the client will know.
     found = moment_ms(name, value, 0)
-    if isinstance(value, str):
+    if age := age_text(value):
+        object.__setattr__(config, name, age)
         return
     if found < 0:
         raise ConfigError(f"{name}={value!r}: expected a time since 1970")

@@ -271,8 +271,8 @@ class RebalanceConfig(Value, kw_only=True):
     allocation: Allocation | AllocationStrategy = Allocation.AVG
     # Start of a group without a committed offset: "last_offset", "first_offset" or "timestamp".
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
-    # Start with "timestamp": in ms since 1970, a datetime, or an age as "2h", counted back from
-    # the time when the member joined; 0: half an hour.
+    # Start with "timestamp": in ms since 1970, a datetime (without a zone: local time), or an age
+    # as "2h" or a timedelta, counted back from when the member joined; 0: half an hour.
     consume_timestamp_ms: Moment = 0
     # Time between rebalances while nothing changes. 10 ms..1 day.
     rebalance_interval_ms: int = 20_000

@@ -765,7 +765,8 @@ class LitePullConsumer(GroupConsumer):
         Brokers answer roughly, so the messages around their answer are looked at.
 
         Args:
-            timestamp_ms: ms since 1970, a datetime, or an age as "2h".
+            timestamp_ms: ms since 1970, a datetime (without a zone: local time), or an age, as
+                "2h" or a timedelta.
         """
         require_queue(queue, _QUEUES)
         wanted_ms = moment_ms("timestamp_ms", timestamp_ms, self._clock.wall_ms())

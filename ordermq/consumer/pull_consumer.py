@@ -361,7 +361,8 @@ class PullConsumer(ExplainsMethods, Starting):
         Brokers answer roughly, so the messages around their answer are looked at.
 
         Args:
-            timestamp_ms: ms since 1970, a datetime, or an age as "2h".
+            timestamp_ms: ms since 1970, a datetime (without a zone: local time), or an age, as
+                "2h" or a timedelta.
         """
         require_queue(queue, _QUEUES)
         client = self._live()

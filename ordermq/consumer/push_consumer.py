@@ -807,7 +807,9 @@ class PushConsumer(GroupConsumer):
     def seek_to_time(self, message_queue: MessageQueue, timestamp_ms: Moment) -> Future[None]:
         """Continue from the first message stored at a time or later.
 
-        Args: timestamp_ms: ms since 1970, a datetime, or an age as "2h".
+        Args:
+            timestamp_ms: ms since 1970, a datetime (without a zone: local time), or an age, as "2h"
+                or a timedelta.
         Returns and raises as `seek`.
         """
         require_queue(message_queue, "assigned_queues()")

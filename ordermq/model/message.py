@@ -17,7 +17,7 @@ from ordermq.model.foreign_attributes import OF_MESSAGES, OF_VIEWS, explain_attr
 from ordermq.model.identifiers import host_of, offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
-from ordermq.wall_time import require_wall_ms, span_ms, wall_ms_of
+from ordermq.wall_time import require_wall_ms, span_ms, unit_hint, wall_ms_of, whole_number
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -293,13 +293,19 @@ explain_attributes(Message, OF_MESSAGES)
 def _delivery_ms(moment: object, topic: str) -> int:
     from datetime import datetime  # here, as few give one
 
-    if not isinstance(moment, datetime):
-        raise ConfigError(
-            f"Message.deliver_at_ms={moment!r}: expected ms since 1970 as an int, or a datetime; "
-            "delay_ms takes a length of time, as '3s'",
-            topic=topic,
-        )
-    return wall_ms_of(moment)
+    found = whole_number(moment)
+    if found is not None:
+        return found
+    try:
+        if isinstance(moment, datetime):
+            return wall_ms_of(moment)
+    except (ValueError, OverflowError):
+        pass
+    raise ConfigError(
+        f"Message.deliver_at_ms={moment!r}: expected ms since 1970 as an int, or a datetime"
+        f"{unit_hint(moment)}; delay_ms takes a length of time, as '3s'",
+        topic=topic,
+    )
 
 
 def with_own_properties(messages: Sequence[Message]) -> list[Message]:

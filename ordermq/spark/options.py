@@ -12,11 +12,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from ordermq.client.name_server_api import parse_name_servers
+from ordermq.clock import SystemClock
 from ordermq.config import LeaseConfig, ProducerConfig, RemotingConfig, SendConfig
 from ordermq.config.address_map import AddressMap
 from ordermq.errors import ConfigError
@@ -26,6 +26,7 @@ from ordermq.model.names import check_group, check_sendable_topic, check_topic
 from ordermq.model.subscription import Subscription
 from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.schema import ORIGIN_COLUMNS, by_own_names
+from ordermq.wall_time import moment_ms
 
 _E = TypeVar("_E", bound=StrEnum)
 _T = TypeVar("_T")
@@ -34,8 +35,6 @@ _T = TypeVar("_T")
 READ_GROUP: Final = "ordermq-spark"  # a pull request must name a group: this one by default
 SINK_GROUP: Final = "ordermq-spark-sink"
 _DAY_MS: Final = 86_400_000
-_LEAST_TIMESTAMP_MS: Final = 100_000_000_000
-_MOST_TIMESTAMP_MS: Final = 253_402_300_799_999  # the last of the year 9999
 
 # Keys that Spark passes on although they mean nothing to a format. The first two are of sinks,
 # the others of CREATE TABLE; refusing them would refuse every such query.
@@ -474,17 +473,9 @@ def _read_timestamps(others: Edge) -> Callable[[str], Boundary]:
 
 def _read_timestamp(value: object) -> int:
     text = str(value)
-    if text.isdecimal():
-        # In ms the first is 1973, in seconds all times of this century: a topic is not that old.
-        # Beyond the last one are all times since 1978 in microseconds.
-        if 0 < int(text) < _LEAST_TIMESTAMP_MS or int(text) > _MOST_TIMESTAMP_MS:
-            raise ValueError
-        return int(text)
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        # UTC and not the machine's zone: the driver's zone must not decide what is read.
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1_000)
+    # A number comes as a text; times, ages and their zone are as in every other place.
+    moment = int(text) if text.isascii() and text.isdecimal() else text
+    return moment_ms("timestamp", moment, SystemClock().wall_ms())
 
 
 def _read_selector(value: str) -> str:
@@ -583,7 +574,10 @@ class ReleaseInFlight(StrEnum):
 
 
 _PER_QUEUE = 'JSON like {"topic@broker:0": 17}'
-_TIMES = 'ms since 1970 (not seconds), ISO 8601, or JSON like {"topic@broker:0": "2026-11-20"}'
+_TIMES = (
+    "ms since 1970 (not seconds), ISO 8601 (without a zone: the driver's local time), an age (15m, "
+    '2h, 1d), or JSON like {"topic@broker:0": "2026-11-20"}'
+)
 
 SOURCE: Final = (
     *CLIENT,

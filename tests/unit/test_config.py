@@ -242,11 +242,11 @@ def test_a_time_to_start_from_that_would_not_be_used_is_refused(where: Any) -> N
         (-1, "expected a time since 1970"),
         (datetime(1960, 1, 1, tzinfo=UTC), "expected a time since 1970"),
         (1 << 63, "within 64 bits"),
-        (True, "expected ms since 1970 as an int, a datetime, or an age"),
-        (1.5, "expected ms since 1970 as an int, a datetime, or an age"),
-        (None, "expected ms since 1970 as an int, a datetime, or an age"),
-        ("yesterday", "expected ms since 1970 as an int, a datetime, or an age"),
-        ("", "expected ms since 1970 as an int, a datetime, or an age"),
+        (True, "expected ms since 1970 as an int, a datetime or one as a text"),
+        (1.5, "expected ms since 1970 as an int, a datetime or one as a text"),
+        (None, "expected ms since 1970 as an int, a datetime or one as a text"),
+        ("yesterday", "expected ms since 1970 as an int, a datetime or one as a text"),
+        ("", "expected ms since 1970 as an int, a datetime or one as a text"),
     ],
 )
 def test_a_start_that_is_no_time_is_refused(given: Any, message: str) -> None:

@@ -299,7 +299,7 @@ def check_past(start: Boundary, now_ms: int) -> None:
         moment = datetime.fromtimestamp(latest / 1_000, UTC).isoformat()
         raise ConfigError(
             f"option starting_timestamp is {moment}, in the future: give ms since 1970 or ISO 8601 "
-            "of a time that has passed; a time without a zone is UTC"
+            "of a time that has passed; one without a zone is the driver's local time"
         )
 
 

@@ -5,6 +5,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
+from ordermq.clock import SystemClock
 from ordermq.config import TlsVerify
 from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS
@@ -65,15 +66,21 @@ def test_offsets_are_given_by_queue():
 
 
 @pytest.mark.parametrize(
-    "moment", ["1700000000000", "2023-11-14T22:13:20+00:00", "2023-11-14T22:13:20"]
+    "moment", ["1700000000000", "2023-11-14T22:13:20+00:00", "2023-11-14T22:13:20Z"]
 )
 def test_timestamps_are_milliseconds_or_iso(moment):
     assert options(starting_timestamp=moment).batch_start().timestamp_ms == 1_700_000_000_000
     assert options(ending_timestamp=moment).end.timestamp_ms == 1_700_000_000_000
 
 
+def test_an_age_counts_back_from_now():
+    before_ms = SystemClock().wall_ms()
+    start = options(starting_timestamp="5m").batch_start().timestamp_ms
+    assert before_ms <= start + 300_000 <= SystemClock().wall_ms()
+
+
 def test_timestamps_of_single_queues_leave_the_others_at_their_ends():
-    told = '{"orders@b:10": "2023-11-14T22:13:20", "orders@b:2": 1700000000000}'
+    told = '{"orders@b:10": "2023-11-14T22:13:20Z", "orders@b:2": 1700000000000}'
     wanted = tuple((MessageQueue("orders", "b", n), 1_700_000_000_000) for n in (2, 10))
     start = options(starting_timestamp=told).batch_start()
     assert start == Boundary(Edge.EARLIEST, timestamps=wanted)
