@@ -28,7 +28,7 @@ PAGES = {
 _EXAMPLES = "examples.md"
 # Of the files of examples/ that the site shows, by ending or name.
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".conf": "properties", "Dockerfile": "docker"}
-_CODE_WITH_PIPE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
+_CODE = re.compile(r"`([^`\n]+)`")
 _TAG = re.compile(r"(<[^>]*>)")
 _PAGE_NAME = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")
 _CJK = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"
@@ -102,14 +102,15 @@ def _with_pipes(markdown: str) -> str:
     GitHub takes the backslash away; Python-Markdown shows it where it stands in code.
     """
 
+    # Every piece of code is matched: a pipe between two of them is in none.
     def shown(found: re.Match[str]) -> str:
+        if "\\|" not in found[1]:
+            return found[0]
         text = escape(found[1].replace("\\|", "|")).replace("|", "&#124;")
         return f"<code>{text}</code>"
 
     lines = markdown.split("\n")
-    return "\n".join(
-        _CODE_WITH_PIPE.sub(shown, line) if line.startswith("|") else line for line in lines
-    )
+    return "\n".join(_CODE.sub(shown, line) if line.startswith("|") else line for line in lines)
 
 
 def _moved(text: str) -> str:

@@ -46,3 +46,11 @@ def test_every_example_that_a_page_links_to_is_on_the_page_of_examples() -> None
     shown = re.findall(r"^## (.+)$", SCRIPT["_examples"](), re.MULTILINE)
     assert linked, "no page links to an example"
     assert linked <= set(shown)
+
+
+def test_a_pipe_in_code_of_a_table_is_shown_and_one_between_two_pieces_is_left() -> None:
+    shown = SCRIPT["_with_pipes"]
+    assert shown(r"| `a \| b` | c |") == "| <code>a &#124; b</code> | c |"
+    row = r"| `tags` | * or tags joined by \|\| | `*` | only these |"
+    assert shown(row) == row
+    assert shown(r"not of a table: `a \| b`") == r"not of a table: `a \| b`"
