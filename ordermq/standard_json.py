@@ -72,8 +72,8 @@ class _Plain:
             if number not in _INTEGERS:
                 raise TypeError("Integer exceeds 64-bit range")
             return number
-        if isinstance(value, float):
-            return float(value) if isfinite(value) else None
+        if type(value) is float:  # of others, as NumPy's, `default` decides
+            return value if isfinite(value) else None
         if isinstance(value, dict):
             return {self._key(key): self.of(each, defaults) for key, each in value.items()}
         if isinstance(value, list) or type(value) is tuple:
@@ -101,7 +101,7 @@ class _Plain:
             raise TypeError("Dict key must be str")
         if isinstance(key, Enum):
             return self._key(key.value)
-        if key is None or isinstance(key, (bool, int, float)):
+        if key is None or isinstance(key, (bool, int)) or type(key) is float:
             # A key is compared as a text: the exponent as orjson writes it.
             return json.dumps(self.of(key, 0)).replace("e-0", "e-")
         if (text := _text_of(key)) is not None:
@@ -111,9 +111,10 @@ class _Plain:
 
 def _text_of(value: object) -> str | None:
     """Return a time or UUID as text; None for anything else."""
-    if isinstance(value, time) and value.tzinfo is not None:
+    if type(value) is time and value.tzinfo is not None:
         raise TypeError("datetime.time must not have tzinfo set")
-    if isinstance(value, (datetime, date, time)):
+    # Of other classes of theirs, as pandas', `default` decides.
+    if isinstance(value, (date, time)) and type(value) in (datetime, date, time):
         return value.isoformat()
     return str(value) if type(value) is UUID else None
 

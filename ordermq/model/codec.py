@@ -41,6 +41,8 @@ class JsonCodec(Generic[_Value]):
             dataclasses, TypedDicts, enumerations, dates, UUIDs, Decimals and plain values; fields
             that it does not have are left out. Without it, dicts, lists, texts and numbers.
     Raises: ConfigError: a type that is none of these.
+
+    Values of pandas and NumPy are written as what they hold; NaN, NaT and NA are null.
     """
 
     @overload
@@ -50,10 +52,13 @@ class JsonCodec(Generic[_Value]):
     def __init__(self, kind: Any = None) -> None:
         self._kind = kind
         self._convert: Callable[[Any, str], Any] | None = None
+        self._may_have_gap: Callable[[Any], bool] | None = None
         if kind is not None:
             from ordermq.model.json_types import converter  # here: not every program has types
+            from ordermq.model.json_values import may_have_gap
 
-            self._convert = converter(kind)
+            self._convert, has_gaps = converter(kind)
+            self._may_have_gap = may_have_gap if has_gaps else None
 
     def __repr__(self) -> str:
         return f"JsonCodec({'' if self._kind is None else shown_type(self._kind)})"
@@ -62,7 +67,32 @@ class JsonCodec(Generic[_Value]):
         return JsonCodec, (self._kind,)  # with a message that is sent to another process
 
     def encode(self, value: _Value, /) -> bytes:
-        return json_text.dumps(value, default=_more_json)
+        try:
+            body = json_text.dumps(value, default=_more_json)
+        except TypeError as error:
+            from ordermq.model.json_values import explained  # for a mistake
+
+            raise explained(value, error, _more_json) from error
+        # Of most types nothing is looked for, of the others only where there is a null.
+        if self._may_have_gap is not None and b"null" in body and self._may_have_gap(value):
+            self._require_readable(value, body)
+        return body
+
+    def _require_readable(self, value: _Value, body: bytes) -> None:
+        """Refuse a NaN, written as null, where the type takes no null: nobody could read it."""
+        from ordermq.model.json_types import JsonMismatch  # few values have a NaN
+        from ordermq.model.json_values import gaps
+
+        places = dict(gaps(value))
+        try:
+            self.decode(body)
+        except JsonMismatch as error:
+            for path, gap in places.items():
+                if str(error).startswith(f"{path}:"):
+                    raise JsonMismatch(
+                        f"{path} is {gap}, for which JSON has null, and {shown_type(self._kind)} "
+                        "takes none there: declare the field with `| None`, or give another value"
+                    ) from None
 
     def decode(self, body: bytes, /) -> _Value:
         value: _Value = json_text.loads(body)
@@ -75,7 +105,9 @@ def _more_json(value: Any) -> Any:
         return list(value)
     if isinstance(value, Decimal):
         return str(value)  # a float would be another number
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    from ordermq.model.json_values import plain_value  # here: not every program has such values
+
+    return plain_value(value)
 
 
 def shown_type(kind: Any) -> str:

@@ -12,7 +12,7 @@ import enum
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
 from ordermq.errors import ConfigError
@@ -24,12 +24,15 @@ class JsonMismatch(ValueError):
     """A value of JSON is not of the type; the text has its path and kinds, and nothing of it."""
 
 
-def converter(kind: Any) -> Convert:
+def converter(kind: Any) -> tuple[Convert, bool]:
     """Return the function that makes values of a type, built once for all messages.
 
+    Returns: it, and whether the type has floats or times, of which some are null in JSON.
     Raises: ConfigError: a type that JSON has no one form for.
     """
-    return _Builder().convert(kind)
+    builder = _Builder()
+    convert = builder.convert(kind)
+    return convert, not builder.kinds.isdisjoint((float, datetime.datetime, datetime.date))
 
 
 def _mismatch(path: str, expected: str, value: object) -> JsonMismatch:
@@ -47,6 +50,11 @@ class _Builder:
 
     def __init__(self) -> None:
         self._made: dict[Any, Convert] = {}
+
+    @property
+    def kinds(self) -> Set[Any]:
+        """The types that were met."""
+        return self._made.keys()
 
     def convert(self, kind: Any) -> Convert:
         try:
