@@ -43,6 +43,8 @@ def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
     Raises: ConfigError: an unknown column, a repeated one, or none at all.
     """
+    if isinstance(columns, str):
+        raise ConfigError(f"columns={columns!r}: expected a list of names, as [{columns!r}]")
     wrong = [name for name in columns if name not in FIELDS]
     if wrong or not columns or len(set(columns)) < len(columns):
         what = "give each once, and at least one"

@@ -219,10 +219,10 @@ class PolledBatch(MessageRun, core.PolledRun):
         try:
             import pyarrow as pa
 
-            from ordermq.model.arrow import COLUMNS, arrow_schema, record_batch
+            from ordermq.model.arrow import COLUMNS, arrow_schema, checked_columns, record_batch
         except ModuleNotFoundError as error:
             raise _missing("pyarrow and numpy", error) from error
-        wanted = COLUMNS if columns is None else tuple(columns)
+        wanted = COLUMNS if columns is None else checked_columns(columns)
         parts = [
             record_batch(batch, wanted, start=first, end=first + count)
             for batch, first, count in self.segments

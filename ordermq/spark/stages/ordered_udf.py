@@ -413,8 +413,9 @@ class _OrderGuard:
         if queue is None:
             return FunctionFailed(f"the ordered function failed before its first rows: {reason}")
         return FunctionFailed(
-            f"the ordered function failed on {self.count} rows, offsets {first} to {last}: "
-            f"{reason}",
+            f"the ordered function failed on {self.count} rows, offsets {first} to {last}, on one "
+            f"of them at least: {reason}. The batch will run again; to continue with the other "
+            "rows, use apply_in_order with on_failure=DeadLetter(topic) or ParkKey(topic)",
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,

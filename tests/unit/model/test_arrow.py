@@ -138,3 +138,8 @@ def test_a_record_batch_keeps_its_memory():
     assert table.column(3).to_pylist() == [9] * 50
     assert len(junk) == 100
     assert isinstance(table, pa.RecordBatch)
+
+
+def test_a_text_for_columns_is_refused_as_one() -> None:
+    with pytest.raises(ConfigError, match=r"^columns='offset': expected a list of names, as \['o"):
+        arrow.checked_columns("offset")
