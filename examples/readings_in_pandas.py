@@ -1,9 +1,9 @@
-"""Look at a topic with pandas, as in a notebook: all that is there now, without a group's offsets.
+"""Look at a topic with pandas, as in a notebook: all that is there now. It commits nothing.
 
 pip install 'ordermq[arrow]'
 python examples/readings_in_pandas.py
 
-Each block would be a cell. Batches become frames by column; what is in the bodies, by their JSON.
+The group and its start are stored, and no offset after it. Each block would be a cell. Batches become frames by column; what is in the bodies, by their JSON.
 """
 
 from __future__ import annotations

@@ -95,3 +95,7 @@ def test_the_snippet_the_interface_was_agreed_on_runs(
         exec(compile(code, "api.md", "exec"), names)
         assert [other.fetch_consume_offset(queue, from_store=True) for queue in queues] == [10] * 8
     assert names["table"].num_rows in range(1, 8)  # type: ignore[attr-defined]
+
+
+def test_the_example_of_a_time_range_reads_up_to_the_ends_of_now(tmp_path: Path) -> None:
+    assert printed(4, tmp_path) == ["300 3"]
