@@ -3,7 +3,8 @@
 pip install 'ordermq[arrow]'
 python examples/readings_in_pandas.py
 
-The group and its start are stored, and no offset after it. Each block would be a cell. Batches become frames by column; what is in the bodies, by their JSON.
+The group and its start are stored, and no offset after it. Each block would be a cell. Batches
+become frames by column; what is in the bodies, by their JSON.
 """
 
 from __future__ import annotations
