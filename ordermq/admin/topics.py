@@ -343,9 +343,10 @@ class Topics:
 
 
 def require_place(place: object, name: str) -> None:
-    """Raise ConfigError unless this is a place in a queue."""
+    """Raise ConfigError unless this is a place in a queue, and no time."""
     is_offset = isinstance(place, int) and not isinstance(place, bool) and place >= 0
-    if place not in ("first", "last") and not is_offset and not isinstance(place, datetime):
+    # By its type first: pandas' NA is neither equal to a text nor different from it.
+    if not is_offset and not (isinstance(place, str) and place in ("first", "last")):
         raise ConfigError(
             f"{name}={place!r}: expected 'first', 'last', a datetime, an age as '2h', or an "
             f"offset from 0 on{time_hint(place)}"

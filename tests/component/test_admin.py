@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
@@ -548,3 +549,15 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
         "5 messages",
         "<GroupState billing: 0 members, 4 queues, 100 messages behind>",
     ]
+
+
+def test_a_place_is_an_age_or_a_time_of_pandas_and_no_other_number(
+    admin: Admin, producer: Producer
+) -> None:
+    for number in range(3):
+        producer.send(Message("looked", b"%d" % number), sharding_key="a")
+    for start in (timedelta(hours=1), pd.Timestamp.now() - pd.Timedelta("1h"), "1h"):
+        assert len(admin.peek("looked", 10, start=start)) == 3
+    for none in (pd.NaT, pd.NA, 1_700_000_000.5):
+        with pytest.raises(ConfigError, match=r"^start=.*expected 'first', 'last', a datetime"):
+            admin.peek("looked", 10, start=none)
