@@ -389,6 +389,9 @@ def set_back_by_ours(events: Iterable[dict[str, Any]]) -> Iterator[str]:
     member that wakes up, may move back, and who takes the queue next goes on from there.
     """
     committed: dict[tuple[str, str, int], int] = {}
+    # By commits that no answer was read to yet: what was committed as they were sent. A member that
+    # froze reads the answer when it wakes, and others have gone on meanwhile.
+    before: dict[tuple[object, ...], int] = {}
     released: set[tuple[object, ...]] = set()  # epochs of popped batches, by their last commit
     for event in events:
         place = (event["topic"], event["broker"], event["queue"])
@@ -400,10 +403,13 @@ def set_back_by_ours(events: Iterable[dict[str, Any]]) -> Iterator[str]:
         elif event["type"] == "COMMIT_ACK":
             # That commit was taken before anybody else got the queue, whenever it is told.
             is_late = (event["p"], place, event["epoch"]) in released
-            if event["off"] < known and not is_late:
+            known_then = before.pop((event["p"], place, event["epoch"], event["off"]), known)
+            if event["off"] < min(known, known_then) and not is_late:
                 yield f"{event['p']} moved the commit of {place} from {known} to {event['off']}"
             committed[place] = max(known, event["off"])
-        elif event["type"] == "COMMIT_SENT" and not is_of_ours(event):
+        elif event["type"] == "COMMIT_SENT" and is_of_ours(event):
+            before[event["p"], place, event["epoch"], event["off"]] = known
+        elif event["type"] == "COMMIT_SENT":
             committed[place] = min(committed.get(place, event["off"]), event["off"])
         elif event["type"] == "START" and is_of_ours(event) and event["offs"][0] < known:
             yield (

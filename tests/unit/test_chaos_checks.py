@@ -46,6 +46,14 @@ def test_a_commit_of_ours_behind_one_of_ours_is_found_unless_javas_came_between(
         assert list(set_back_by_ours([first, excuse, second])) == []
 
 
+def test_a_commit_whose_answer_is_read_late_moves_nothing_back() -> None:
+    sent, answered = event("COMMIT_SENT", 1, off=5), event("COMMIT_ACK", 4, off=5)
+    others = event("COMMIT_ACK", 2, "127.0.0.1@19#b", off=7, epoch=2)
+    assert list(set_back_by_ours([sent, others, answered])) == []
+    (found,) = set_back_by_ours([others, sent, answered])
+    assert "from 7 to 5" in found
+
+
 def test_a_repeat_behind_a_commit_of_a_woken_java_member_is_javas() -> None:
     repeat = [event("START", 9, offs=[4, 5]), event("END", 2, offs=[4, 5])]
     javas = event("COMMIT_SENT", 5, JAVAS, off=4)
