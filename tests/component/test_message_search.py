@@ -180,7 +180,7 @@ def test_what_names_a_message_has_its_type(
 
 
 def test_the_command_prints_what_it_finds(producer: Producer, broker: EmbeddedBroker) -> None:
-    producer.send(Message("orders", b"a body", keys=["o-1"]), sharding_key="k")
+    producer.send(Message("orders", b"a body", keys=["o-1"], tags="new"), sharding_key="k")
 
     def shown(*options: str) -> str:
         arguments = ["messages", "find", "orders", "--name-servers", broker.name_servers, *options]
@@ -192,7 +192,7 @@ def test_the_command_prints_what_it_finds(producer: Producer, broker: EmbeddedBr
     (row,) = json.loads(shown("--key", "o-1", "--json"))
     assert (row["key"], row["keys"], row["groups"]) == ("k", ["o-1"], {})
     table = shown("--key", "o-1")
-    assert re.search(r"queue +key +body +groups +offset +stored +id", table)
-    assert re.search(rf"b/\d +k +a body +- +0 +[-\d]+ [:\d]+ +{row['message_id']} ", table)
+    assert re.search(r"queue +key +tags +body +groups +offset +stored +id", table)
+    assert re.search(rf"b/\d +k +new +a body +- +0 +[-\d]+ [:\d]+ +{row['message_id']} ", table)
     assert row["stored_ms"] > 0
     assert shown("--key", "o-2", "--json").strip() == "[]"
