@@ -73,7 +73,8 @@ compile() { # compiler, output, further flags
 }
 
 # The unit tests by Debian's Python of a machine. Compiled here against that Python's headers;
-# pure Python comes from .venv, but for a Hypothesis from before it had native parts.
+# pure Python comes from .venv, but for a Hypothesis from before it had native parts. Tests of what
+# needs pyarrow, NumPy or pydantic are left out: these have no wheels of all of the machines.
 python_tests() {
     local machine=$1 debian=${1/aarch64/arm64} home=$build/$1 archive wheel
     local tree=$home/tree here=.venv/lib/python3*/site-packages
@@ -94,7 +95,7 @@ python_tests() {
         python3 -m zipfile -e "$wheel" "$tree/packages"
     done
     .venv/bin/python -m pip install --quiet --no-deps --target "$tree/packages" hypothesis==6.131.0
-    for package in _pytest pytest pluggy iniconfig packaging pytest_timeout.py py.py sortedcontainers \
+    for package in _pytest pytest pluggy iniconfig packaging pytest_timeout.py py.py sortedcontainers hpack \
         attr attrs sqlalchemy typing_extensions.py pygments; do
         cp -R $here/$package "$tree/packages"
     done
@@ -108,7 +109,9 @@ python_tests() {
     (cd "$tree" && PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$tree:$tree/packages \
         "qemu-$machine-static" -L "$home/debian" "$home/debian/usr/bin/python3.11" -m pytest -q \
         -p no:cacheprovider -p pytest_timeout --timeout 600 tests/unit/core tests/unit/remoting \
-        tests/unit/model --ignore tests/unit/core/test_core_message_fields.py) || failed+=("$machine, Python")
+        tests/unit/model --ignore tests/unit/core/test_core_message_fields.py \
+        --ignore tests/unit/model/test_arrow.py --ignore tests/unit/model/test_codec.py \
+        --ignore tests/unit/model/test_json_values.py) || failed+=("$machine, Python")
 }
 
 for machine in "${machines[@]}"; do
