@@ -327,20 +327,20 @@ def test_messages_are_redelivered_after_an_internal_error_while_they_are_sent_ba
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batch was neither done nor sent back, and `close` waited for it without end."""
-    broken, send_back = threading.Event(), ConcurrentDispatcher._send_back
+    broken, move_one = threading.Event(), ConcurrentDispatcher._move_one
 
-    async def break_once(*arguments: Any) -> list[int]:
+    async def break_once(*arguments: Any) -> bool:
         if not broken.is_set():
             broken.set()
             raise TypeError("a defect")
-        return await send_back(*arguments)
+        return await move_one(*arguments)
 
     def listen(messages: Any, context: Any) -> None:
         seen.take(messages, context)
         if not broken.is_set():
             raise ValueError("a test's own failure")
 
-    monkeypatch.setattr(ConcurrentDispatcher, "_send_back", break_once)
+    monkeypatch.setattr(ConcurrentDispatcher, "_move_one", break_once)
     send_all(producer, numbered(4, keys=1))
     consumer = make_consumer(listen, concurrent=True, send_back_retry_ms=10)
     with consumer:

@@ -259,18 +259,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         """Finish a batch of which only the first `done` messages succeeded."""
         assigned, claim, run = call.assigned, context.claim, call.messages
         failed = list(run)[done:]
-        try:
-            kept = set(await self._send_back(assigned, failed, treatment))
-        except Exception:  # noqa: BLE001 - an internal error must not lose the messages
-            self._statistics.add("internal_errors")
-            _log.exception(
-                "%s: internal error while sending offsets %d-%d back (please report)",
-                assigned.queue,
-                run.first_offset + done,
-                run.last_offset,
-                extra=self._fields(assigned.queue, offset=run.first_offset),
-            )
-            kept = {message.queue_offset for message in failed}
+        kept = set(await self._send_back(assigned, failed, treatment))
         finished = [offset for offset in run.offsets() if offset not in kept]
         if self._recorder.enabled:
             for message in failed:
@@ -321,6 +310,21 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     async def _send_back_one(
         self, assigned: AssignedQueue, message: MessageView, treatment: SendBack
     ) -> bool:
+        try:
+            return await self._move_one(assigned, message, treatment)
+        except Exception:  # noqa: BLE001 - an internal error must not lose the message
+            self._statistics.add("internal_errors")
+            _log.exception(
+                "%s: internal error while sending offset %d back (please report)",
+                message.message_queue,
+                message.queue_offset,
+                extra=self._fields(message.message_queue, offset=message.queue_offset),
+            )
+            return False
+
+    async def _move_one(
+        self, assigned: AssignedQueue, message: MessageView, treatment: SendBack
+    ) -> bool:
         max_retries, delay_level = self._max_retries, treatment.delay_level
         assert delay_level is not None
         cause = treatment.error
@@ -339,12 +343,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             if is_sent:
                 self._statistics.add("dead_letters", queue=message.message_queue)
                 self._guard.note(message.message_queue, cause_of(cause))
-                _log.warning(
-                    "%s: offset %d moved to the dead-letter topic after %d attempts",
-                    message.message_queue,
-                    message.queue_offset,
-                    attempts,
-                    extra=self._fields(message.message_queue, offset=message.queue_offset),
+                self._failures.log_dead_letter(
+                    message.message_queue, message.queue_offset, attempts
                 )
             return is_sent
 
@@ -372,15 +372,6 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 message.message_queue,
                 message.queue_offset,
                 error,
-                extra=self._fields(message.message_queue, offset=message.queue_offset),
-            )
-            return False
-        except Exception:  # noqa: BLE001 - an internal error must not lose the message
-            self._statistics.add("internal_errors")
-            _log.exception(
-                "%s: internal error while sending offset %d back (please report)",
-                message.message_queue,
-                message.queue_offset,
                 extra=self._fields(message.message_queue, offset=message.queue_offset),
             )
             return False

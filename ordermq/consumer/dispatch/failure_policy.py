@@ -37,6 +37,7 @@ from ordermq.model import properties as props
 from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import INNER_BATCH, MessageView
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
 from ordermq.value import Value
@@ -529,14 +530,18 @@ class FailureHandler:
         self._recorder.record_messages(
             EventType.DIVERT, assigned.queue, claim.lease.epoch, [message]
         )
+        self.log_dead_letter(assigned.queue, offset, attempts)
+        return True
+
+    def log_dead_letter(self, queue: MessageQueue, offset: int, attempts: int) -> None:
+        """Say that a message is in the dead-letter topic now."""
         _log.warning(
             "%s: offset %d moved to the dead-letter topic after %d attempts",
-            assigned.queue,
+            queue,
             offset,
             attempts,
-            extra=self._fields(assigned.queue, offset=offset),
+            extra=self._fields(queue, offset=offset),
         )
-        return True
 
     def story(
         self, message: MessageView, cause: BaseException | None, attempts: int, first_ms: int | None
