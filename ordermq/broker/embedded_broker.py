@@ -58,12 +58,11 @@ class EmbeddedBroker(Starting):
             settings = {each.name for each in fields(BrokerConfig)}
             given = "a setting of config=BrokerConfig(...)"
             refuse_unknown(EmbeddedBroker, unknown, dict.fromkeys(settings, given))
-        if isinstance(port, bool) or not isinstance(port, int):
-            raise ConfigError(f"port={port!r}: expected 1..65535, or 0 for any free port")
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config: expected a BrokerConfig, not a {type(config).__name__}")
-        if not 0 <= port <= 65_535:  # the kernel would use a higher one modulo 65,536
-            raise ConfigError(f"port={port}: expected 1..65535, or 0 for any free port")
+        is_number = isinstance(port, int) and not isinstance(port, bool)
+        if not is_number or not 0 <= port <= 65_535:  # the kernel takes a higher one modulo 65,536
+            raise ConfigError(f"port={port!r}: expected 1..65535, or 0 for any free port")
         self._path = path
         self._host = host
         self._wanted_port = port

@@ -273,7 +273,7 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
         return f"<AsyncConsumer {self.group} {self.client_id}>"
 
     def _settings(self) -> frozenset[str]:
-        return ConsumerConfig.flat_names() | LitePullConsumerConfig.flat_names()
+        return _flat_names()
 
     @property
     def client_id(self) -> str:
@@ -544,6 +544,11 @@ class AsyncConsumer(ExplainsMethods, AsyncStarting):
         return await in_thread(self._use.consumer.health)
 
 
+def _flat_names() -> frozenset[str]:
+    """Return the settings of either use."""
+    return ConsumerConfig.flat_names() | LitePullConsumerConfig.flat_names()
+
+
 def _is_for_listener(
     config: ConsumerConfig | LitePullConsumerConfig | None,
     arguments: Collection[str],
@@ -558,8 +563,7 @@ def _is_for_listener(
     known = ConsumerConfig.kinds().keys() | _OF_ITERATION
     for name in settings:
         if name not in known:
-            flat = ConsumerConfig.flat_names() | LitePullConsumerConfig.flat_names()
-            own = [*flat, *arguments_of(AsyncConsumer)]
+            own = [*_flat_names(), *arguments_of(AsyncConsumer)]
             meant = meaning_of(name, own, names_of_calls(AsyncConsumer))
             raise ConfigError(f"AsyncConsumer has no setting {name!r}{meant}")
     if not isinstance(config, ConsumerConfig | LitePullConsumerConfig | None):

@@ -11,6 +11,8 @@ from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.value import Value
 
+LONG_WAIT_MS = 5_000  # whoever waits for locks says so then, once
+
 
 class Lease(NamedTuple):
     """The right to consume a queue: an epoch, and a deadline on the monotonic clock.

@@ -52,7 +52,7 @@ class WatchedClients:
 
         Raises: ConfigError: it is no PushConsumer. StateError: it was started.
         """
-        _require("watch_consumer", consumer, PushConsumer)
+        require_client("watch_consumer", consumer, PushConsumer, remark=_WATCHED_BY)
         self._time_calls(consumer, consumer.time_calls())
         self._watch(consumer)
 
@@ -62,7 +62,7 @@ class WatchedClients:
         Raises: ConfigError: it is no LitePullConsumer.
         """
         # A PushConsumer can be read, too: at any time, without the times of its listener.
-        _require("watch_poller", consumer, LitePullConsumer, PushConsumer)
+        require_client("watch_poller", consumer, LitePullConsumer, PushConsumer, remark=_WATCHED_BY)
         self._watch(consumer)
 
     def watch_producer(self, producer: Producer) -> None:
@@ -70,7 +70,7 @@ class WatchedClients:
 
         Raises: ConfigError: it is no Producer. StateError: it was started.
         """
-        _require("watch_producer", producer, Producer)
+        require_client("watch_producer", producer, Producer, remark=_WATCHED_BY)
         producer.time_sends(self._send_times)
         with self._lock:
             self._producers.add(producer)
@@ -140,11 +140,14 @@ _WATCHED_BY = (
 )
 
 
-def _require(call: str, client: object, *kinds: type) -> None:
-    # At the call: a scrape that fails has nothing of the other clients either.
+def require_client(call: str, client: object, *kinds: type, remark: str) -> None:
+    """Raise ConfigError unless a client is of one of these kinds, the first of which is told.
+
+    At the call: a scrape that fails has nothing of the other clients either.
+    """
     if not isinstance(client, kinds):
         raise ConfigError(
-            f"{call}({type(client).__name__}): expected a {kinds[0].__name__}; {_WATCHED_BY}"
+            f"{call}({type(client).__name__}): expected a {kinds[0].__name__}; {remark}"
         )
 
 

@@ -13,7 +13,6 @@ import ordermq
 from ordermq.client.user_code import running_task
 from ordermq.consumer.hooks import ConsumeCall, ConsumeHook
 from ordermq.consumer.push_consumer import PushConsumer
-from ordermq.errors import ConfigError
 from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     ERROR,
@@ -27,7 +26,7 @@ from ordermq.metrics.instruments import (
     SYSTEM_LABEL,
     TOPIC,
 )
-from ordermq.metrics.readings import error_of_call, partition_of
+from ordermq.metrics.readings import error_of_call, partition_of, require_client
 from ordermq.model import properties as props
 from ordermq.model.identifiers import broker_of
 from ordermq.model.message import MessageView
@@ -88,7 +87,8 @@ class Tracing:
 
         Raises: ConfigError: it is no Producer. StateError: it was started.
         """
-        _require("trace_producer", producer, Producer, "of an AsyncProducer its .blocking")
+        remark = "of an AsyncProducer its .blocking"
+        require_client("trace_producer", producer, Producer, remark=remark)
         producer.add_hook(_SendSpans(self._tracer, self._propagator, producer.client_id))
 
     def trace_consumer(self, consumer: PushConsumer) -> None:
@@ -97,7 +97,7 @@ class Tracing:
         Raises: ConfigError: it is no PushConsumer. StateError: it was started.
         """
         remark = "of an AsyncConsumer its .blocking, once a listener is registered"
-        _require("trace_consumer", consumer, PushConsumer, remark)
+        require_client("trace_consumer", consumer, PushConsumer, remark=remark)
         consumer.add_hook(
             _ListenerSpans(
                 self._tracer,
@@ -108,11 +108,6 @@ class Tracing:
                 },
             )
         )
-
-
-def _require(call: str, client: object, kind: type, remark: str) -> None:
-    if not isinstance(client, kind):
-        raise ConfigError(f"{call}({type(client).__name__}): expected a {kind.__name__}; {remark}")
 
 
 class _PropertySetter(Setter[dict[str, str]]):

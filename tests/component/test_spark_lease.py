@@ -158,7 +158,7 @@ def test_a_second_query_waits_until_the_first_releases_its_locks(broker, produce
 def test_a_query_that_waits_long_for_its_locks_says_so_once(
     broker, producer, run, caplog, monkeypatch
 ):
-    monkeypatch.setattr(driver_locks, "_LONG_WAIT_MS", 0)
+    monkeypatch.setattr(driver_locks, "LONG_WAIT_MS", 0)
     producer.send_many(numbered(100))
     first, second = run(), run(lock_wait_ms="300")
     first.initial()

@@ -22,7 +22,7 @@ from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, OrderMQError
-from ordermq.leases.lease import Lease
+from ordermq.leases.lease import LONG_WAIT_MS, Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import retry_topic
 from ordermq.remoting.bodies import TopicRoute
@@ -31,7 +31,6 @@ from ordermq.value import Value
 _log = logging.getLogger("ordermq.consumer")
 _FIRST_LOCK_RETRY_MS = 5
 _EARLY_LOCK_RETRY_MS = 20
-_LONG_WAIT_MS = 5_000
 _LONGEST_RETRY_MS = 10_000
 # A topic is created by its first message, which waits for the next look: so often in the first
 # minute, when it is the likeliest, and so often later.
@@ -187,7 +186,7 @@ class LockRetries:
         """Return the queues of which nothing was granted for 5 s, sorted; not a second time."""
         self._since_ms = {queue: self._since_ms.get(queue, now_ms) for queue in refused}
         found = [
-            queue for queue in sorted(refused) if now_ms - self._since_ms[queue] >= _LONG_WAIT_MS
+            queue for queue in sorted(refused) if now_ms - self._since_ms[queue] >= LONG_WAIT_MS
         ]
         if self._is_told or not found:
             return []

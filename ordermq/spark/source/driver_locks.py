@@ -31,7 +31,7 @@ from ordermq.errors import (
     RouteError,
 )
 from ordermq.forking import ProcessBound
-from ordermq.leases.lease import Lease
+from ordermq.leases.lease import LONG_WAIT_MS, Lease
 from ordermq.leases.lock_epochs import StoredEpochs
 from ordermq.leases.lock_requests import Granted, LockRequests
 from ordermq.model.log_fields import log_fields
@@ -43,7 +43,6 @@ from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
-_LONG_WAIT_MS = 5_000  # a wait for locks is told of then
 
 
 class DriverLocks(ProcessBound):
@@ -174,7 +173,7 @@ class DriverLocks(ProcessBound):
             now_ms = self.session.clock.now_ms()
             if now_ms >= deadline_ms:
                 raise refusal
-            if not is_told and now_ms >= began_ms + _LONG_WAIT_MS:
+            if not is_told and now_ms >= began_ms + LONG_WAIT_MS:
                 is_told = True
                 self._tell_of_long_wait(queues)
             # Jitter, because two queries that wait for queues of each other's topics would
