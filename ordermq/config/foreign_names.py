@@ -296,7 +296,17 @@ _ADDRESSED = ForeignMethod(
     "classes",
 )
 _HOOKED = ForeignMethod(_JAVA, ("add_hook",), "a PushConsumer or a Producer has hooks")
+_LISTENED = ForeignMethod(
+    _JAVA,
+    ("orderly", "concurrently"),
+    "nothing to register: this consumer is asked for messages",
+)
 _ADMIN = ForeignMethod(_JAVA, otherwise="a method of ordermq.Admin")
+_INSIDE = ForeignMethod(
+    "Kafka's clients and of LitePullConsumer",
+    otherwise="consumer.blocking of an AsyncConsumer that is iterated has it: it blocks, so call "
+    "it in asyncio.to_thread. With a listener: lag(), Admin.group(), and seek() or Admin.reset()",
+)
 _TRANSACTED = ForeignMethod(
     _KAFKA,
     ("send_in_transaction",),
@@ -339,16 +349,8 @@ FOREIGN_METHODS: Final = {
             _KAFKA, ("min_offset",), "Admin.topic() has the offsets"
         ),
         "shutdown": _CLOSED,
-        "register_message_listener": ForeignMethod(
-            _JAVA,
-            ("orderly", "concurrently"),
-            "nothing to register: this consumer is asked for messages",
-        ),
-        "setMessageListener": ForeignMethod(
-            _JAVA,
-            ("orderly", "concurrently"),
-            "nothing to register: this consumer is asked for messages",
-        ),
+        "register_message_listener": _LISTENED,
+        "setMessageListener": _LISTENED,
         "suspend": ForeignMethod(_JAVA, ("pause",), "a pull consumer pulls when it is asked to"),
         "isRunning": ForeignMethod(_JAVA, ("health",)),
         "fetchSubscribeMessageQueues": ForeignMethod(
@@ -372,6 +374,19 @@ FOREIGN_METHODS: Final = {
         "set_name_server_address": _ADDRESSED,
         "basic_consume": ForeignMethod("pika", ("orderly", "concurrently", "poll")),
         "start_consuming": ForeignMethod("pika", ("run", "start")),
+        "position": _INSIDE,
+        "committed": _INSIDE,
+        "seek_to_begin": _INSIDE,
+        "seek_to_end": _INSIDE,
+        "offset_for_timestamp": _INSIDE,
+        "seek_to_time": ForeignMethod(
+            "PushConsumer",
+            ("offset_for_timestamp",),
+            "seek() to what consumer.blocking.offset_for_timestamp() returns, or Admin.reset()",
+        ),
+        "unsubscribe": ForeignMethod(
+            _KAFKA, otherwise="consumer.blocking.unsubscribe() of an AsyncConsumer"
+        ),
     },
     "producer": {
         "send_and_wait": ForeignMethod("aiokafka", ("send",)),
@@ -406,43 +421,21 @@ FOREIGN_METHODS: Final = {
         "send_message_in_transaction": _TRANSACTED._replace(client=_JAVA),
         "basic_publish": ForeignMethod("pika", ("send",)),
         "publish": ForeignMethod("pika", ("send",)),
+        "send_offsets_to_transaction": _TRANSACTED,
     },
-}
-
-
-_INSIDE = ForeignMethod(
-    "Kafka's clients and of LitePullConsumer",
-    otherwise="consumer.blocking of an AsyncConsumer that is iterated has it: it blocks, so call "
-    "it in asyncio.to_thread. With a listener: lag(), Admin.group(), and seek() or Admin.reset()",
-)
-FOREIGN_METHODS["consumer"] |= {
-    "position": _INSIDE,
-    "committed": _INSIDE,
-    "seek_to_begin": _INSIDE,
-    "seek_to_end": _INSIDE,
-    "offset_for_timestamp": _INSIDE,
-    "seek_to_time": ForeignMethod(
-        "PushConsumer",
-        ("offset_for_timestamp",),
-        "seek() to what consumer.blocking.offset_for_timestamp() returns, or Admin.reset()",
-    ),
-    "unsubscribe": ForeignMethod(
-        _KAFKA, otherwise="consumer.blocking.unsubscribe() of an AsyncConsumer"
-    ),
-}
-FOREIGN_METHODS["producer"] |= {"send_offsets_to_transaction": _TRANSACTED}
-FOREIGN_METHODS["admin"] = {
-    "list_topics": ForeignMethod(_KAFKA, ("topics",)),
-    "describe_topics": ForeignMethod(_KAFKA, ("topic",)),
-    "create_topics": ForeignMethod(_KAFKA, ("create_topic",)),
-    "delete_topics": ForeignMethod(_KAFKA, ("delete_topic",)),
-    "list_consumer_groups": ForeignMethod(_KAFKA, ("groups",)),
-    "describe_consumer_groups": ForeignMethod(_KAFKA, ("group",)),
-    "list_consumer_group_offsets": ForeignMethod(_KAFKA, ("group",)),
-    "alter_consumer_group_offsets": ForeignMethod(_KAFKA, ("reset",)),
-    "delete_consumer_groups": ForeignMethod(
-        _KAFKA, otherwise="RocketMQ's own tool: mqadmin deleteSubGroup"
-    ),
+    "admin": {
+        "list_topics": ForeignMethod(_KAFKA, ("topics",)),
+        "describe_topics": ForeignMethod(_KAFKA, ("topic",)),
+        "create_topics": ForeignMethod(_KAFKA, ("create_topic",)),
+        "delete_topics": ForeignMethod(_KAFKA, ("delete_topic",)),
+        "list_consumer_groups": ForeignMethod(_KAFKA, ("groups",)),
+        "describe_consumer_groups": ForeignMethod(_KAFKA, ("group",)),
+        "list_consumer_group_offsets": ForeignMethod(_KAFKA, ("group",)),
+        "alter_consumer_group_offsets": ForeignMethod(_KAFKA, ("reset",)),
+        "delete_consumer_groups": ForeignMethod(
+            _KAFKA, otherwise="RocketMQ's own tool: mqadmin deleteSubGroup"
+        ),
+    },
 }
 
 

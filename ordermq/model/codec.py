@@ -83,11 +83,10 @@ class JsonCodec(Generic[_Value]):
         from ordermq.model.json_types import JsonMismatch  # few values have a NaN
         from ordermq.model.json_values import gaps
 
-        places = dict(gaps(value))
         try:
             self.decode(body)
         except JsonMismatch as error:
-            for path, gap in places.items():
+            for path, gap in gaps(value):
                 if str(error).startswith(f"{path}:"):
                     raise JsonMismatch(
                         f"{path} is {gap}, for which JSON has null, and {shown_type(self._kind)} "

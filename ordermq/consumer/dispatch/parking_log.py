@@ -8,7 +8,7 @@ unpark the key. Queue 0 of the source queue's own broker holds all records about
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import NamedTuple
 
 from ordermq.client.queue_scan import scan
@@ -53,7 +53,7 @@ class ParkingLog:
     def add(self, record: MessageView) -> ParkedName | None:
         """Take over the next record of the log; return the key it is about."""
         own = record.properties
-        source = _source_of(record)
+        source = _source_of(own, record.message_queue.broker_name)
         if source is None or _GROUP not in own:
             return None  # not a record of ours: the topic may have been used for something else
         name = ParkedName(own[_GROUP], source, own.get(props.SHARDING_KEY, "").encode())
@@ -170,9 +170,10 @@ def original(parked: MessageView) -> MessageView:
     that queue by the offset of its record in the log. What its broker wrote of the copy, the store
     time and the broker's own id, stays that of the copy.
     """
-    source, index = _source_of(parked), parked.index
+    properties, index = dict(parked.properties), parked.index
+    source = _source_of(properties, parked.message_queue.broker_name)
     assert source is not None
-    properties = dict(parked.properties)
+    offset = int(properties[_OFFSET])
     for name in (_GROUP, _SOURCE, _OFFSET):
         properties.pop(name, None)
     if not source.topic.startswith(RETRY_PREFIX):
@@ -180,7 +181,7 @@ def original(parked: MessageView) -> MessageView:
     stored = dataclasses.replace(
         StoredMessage.read(record_with(index.body, parked.queue_offset)),
         queue_id=source.queue_id,
-        queue_offset=offset_of(parked),
+        queue_offset=offset,
     )
     batch = MessageBatch(
         source,
@@ -191,9 +192,7 @@ def original(parked: MessageView) -> MessageView:
     return batch[0]
 
 
-def _source_of(record: MessageView) -> MessageQueue | None:
+def _source_of(properties: Mapping[str, str], broker_name: str) -> MessageQueue | None:
     """Return the queue that a record is about; None if it is none of a parking log."""
-    topic, _, number = record.properties.get(_SOURCE, "").rpartition("/")
-    if not number.isdecimal():
-        return None
-    return MessageQueue(topic, record.message_queue.broker_name, int(number))
+    topic, _, number = properties.get(_SOURCE, "").rpartition("/")
+    return MessageQueue(topic, broker_name, int(number)) if number.isdecimal() else None
