@@ -493,8 +493,12 @@ class LitePullConsumer(GroupConsumer):
             if self._codec is not None:
                 batch.decode_with(self._codec)
             return batch
-        except BaseException:  # of a signal handler: the caller never gets what was taken
+        except BaseException as raised:  # of a signal handler: the caller never gets what was taken
             self._buffer.undo(poller, before)
+            if isinstance(raised, KeyboardInterrupt):
+                # Ctrl-C is how such a program ends: what it prints shows the caller's lines, and
+                # not where in the wait it came.
+                raise raised.with_traceback(None)
             raise
 
     @staticmethod

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import json
 import logging
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import pytest
@@ -991,3 +994,27 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
     consumer.close()
     consumer.close()
     assert consumer.assignment() == []
+
+
+@pytest.mark.parametrize("receive", ["poll", "batches"])
+def test_ctrl_c_in_a_wait_shows_the_callers_lines_only(
+    broker: EmbeddedBroker, receive: str
+) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    consumer = LitePullConsumer("g", name_servers=broker.name_servers)
+    consumer.subscribe("orders")
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught, consumer:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            if receive == "poll":
+                consumer.poll("60s")
+            else:
+                next(consumer.batches())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    lines = traceback.format_exception(caught.value)
+    assert sum("/ordermq/consumer/" in line for line in lines) <= 2, lines
