@@ -95,7 +95,7 @@ class Member:
             lite = LitePullConsumer(group, ordered=kind != "lite", **settings)
             lite.subscribe(topic)
             self._consumer: LitePullConsumer | PushConsumer = lite
-            self._poller = threading.Thread(target=self._poll, args=(lite, delivered))
+            self._poller = threading.Thread(target=self._poll, args=(lite, delivered), daemon=True)
             lite.start()
             self._poller.start()
             return
