@@ -38,6 +38,18 @@ PRINTED = {
     "dead_letters.py": "given up: ['malformed']\nsent again: 1\n"
     "billed: placed paid shipped malformed\n",
     "replay_by_time.py": "today 0\ntoday 1\ntoday 2\n",
+    "parked_key.py": "asked 4 times; ann: ['placed'], bob: ['placed', 'paid', 'shipped']\n"
+    "parked: poison shipped\nann: placed poison shipped\n",
+    "java_listeners.py": "queues used: 8\n"
+    "billed 80 of 80; ['o-7 paid', 'o-7 shipped'], the first at attempt 4\n"
+    "large orders: 37 38 39\ndead letter: bob ['bob']\nsent again: 1\nmails: ann bob\n",
+    "delays_and_replies.py": "delayed: at a time, by level, by span; early: False\n"
+    "tea: 12.50\nplaces of the batch: 0 1 2\n"
+    "broadcast: a=['0', '1', '2'] b=['0', '1', '2']\n",
+    "frames_of_a_topic.py": "rows on the first day: 1500\n"
+    "no reading: b'not JSON', offset 450\non the second: 500\n"
+    "the frame that was sent: 10 True\n",
+    "killed_service.py": "killed with -9\nkilled with -9\n100 balances are exact: True\n",
     "key_lanes.py": "20 keys of one queue, each in order: True\n",
     "orders_faststream.py": "bill 1: 120 cents\nbill 2: 240 cents\nbill 3: 360 cents\n",
     "tasks_celery.py": "ann: bill 1\nann: bill 2\nann: bill 3\n",
