@@ -64,7 +64,7 @@ class Admin(ExplainsMethods, Closing):
         servers = ClientConfig().name_servers_or(name_servers)
         self._client = ClientSession(servers, config, clock=clock)
         self._topics = Topics(self._client)
-        self._groups = Groups(self._client)
+        self._groups = Groups(self._client, self._topics)
         self._resets = Resets(self._client, self._topics)
         self._parked = ParkedTopics(self._client, self._topics)
         self._search = MessageSearch(self._client, self._topics)
@@ -236,6 +236,31 @@ class Admin(ExplainsMethods, Closing):
             StateError: the group exists.
         """
         self._client.call(self._groups.create(check_group(name), is_orderly))
+
+    def delete_group(
+        self, name: str, *, force: bool = False, with_dead_letters: bool = False
+    ) -> bool:
+        """Delete a group at every broker: its settings, its offsets, what waits for a retry.
+
+        A later group of this name is a new one: it begins where `consume_from_where` says, which
+        is the end by default. An offset store of your own (`SqlOffsetStore`) keeps its rows.
+
+        Args:
+            force: also while members are online. They go on, and make the group again: with their
+                next commits where they are, without offsets of the queues that they do not hold.
+            with_dead_letters: also delete its dead-letter topic; otherwise dead letters stay, and
+                `peek` and `redrive` find them.
+        Returns: whether its offsets are gone. Brokers before RocketMQ 5 keep them: there a group
+            of this name goes on where this one was, unless `reset` moves it.
+        Raises:
+            ConfigError: an illegal name.
+            StateError: members are online, or no broker knows the group. Nothing was deleted.
+        """
+        return self._client.call(
+            self._groups.delete(
+                check_group(name), is_forced=force, with_dead_letters=with_dead_letters
+            )
+        )
 
     def group(
         self, name: str, topics: Sequence[str] = (), *, ask_members: bool = True

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from ordermq.admin.topics import no_such_topic
+from ordermq.admin.topics import Topics, no_such_topic
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
 from ordermq.errors import ConfigError, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import RETRY_PREFIX, unwrapped, wrapped
+from ordermq.model.names import (
+    RETRY_PREFIX,
+    dead_letter_topic,
+    retry_topic,
+    unwrapped,
+    wrapped,
+)
 from ordermq.remoting.admin_bodies import (
     GroupMember,
     HeldLock,
@@ -79,10 +85,11 @@ class GroupState(Value):
 
 
 class Groups:
-    """Reads the state of groups, and creates them; on the I/O thread. It joins none."""
+    """Reads the state of groups, creates and deletes them; on the I/O thread. It joins none."""
 
-    def __init__(self, client: ClientSession) -> None:
+    def __init__(self, client: ClientSession, topics: Topics) -> None:
         self._client = client
+        self._topics = topics
         self._api = AdminApi.of(client)
 
     async def create(self, group: str, is_orderly: bool) -> None:
@@ -101,6 +108,40 @@ class Groups:
         body = group_to_body(group, is_orderly=is_orderly)
         for address in masters.values():
             await self._api.put_group(address, body)
+
+    async def delete(self, group: str, *, is_forced: bool, with_dead_letters: bool) -> bool:
+        """Delete a group at every broker, as `Admin.delete_group` describes."""
+        addresses = [*(await self._client.name_servers.masters()).values()]
+        found = await asyncio.gather(
+            *(self._api.group_connections(address, group) for address in addresses)
+        )
+        members = sorted({member.client_id for each in found for member in each.members})
+        if members and not is_forced:
+            raise StateError(
+                f"{len(members)} of its members are online, and would make the group again: stop "
+                f"them first ({', '.join(members[:3])}), or force it",
+                group=group,
+            )
+        if not members and not await self._is_known(group, addresses):
+            raise StateError("no broker knows the group: check its name", group=group)
+        # The group itself last: after an error on the way the call can be made again.
+        await self._topics.remove(retry_topic(group))
+        if with_dead_letters:
+            await self._topics.remove(dead_letter_topic(group))
+        for address in addresses:
+            await self._api.delete_group(address, group)
+        return not await self._has_offsets(group, addresses)
+
+    async def _is_known(self, group: str, addresses: Sequence[str]) -> bool:
+        names = await asyncio.gather(*map(self._api.group_names, addresses))
+        if any(wrapped(self._client.config.namespace, group) in each for each in names):
+            return True
+        # Offsets outlive the settings: mqadmin deletes those alone, and so does any tool before
+        # RocketMQ 5.
+        return await self._has_offsets(group, addresses)
+
+    async def _has_offsets(self, group: str, addresses: Sequence[str]) -> bool:
+        return any([await self._api.group_progress(address, group) for address in addresses])
 
     async def summaries(self) -> list[GroupSummary]:
         """Return every group of the users, sorted by name."""

@@ -211,6 +211,10 @@ class Topics:
         """
         if await self._route(name) is None:
             raise no_such_topic(name)
+        await self.remove(name)
+
+    async def remove(self, name: str) -> None:
+        """Delete a topic as `delete`; one that no broker has is none."""
         # Every broker, not those of the route: one of them may just be away from the name server.
         for address in (await self._client.name_servers.masters()).values():
             await self._api.delete_topic(address, name)

@@ -1,4 +1,4 @@
-"""`ordermq groups`: list consumer groups, describe one, create one."""
+"""`ordermq groups`: list, describe, create and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from ordermq.cli.client_options import Servers, client_options, exit_on_error, g
 from ordermq.cli.lag import lag_document, lag_rows, note_absent, require_known
 from ordermq.cli.output import (
     EXIT_CODES,
+    confirm,
     counted,
     json_option,
+    note,
     print_json,
     print_json_list,
     print_table,
     short_client_ids,
+    yes_option,
 )
 
 
 @click.group(epilog=EXIT_CODES)
 def groups() -> None:
-    """List consumer groups, describe one, create one.
+    """List, describe, create and delete consumer groups.
 
     \b
     Example:
       ordermq groups list
       ordermq groups describe billing
       ordermq groups create billing --orderly
+      ordermq groups delete billing
     """
 
 
@@ -79,6 +83,43 @@ def create_group(group: str, orderly: bool, servers: Servers, as_json: bool) -> 
         print_json({"group": group, "is_orderly": orderly})
     else:
         click.echo(f"group {group!r} is created" + (", for ordered consumption" if orderly else ""))
+
+
+@groups.command("delete", epilog=EXIT_CODES)
+@click.argument("group")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also while members are online, which make the group again with their next commits.",
+)
+@click.option("--dead-letters", is_flag=True, help="Also delete its dead letters; else they stay.")
+@yes_option
+@client_options
+def delete_group(group: str, force: bool, dead_letters: bool, yes: bool, servers: Servers) -> None:
+    """Delete GROUP at all brokers, with its offsets and what waits for a retry.
+
+    A later group of this name is a new one, and begins where its consume_from_where says. While
+    members are online the command fails. A popping group's retry topics, which are of group and
+    topic together, go with their topic.
+
+    \b
+    Example:
+      ordermq groups delete billing
+      ordermq groups delete billing --dead-letters --yes
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        state = admin.group(group, ask_members=False)
+        letters = ", and its dead letters" if dead_letters else ""
+        members = f" and {counted(len(state.members), 'member')} online" if state.members else ""
+        confirm(
+            f"Delete group {group!r}, {counted(state.lag, 'message')} behind{members}, with its "
+            f"offsets{letters}?",
+            is_agreed=yes,
+        )
+        is_whole = admin.delete_group(group, force=force, with_dead_letters=dead_letters)
+    note(f"group {group!r} is deleted")
+    if not is_whole:
+        note("a broker keeps its offsets, as those before RocketMQ 5 do, or members are online")
 
 
 @groups.command("describe", epilog=EXIT_CODES)

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "topicstatus": "topics describe TOPIC",
     "topicclusterlist": "topics describe TOPIC",
     "updatesubgroup": "groups create GROUP",
+    "deletesubgroup": "groups delete GROUP",
     "consumerprogress": "lag GROUP",
     "consumerconnection": "groups describe GROUP",
     "consumerstatus": "groups describe GROUP, or locks GROUP",

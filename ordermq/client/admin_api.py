@@ -34,7 +34,11 @@ from ordermq.remoting.bodies import (
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import GroupHeader, TopicHeader
-from ordermq.remoting.rare_headers import QueryMessageHeader, ViewMessageHeader
+from ordermq.remoting.rare_headers import (
+    DeleteGroupHeader,
+    QueryMessageHeader,
+    ViewMessageHeader,
+)
 
 if TYPE_CHECKING:
     from ordermq.remoting.rare_headers import CreateTopicHeader, ResetOffsetHeader
@@ -118,6 +122,13 @@ class AdminApi(BrokerApi):
         command = Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
         self._check(answer, "broker did not create the group", address)
+
+    async def delete_group(self, address: str, group: str) -> None:
+        """Delete a group of this broker with its offsets; one it does not have is none."""
+        header = DeleteGroupHeader(group, cleans_offsets=True)
+        command = Command.request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not delete the group", address, group=group)
 
     async def reset_offsets(
         self, address: str, header: ResetOffsetHeader

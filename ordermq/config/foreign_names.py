@@ -432,9 +432,8 @@ FOREIGN_METHODS: Final = {
         "describe_consumer_groups": ForeignMethod(_KAFKA, ("group",)),
         "list_consumer_group_offsets": ForeignMethod(_KAFKA, ("group",)),
         "alter_consumer_group_offsets": ForeignMethod(_KAFKA, ("reset",)),
-        "delete_consumer_groups": ForeignMethod(
-            _KAFKA, otherwise="RocketMQ's own tool: mqadmin deleteSubGroup"
-        ),
+        "delete_consumer_groups": ForeignMethod(_KAFKA, ("delete_group",)),
+        "delete_subscription_group": ForeignMethod(_JAVA, ("delete_group",)),
     },
 }
 

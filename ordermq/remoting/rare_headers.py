@@ -57,6 +57,13 @@ class ResetOffsetHeader(Header):
     offset: int | None = None
 
 
+class DeleteGroupHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP 207."""
+
+    group: str = ext_field("groupName")
+    cleans_offsets: bool = ext_field("cleanOffset")
+
+
 class LongSendHeader(Header):
     """SEND_MESSAGE 10: the fields of 310 under their long names."""
 

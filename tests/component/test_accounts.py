@@ -353,3 +353,20 @@ def test_an_account_moves_its_group_to_a_time_without_rights_of_the_tools_group(
         with Admin(servers, **account) as admin:
             moved = admin.reset("billing", "orders", to=datetime(2020, 1, 1, tzinfo=UTC))
     assert {each.after for each in moved} == {0}
+
+
+def test_an_account_deletes_the_groups_that_it_may_delete() -> None:
+    rights = [AccessPolicy("Group:billing", ["GET", "DELETE"]), AccessPolicy("Cluster:*", "LIST")]
+    config = BrokerConfig(accounts={"ops": "1", "deputy": "2"}, policies={"deputy": rights})
+    account = {"access_key": "deputy", "secret_key": "2"}
+    with EmbeddedBroker(config=config) as broker:
+        servers = broker.name_servers
+        with Admin(servers, access_key="ops", secret_key="1") as admin:
+            for group in ("billing", "other"):
+                admin.create_group(group)
+        with Admin(servers, **account) as admin:
+            admin.delete_group("billing")
+            with pytest.raises(BrokerError, match="no permission for"):
+                admin.delete_group("other", force=True)
+        with Admin(servers, access_key="ops", secret_key="1") as admin:
+            assert [each.group for each in admin.groups()] == ["other"]

@@ -561,3 +561,62 @@ def test_a_place_is_an_age_or_a_time_of_pandas_and_no_other_number(
     for none in (pd.NaT, pd.NA, 1_700_000_000.5):
         with pytest.raises(ConfigError, match=r"^start=.*expected 'first', 'last', a datetime"):
             admin.peek("looked", 10, start=none)
+
+
+# Deleting groups.
+
+
+def consumed(make_consumer: MakeConsumer, producer: Producer, admin: Admin, seen: Seen) -> None:
+    """Consume 20 messages in group "g", and leave one for a retry, and a dead letter."""
+    with make_consumer(seen.take, concurrent=True):
+        producer.send_many(numbered(20))
+        eventually(lambda: admin.group("g", ["orders"]).lag == 0 and seen.deliveries, "done")
+    for topic in ("%RETRY%g", "%DLQ%g"):
+        producer.send(Message(topic, b"1"))
+
+
+def test_a_deleted_group_is_gone_with_its_offsets_and_retries_and_a_later_one_is_new(
+    admin: Admin, producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    consumed(make_consumer, producer, admin, seen)
+    assert admin.delete_group("g")
+    assert admin.groups() == []
+    assert admin.group("g", ["orders"]).lag == 20
+    assert "%RETRY%g" not in {each.name for each in admin.topics(with_internal=True)}
+    assert [(each.group, each.waiting) for each in admin.dead_letters()] == [("g", 1)]
+    with make_consumer(seen.take):
+        seen.wait_for_count(40)
+    assert seen.duplicates() == 20
+
+
+def test_dead_letters_are_deleted_with_their_group_if_wanted(
+    admin: Admin, producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    consumed(make_consumer, producer, admin, seen)
+    admin.delete_group("g", with_dead_letters=True)
+    assert admin.dead_letters() == []
+
+
+def test_a_group_with_members_is_deleted_if_forced_only_and_they_go_on(
+    admin: Admin, producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    with make_consumer(seen.take):
+        producer.send_many(numbered(20))
+        seen.wait_for_count(20)
+        eventually(lambda: admin.group("g", ["orders"], ask_members=False).lag == 0, "committed")
+        with pytest.raises(StateError, match="1 of its members are online"):
+            admin.delete_group("g")
+        assert admin.group("g", ["orders"], ask_members=False).lag == 0
+        admin.delete_group("g", force=True)
+        producer.send_many(numbered(20, start=2))
+        seen.wait_for_count(40)
+        eventually(lambda: admin.group("g", ["orders"], ask_members=False).lag == 0, "again")
+    assert seen.duplicates() == 0
+
+
+def test_a_group_that_no_broker_knows_is_not_deleted(admin: Admin) -> None:
+    with pytest.raises(StateError, match="no broker knows the group"):
+        admin.delete_group("g")
+    admin.create_group("g")
+    admin.delete_group("g")
+    assert admin.groups() == []

@@ -70,7 +70,14 @@ def test_topics_are_created_listed_described_and_deleted(cli: Cli) -> None:
     assert "made" in missing.stderr
 
 
-@pytest.mark.parametrize("line", ["topics delete orders", "reset billing orders --to first"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topics delete orders",
+        "reset billing orders --to first",
+        "groups delete billing",
+    ],
+)
 def test_what_cannot_be_undone_is_refused_where_nobody_can_be_asked(cli: Cli, line: str) -> None:
     got = cli.run(line)
     assert got.exit_code == 2
@@ -343,3 +350,12 @@ def test_a_group_is_created_once_ordered_or_not(cli: Cli, option: str) -> None:
     assert again.exit_code == 1
     assert "the group exists" in again.stderr
     assert cli.json("groups create other --orderly") == {"group": "other", "is_orderly": True}
+
+
+def test_a_group_is_deleted(cli: Cli) -> None:
+    cli.shown("reset billing orders --to last --yes")
+    assert "group 'billing' is deleted" in cli.shown("groups delete billing --yes")
+    assert cli.json("groups list") == []
+    again = cli.run("groups delete billing --dead-letters --yes")
+    assert again.exit_code == 1
+    assert "no broker knows the group" in again.stderr

@@ -187,3 +187,23 @@ def test_dead_letters_are_sent_again_once_in_the_order_of_their_keys(
     for key in range(16):
         numbers = [number for of, number in seen if of == f"k{key}"]
         assert numbers == list(range(key, 160, 16))
+
+
+def test_a_deleted_group_is_gone_with_its_offsets(run: Run, admin: Admin) -> None:
+    admin.create_topic(run.topic, 1)
+    run.send(10)
+    run.member("one")
+    run.wait_for_all()
+    with pytest.raises(StateError, match="members are online"):
+        admin.delete_group(run.group)
+    run.members["one"].close()
+    assert run.group in {each.group for each in admin.groups()}
+    # Brokers before RocketMQ 5 have no request that deletes offsets.
+    is_whole = admin.delete_group(run.group)
+    assert is_whole is not run.cluster.version.startswith("4.")
+    assert run.group not in {each.group for each in admin.groups()}
+    assert admin.group(run.group, [run.topic]).lag == (10 if is_whole else 0)
+    assert f"%RETRY%{run.group}" not in {each.name for each in admin.topics(with_internal=True)}
+    if is_whole:
+        with pytest.raises(StateError, match="no broker knows the group"):
+            admin.delete_group(run.group)
