@@ -96,11 +96,11 @@ def create_group(group: str, orderly: bool, servers: Servers, as_json: bool) -> 
 @yes_option
 @client_options
 def delete_group(group: str, force: bool, dead_letters: bool, yes: bool, servers: Servers) -> None:
-    """Delete GROUP at all brokers, with its offsets and what waits for a retry.
+    """Delete GROUP at all brokers, with its offsets.
 
-    A later group of this name is a new one, and begins where its consume_from_where says. While
-    members are online the command fails. A popping group's retry topics, which are of group and
-    topic together, go with their topic.
+    Its retry topic goes, too, with what waits there; those of a popping group, which are of group
+    and topic together, go with their topic. While members are online the command fails. A later
+    group of this name is a new one, and begins where its consume_from_where says.
 
     \b
     Example:
