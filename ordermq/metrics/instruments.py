@@ -132,6 +132,18 @@ LAG_TIME: Final = Instrument(
     "ordermq.consumer.lag.time", Kind.GAUGE, "s", _QUEUE,
     "Age of the oldest message of a held queue that is not done.", max,
 )  # fmt: skip
+GROUP_LAG: Final = Instrument(
+    "ordermq.group.lag", Kind.GAUGE, "{message}", _QUEUE,
+    "Messages of any queue of a watched group that are not committed, whoever holds it.", max,
+)  # fmt: skip
+GROUP_LAG_TIME: Final = Instrument(
+    "ordermq.group.lag.time", Kind.GAUGE, "s", _QUEUE,
+    "Age of the last committed message of such a queue, while it has newer ones.", max,
+)  # fmt: skip
+GROUP_MEMBERS: Final = Instrument(
+    "ordermq.group.members", Kind.GAUGE, "{member}", (GROUP,),
+    "Members of a watched group that are online.", max,
+)  # fmt: skip
 BUFFERED_MESSAGES: Final = Instrument(
     "ordermq.consumer.buffered.messages", Kind.GAUGE, "{message}", _QUEUE,
     "Messages pulled and not done.",
@@ -190,8 +202,8 @@ OPERATIONS: Final = Instrument(
 )  # fmt: skip
 
 READ: Final = (
-    CONSUMED, FAILED, DEAD_LETTERS, LAG, LAG_TIME, BUFFERED_MESSAGES, BUFFERED_BYTES, PARKED_KEYS,
-    QUEUES, LEASE_LEFT, HAND_OFFS, LEASES_LOST, BLOCKED_TIME, CONSUMER_READY, EVENTS, REDELIVERED,
-    PRODUCER_READY, PRODUCER_EVENTS, SENT,
+    CONSUMED, FAILED, DEAD_LETTERS, LAG, LAG_TIME, GROUP_LAG, GROUP_LAG_TIME, GROUP_MEMBERS,
+    BUFFERED_MESSAGES, BUFFERED_BYTES, PARKED_KEYS, QUEUES, LEASE_LEFT, HAND_OFFS, LEASES_LOST,
+    BLOCKED_TIME, CONSUMER_READY, EVENTS, REDELIVERED, PRODUCER_READY, PRODUCER_EVENTS, SENT,
 )  # fmt: skip
 TIMED: Final = (PROCESS, OPERATIONS)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
+from ordermq.clock import SystemClock
 from ordermq.consumer.call_times import CallTimes
+from ordermq.consumer.group.rebalance import WarnOnce
 from ordermq.consumer.hooks import ConsumeCall
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.queue.statistics import COUNTERS, Lag
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, OrderMQError
 from ordermq.forking import own
 from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import Instrument
@@ -20,6 +22,9 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.producer import Producer
 from ordermq.producer.send_times import SendTimes
 from ordermq.threads import Lock
+
+if TYPE_CHECKING:
+    from ordermq.admin.groups import GroupState
 
 Values = tuple[str, ...]  # of an instrument's labels, in their order
 Readings = dict[Instrument, dict[Values, float]]
@@ -36,6 +41,15 @@ class ReportsLag(Protocol):
         """Return the lag of each queue, by group."""
 
 
+class ReportsGroups(Protocol):
+    """Reader of groups from outside: an `Admin`."""
+
+    def group(
+        self, name: str, topics: Sequence[str] = (), *, ask_members: bool = True
+    ) -> GroupState:
+        """Return the state of a group."""
+
+
 class WatchedClients:
     """The producers and consumers of a process that are read; base of what exports them."""
 
@@ -45,6 +59,9 @@ class WatchedClients:
         self._consumers: WeakSet[_Consumer] = WeakSet()
         self._producers: WeakSet[Producer] = WeakSet()
         self._queries: WeakSet[ReportsLag] = WeakSet()
+        # Not weakly: who makes an Admin for this needs no name for it.
+        self._groups: list[tuple[ReportsGroups, str, Sequence[str]]] = []
+        self._problems = WarnOnce()
         self._send_times = SendTimes()  # of all producers, so that they stay counted
 
     def watch_consumer(self, consumer: PushConsumer) -> None:
@@ -89,6 +106,22 @@ class WatchedClients:
         with self._lock:
             self._queries.add(listener)
 
+    def watch_group(self, admin: ReportsGroups, group: str, topics: Sequence[str] = ()) -> None:
+        """Read how far a group is behind at each scrape, at its brokers, also without members.
+
+        While they do not answer, the group has no value, and a warning says why.
+
+        Args:
+            admin: an `Admin`, which stays open.
+            topics: default all that its members subscribe to or that it has offsets for.
+        Raises: ConfigError: it is no Admin.
+        """
+        if not callable(getattr(admin, "group", None)):
+            kind = type(admin).__name__
+            raise ConfigError(f"watch_group({kind}): expected an Admin; {_WATCHED_BY}")
+        with self._lock:
+            self._groups.append((admin, group, topics))
+
     def _time_calls(self, consumer: PushConsumer, times: CallTimes) -> None:
         """Prepare for the times of a consumer; by default they are read with the others."""
 
@@ -111,6 +144,7 @@ class WatchedClients:
         consumers = self.watched_consumers()
         with self._lock:
             producers, queries = own(self._producers), list(self._queries)
+            groups = [*self._groups]
         found: defaultdict[Instrument, defaultdict[Values, list[float]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -126,6 +160,16 @@ class WatchedClients:
             for group, lags in listener.lag().items():
                 for instrument, labels, value in _of_lags(lags, group):
                     found[instrument][labels].append(value)
+        for admin, group, topics in groups:
+            problem = ""
+            try:
+                state = admin.group(group, topics, ask_members=False)
+            except OrderMQError as error:
+                problem = str(error)
+            else:
+                for instrument, labels, value in _of_group(state, SystemClock().wall_ms()):
+                    found[instrument][labels].append(value)
+            self._problems.note(f"metrics of group {group}", problem, {"group": group})
         return {
             instrument: {labels: instrument.join(values) for labels, values in by_labels.items()}
             for instrument, by_labels in found.items()
@@ -185,6 +229,16 @@ def _of_lags(lags: Mapping[MessageQueue, Lag], group: str) -> Iterator[_Reading]
         yield of.LAG, _labels(queue, group), lag.messages
         if lag.seconds is not None:
             yield of.LAG_TIME, _labels(queue, group), lag.seconds
+
+
+def _of_group(state: GroupState, now_ms: int) -> Iterator[_Reading]:
+    yield of.GROUP_MEMBERS, (state.group,), len(state.members)
+    for queue, done in state.progress.items():
+        labels = _labels(queue, state.group)
+        yield of.GROUP_LAG, labels, done.lag
+        # Without lag the age only says how old the last message is.
+        if done.lag and done.last_done_ms:
+            yield of.GROUP_LAG_TIME, labels, max(now_ms - done.last_done_ms, 0) / 1_000
 
 
 def _of_producer(producer: Producer) -> Iterator[_Reading]:

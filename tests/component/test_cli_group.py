@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from ordermq.cli.main import main
 from ordermq.config import AccessPolicy, BrokerConfig
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from tests.component.conftest import eventually
+from tests.waiting import killed_on_error
 
 SENT = 24
 
@@ -107,6 +112,29 @@ def test_what_a_member_has_consumed_and_not_committed_yet_is_no_lag(
         seen = ordermq("top", "billing", "--count", "1", *servers, "--json")
         document = json.loads(seen.stdout)
         assert document["lag"] == 0
+
+
+def test_an_exporter_serves_the_lag_of_a_group_without_members(broker: EmbeddedBroker) -> None:
+    servers = ["--name-servers", broker.name_servers]
+    moved = ordermq("reset", "late", "orders", "--to", "first", "--yes", *servers)
+    assert moved.exit_code == 0, moved.output
+    line = [sys.executable, "-m", "ordermq", "exporter", "late", "--port", "0", *servers]
+    with killed_on_error(subprocess.Popen(line, stderr=subprocess.PIPE, text=True)) as process:
+        assert process.stderr is not None
+        (address,) = re.findall(r"http://\S+", process.stderr.readline())
+        page = urllib.request.urlopen(address).read().decode()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    lags = re.findall(r"^ordermq_group_lag\{.*\} (\S+)$", page, re.MULTILINE)
+    assert sum(map(float, lags)) == SENT
+    assert re.findall(r"^ordermq_group_members\{.*\} (\S+)$", page, re.MULTILINE) == ["0.0"]
+
+
+def test_an_exporter_refuses_a_group_that_no_broker_knows(broker: EmbeddedBroker) -> None:
+    refused = ordermq("exporter", "nobody", "--name-servers", broker.name_servers)
+    assert refused.exit_code == 1
+    assert "group 'nobody' has no member and no offset" in refused.stderr
 
 
 def test_a_lag_above_the_limit_is_an_exit_code(broker: EmbeddedBroker) -> None:

@@ -26,11 +26,12 @@ MEMBER = """
 import sys
 import threading
 
-from ordermq import DeadLetter, Message, Producer, PushConsumer
+from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
 from ordermq.metrics.prometheus import PrometheusMetrics
 from prometheus_client import start_http_server
 
 metrics = PrometheusMetrics()
+metrics.watch_group(Admin(sys.argv[1]), "g")
 producer = Producer("p", name_servers=sys.argv[1])
 metrics.watch_producer(producer)
 consumer = PushConsumer(

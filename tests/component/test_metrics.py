@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ordermq import (
+    Admin,
     AsyncConsumer,
     AsyncProducer,
     ConsumeResult,
@@ -34,7 +36,7 @@ from ordermq.metrics.instruments import READ, TIMED
 from ordermq.metrics.opentelemetry import OpenTelemetryMetrics
 from ordermq.metrics.prometheus import PrometheusMetrics
 from ordermq.metrics.tracing import Tracing
-from tests.component.conftest import Seen, eventually
+from tests.component.conftest import DEADLINE_S, Seen, eventually, numbered
 
 MakeConsumer = Callable[..., PushConsumer]
 Point = tuple[str, frozenset[tuple[str, str]]]
@@ -203,6 +205,45 @@ def test_parked_keys_are_counted_until_they_are_unparked(
         eventually(lambda: total(registry, parked) == 0, "the key goes on")
 
 
+def test_a_group_without_members_has_its_lag_at_the_brokers(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    registry: CollectorRegistry,
+    seen: Seen,
+) -> None:
+    metrics = PrometheusMetrics(registry)
+    with Admin(broker.name_servers) as admin:
+        metrics.watch_group(admin, "g")
+        with make_consumer(seen.take):
+            producer.send_many(numbered(20))
+            seen.wait_for_count(20)
+            eventually(lambda: total(registry, "ordermq_group_members") == 1, "one is online")
+        eventually(lambda: total(registry, "ordermq_group_members") == 0, "none is online")
+        assert total(registry, "ordermq_group_lag") == 0
+        assert "ordermq_group_lag_time_seconds" not in scrape(registry)
+        producer.send_many(numbered(5))
+        assert total(registry, "ordermq_group_lag") == 5
+        ages = scrape(registry)["ordermq_group_lag_time_seconds"]
+        assert all(0 <= age < DEADLINE_S for _, age in ages)
+
+
+def test_a_group_whose_brokers_are_away_has_no_lag_and_one_warning(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = PrometheusMetrics(registry)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    with Admin(nobody) as admin:
+        metrics.watch_group(admin, "g")
+        for _ in range(2):
+            assert "ordermq_group_lag" not in scrape(registry)
+    warnings = [each.message for each in caplog.records if "metrics of group g" in each.message]
+    assert len(warnings) == 1
+    with pytest.raises(ConfigError, match="expected an Admin"):
+        metrics.watch_group(Producer("p", name_servers=nobody), "g")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", [PrometheusMetrics, OpenTelemetryMetrics])
 def test_what_cannot_be_read_is_refused_at_the_call(kind: Any, broker: EmbeddedBroker) -> None:
     metrics = PrometheusMetrics(CollectorRegistry()) if kind is PrometheusMetrics else kind()
@@ -351,6 +392,8 @@ def test_opentelemetry_gets_the_same_instruments(
     consumer = make_consumer(seen.take)
     metrics.watch_producer(producer)
     metrics.watch_consumer(consumer)
+    admin = Admin(broker.name_servers)
+    metrics.watch_group(admin, "g")
 
     def points() -> dict[str, list[Any]]:
         data = reader.get_metrics_data()
@@ -361,7 +404,7 @@ def test_opentelemetry_gets_the_same_instruments(
             for metric in scope.metrics
         }
 
-    with producer, consumer:
+    with admin, producer, consumer:
         producer.send(Message("orders", b"paid"), sharding_key="k")
         seen.wait_for_count(1)
         consumed = "messaging.client.consumed.messages"
@@ -380,7 +423,10 @@ def test_opentelemetry_gets_the_same_instruments(
         }
         # Whatever has not happened has no point.
         names = {instrument.name for instrument in (*READ, *TIMED)}
-        assert names - found.keys() == {"ordermq.consumer.redelivered.messages"}
+        assert names - found.keys() == {
+            "ordermq.consumer.redelivered.messages",
+            "ordermq.group.lag.time",
+        }
         assert found.keys() <= names
     provider.shutdown()
 
