@@ -64,6 +64,9 @@ class Locks(Protocol):
     def renew_soon(self) -> None:
         """Renew now instead of at the next interval, as after a reconnect."""
 
+    def began(self, assigned: AssignedQueue) -> None:
+        """Note a queue that begins: its lease is as old as its start offset took to be read."""
+
     async def round(self) -> None:
         """Keep the leases once, and wait until that is due again."""
 
@@ -125,6 +128,9 @@ class NoLocks:
     def renew_soon(self) -> None:
         self._wake.set()
 
+    def began(self, assigned: AssignedQueue) -> None:
+        """No lease ends."""
+
     async def round(self) -> None:
         """Restart queues that stopped after an internal error, at their committed offset."""
         # Before the wait: an error in the round before may have left a queue stopped.
@@ -180,6 +186,7 @@ class QueueLocks:
         self._held = held
         self._on_regained = on_regained
         self._unread: dict[MessageQueue, str] = {}  # why a regained queue could not start
+        self._restarts: dict[MessageQueue, asyncio.Task[None]] = {}  # under way
         self._wake = asyncio.Event()
         # The loop may be asleep for the interval of a broker with longer locks.
         self._requests = LockRequests(member.client, member.group, config, on_times=self._wake.set)
@@ -225,6 +232,13 @@ class QueueLocks:
 
     def renew_soon(self) -> None:
         self._wake.set()
+
+    def began(self, assigned: AssignedQueue) -> None:
+        lease, now_ms = assigned.lease, self._client.clock.now_ms()
+        # The loop has reckoned with the queues of before. One whose lease is not due yet is in time
+        # with the next interval.
+        if lease is not None and self._requests.times.due_ms(lease.deadline_ms) <= now_ms:
+            self._wake.set()
 
     async def round(self) -> None:
         """Renew once: valid leases in time, lost ones every `lock_retry_ms`; and wait."""
@@ -342,14 +356,28 @@ class QueueLocks:
         wanted = {
             item.queue: item
             for item in assigned
-            if item.state is QueueState.ACTIVE and not item.is_running
+            if item.state is QueueState.ACTIVE
+            and not item.is_running
+            and item.queue not in self._restarts
         }
         if not wanted:
             return
         for queue, lease in (await self.acquire(list(wanted))).items():
-            # A lock that cannot be used now would keep others out for nothing.
-            if not await self._restart(wanted[queue], lease):
-                await self.give_back(queue, lease)
+            # Not awaited: a database that is locked, or away, would keep the renewals of all other
+            # queues waiting, until their leases are lost, too.
+            self._restarts[queue] = self._client.runtime.spawn(
+                self._restart_or_give_back(wanted[queue], lease), f"restart {queue}"
+            )
+
+    async def _restart_or_give_back(self, item: AssignedQueue, lease: Lease) -> None:
+        try:
+            if await self._restart(item, lease):
+                self.began(item)
+            else:
+                # A lock that cannot be used now would keep others out for nothing.
+                await self.give_back(item.queue, lease)
+        finally:
+            del self._restarts[item.queue]
 
     async def _restart(self, item: AssignedQueue, lease: Lease) -> bool:
         queue = item.queue
@@ -420,7 +448,12 @@ class QueueLocks:
         retry_ms = self._config.lock_retry_ms
         now_ms = self._client.clock.now_ms()
         pause_ms = self._requests.times.pause_ms(deadlines_ms, now_ms, retry_ms)
-        if any(item.lease is None and item.state is QueueState.ACTIVE for item in held):
+        if any(
+            item.lease is None
+            and item.state is QueueState.ACTIVE
+            and item.queue not in self._restarts
+            for item in held
+        ):
             # Both: locks shorter than a few retries must not end while another one is regained.
             return min(pause_ms, retry_ms)
         return pause_ms

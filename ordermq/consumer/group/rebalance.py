@@ -561,6 +561,7 @@ class Rebalancer:
         self.held[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, start)
         self._owner.on_assigned(assigned)
+        self._locks.began(assigned)
         # The consumer was closed, or asked to give this queue up, while the offset was read.
         if self._closing or self._has_left or queue in self._excluded:
             self._release(assigned)

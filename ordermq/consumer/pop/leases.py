@@ -136,6 +136,9 @@ class PopLeases:
     def renew_soon(self) -> None:
         self._wake.set()
 
+    def began(self, assigned: AssignedQueue) -> None:
+        """No batch has been popped."""
+
     async def round(self) -> None:
         """Renew what is due, let queues rest whose lease is over, and wait until that is due."""
         self._wake.clear()

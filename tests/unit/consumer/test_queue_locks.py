@@ -80,7 +80,7 @@ def test_a_lease_counts_from_the_send_of_its_request() -> None:
     assert not lease.is_valid(33_000)
 
 
-QUEUE = MessageQueue("orders", "b", 0)
+QUEUE, OTHER = MessageQueue("orders", "b", 0), MessageQueue("orders", "b", 1)
 WALL_MS = 1_700_000_000_000
 LOCK_TIMEOUT_MS = 1_000  # RemotingConfig's
 LATE_MS = 20_000
@@ -105,6 +105,7 @@ class Broker:
         )
         lease = self.times.lease(1, self._start_ms)
         self.queue = AssignedQueue(QUEUE, "g", lease, 0, callbacks)
+        self.held = [self.queue]
         client = self.client = SimpleNamespace(
             client_id="me",
             clock=self.clock,
@@ -118,6 +119,7 @@ class Broker:
             ),
             report_failure=lambda *_: None,
             doubt_route=lambda topic: None,
+            runtime=SimpleNamespace(spawn=lambda work, name: asyncio.ensure_future(work)),
         )
         self.member = MemberContext(
             cast(Any, client), "g", EventRecorder(NoHistory(), "g"), ConsumerStatistics(self.clock)
@@ -127,7 +129,7 @@ class Broker:
             LeaseConfig(),
             cast(Any, SimpleNamespace(start_offset=self.start_offset)),
             LocalEpochs(self.clock),
-            held=lambda: [self.queue],
+            held=lambda: self.held,
             on_regained=lambda _: None,
         )
         self.locks._requests.times = self.times
@@ -204,6 +206,55 @@ def test_a_healthy_member_sends_three_requests_per_lease() -> None:
     assert broker.sent_ms == [0, 10_000, 20_000, 30_000, 40_000, 50_000]
 
 
+class SlowStore:
+    """Reads no offset until it is let go."""
+
+    def __init__(self) -> None:
+        self.is_free = asyncio.Event()
+
+    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
+        await self.is_free.wait()
+        return 0
+
+
+def test_a_store_that_does_not_answer_for_one_queue_costs_no_other_its_lease() -> None:
+    broker = Broker(60_000)
+    lost = AssignedQueue(OTHER, "g", broker.queue.lease, 0, broker.callbacks)
+    lost.lose_lease("a test's own")
+    broker.lost.clear()
+    broker.held.append(lost)
+    store = SlowStore()
+    broker.locks._offsets = cast(Any, store)
+    broker.run_until(3 * broker.times.duration_ms, 100)
+    assert broker.lost == []
+    assert broker.queue.lease is not None
+    assert lost.lease is None
+    # Its lock is asked for once, not by each round.
+    assert len(broker.sent_ms) == 1 + 3 * broker.times.duration_ms // broker.times.renew_ms
+
+
+def test_a_lease_that_is_due_when_its_queue_starts_is_renewed_at_once() -> None:
+    broker = Broker(60_000)
+    broker.held = []
+
+    async def work() -> None:
+        supervisor = Supervisor(broker.clock, logging.getLogger("ordermq.consumer"))
+        renewal = supervisor.start("locks", broker.locks.round)
+        await stepped(broker, broker.times.renew_ms)
+        # Its offset was read from a database that was locked meanwhile, and two more intervals.
+        broker.clock.advance(broker.times.renew_ms // 2)
+        broker.held = [broker.queue]
+        broker.locks.began(broker.queue)
+        before = broker.clock.now_ms()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert broker.sent_ms == [before - broker._start_ms]
+        renewal.cancel()
+        await asyncio.gather(renewal, return_exceptions=True)
+
+    asyncio.run(work())
+
+
 def test_the_oldest_lease_decides_when_to_renew() -> None:
     times = LeaseTimes.of(LeaseConfig(), 60_000)
     assert times.pause_ms([], 0, 200) == times.renew_ms
@@ -224,7 +275,7 @@ def test_a_lock_that_is_released_while_it_is_regained_is_given_back() -> None:
         return 0
 
     broker.locks._offsets = cast(Any, SimpleNamespace(start_offset=start_offset))
-    asyncio.run(broker.locks.renew_all())
+    asyncio.run(renewed_once(broker))
     assert broker.unlocked == [QUEUE]
 
 
@@ -328,6 +379,12 @@ async def stepped(broker: Broker, time_ms: int) -> None:
             await asyncio.sleep(0)
 
 
+async def renewed_once(broker: Broker) -> None:
+    """Renew once, and wait for the queues that start again."""
+    await broker.locks.renew_all()
+    await asyncio.gather(*broker.locks._restarts.values())
+
+
 class LosingEpochs(LocalEpochs):
     """The connection breaks while an epoch is stored."""
 
@@ -353,11 +410,11 @@ def test_a_regained_lock_of_a_broker_that_went_away_is_given_back() -> None:
     broker.queue.lose_lease("a test's own")
     broker.locks._epochs = epochs = LosingEpochs(broker.clock)
     epochs.lose = lambda: broker.locks.connection_lost("b")
-    asyncio.run(broker.locks.renew_all())
+    asyncio.run(renewed_once(broker))
     assert broker.queue.lease is None
     assert broker.unlocked == [QUEUE]
     epochs.lose = lambda: None
-    asyncio.run(broker.locks.renew_all())
+    asyncio.run(renewed_once(broker))
     assert broker.queue.lease is not None
 
 
@@ -381,7 +438,7 @@ def test_a_renewal_keeps_the_epoch_of_a_broker_without_them() -> None:
     lease = Lease(WALL_MS, broker.clock.now_ms() + 5_000, False, "a reason")
     assert broker.queue.regain(lease, 0)
     broker.clock.advance(1_000)
-    asyncio.run(broker.locks.renew_all())
+    asyncio.run(renewed_once(broker))
     renewed = broker.queue.lease
     assert renewed is not None
     assert renewed.deadline_ms > lease.deadline_ms
