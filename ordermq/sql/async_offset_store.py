@@ -11,6 +11,7 @@ from ordermq.consumer.offsets.offset_store import StoreClaim
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql.offset_store import DEFAULT_TABLE, IDLE_TIMEOUT_MS, SqlOffsets, SqlTransaction
+from ordermq.sql.writer_line import LoopEvent, WriterLine
 
 
 class AsyncSqlOffsetStore:
@@ -50,6 +51,7 @@ class AsyncSqlOffsetStore:
             schema=schema,
             create_table=create_table,
             idle_timeout_ms=idle_timeout_ms,
+            line=WriterLine(LoopEvent),
         )
 
     def __repr__(self) -> str:

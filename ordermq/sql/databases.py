@@ -31,7 +31,16 @@ class TransactionEnded(Exception):
 
 
 class Database(Protocol):
-    """The differences between the databases."""
+    """The differences between the databases.
+
+    Attributes:
+        has_one_writer: of all transactions one writes at a time, and the others wait in no order.
+    """
+
+    has_one_writer: bool
+
+    def wait_s(self, connection: Connection) -> float:
+        """Return how long a transaction waits for the one writer."""
 
     def is_autocommit(self, connection: Connection) -> bool:
         """Return whether the driver commits each statement, or ignores `commit`."""
@@ -68,6 +77,12 @@ class Database(Protocol):
 
 
 class _Sqlite:
+    has_one_writer = True
+
+    def wait_s(self, connection: Connection) -> float:
+        waits_ms = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+        return float(waits_ms or 0) / 1_000
+
     def __init__(self, engine: Engine, idle_timeout_ms: int) -> None:
         name = engine.url.database
         if not name or name == ":memory:" or "mode=memory" in str(engine.url):
@@ -154,6 +169,11 @@ def _asyncpg_is_in_transaction(driver: Any) -> bool:
 
 
 class _PostgreSql:
+    has_one_writer = False
+
+    def wait_s(self, connection: Connection) -> float:
+        return 0.0
+
     def __init__(self, engine: Engine, idle_timeout_ms: int) -> None:
         driver = engine.dialect.driver
         if driver not in _PG_DRIVERS:

@@ -18,6 +18,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.sql.databases import DATABASES, TransactionEnded
 from ordermq.sql.guard import Guard, allow_commits, engine_that_commits, guard_engine
 from ordermq.sql.statements import Statements, offsets_table, row_key
+from ordermq.sql.writer_line import Turn, WriterLine
 
 _log = logging.getLogger("ordermq.consumer")
 _T = TypeVar("_T")
@@ -44,6 +45,9 @@ class SqlOffsets:
 
     Blocking calls: `SqlOffsetStore` has them called on threads, `AsyncSqlOffsetStore` in greenlets
     of SQLAlchemy's, on the event loop of its engine.
+
+    Args:
+        line: where transactions wait that write to a SQLite file.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class SqlOffsets:
         schema: str | None,
         create_table: bool,
         idle_timeout_ms: int,
+        line: WriterLine,
     ) -> None:
         if engine.dialect.name not in DATABASES:
             raise ConfigError(f"{engine.dialect.name}: expected an engine of SQLite or PostgreSQL")
@@ -75,6 +80,7 @@ class SqlOffsets:
         # Spares the periodic commits of what transactions have stored already, and tells when the
         # database has lost what it had committed.
         self._stored: dict[tuple[str, MessageQueue], _Stored] = {}
+        self._line = line if self._database.has_one_writer else None
         guard_engine(self._engine, engine)
 
     def __repr__(self) -> str:
@@ -86,6 +92,8 @@ class SqlOffsets:
         with self._errors_as_store_errors(), self._engine.connect() as connection:
             if self._database.is_autocommit(connection):
                 raise ConfigError(_AUTOCOMMIT)
+            if self._line is not None:
+                self._line.timeout_s = self._database.wait_s(connection)
         if self._creates:
             with self._errors_as_store_errors():
                 self._create()
@@ -131,7 +139,9 @@ class SqlOffsets:
     ) -> SqlTransaction:
         # Before the row is read: a periodic commit may store more meanwhile, and never less.
         known = self._known(group, queue, epoch)
-        with self._errors_as_store_errors():
+        # Before a connection of the pool is taken, which those that wait would keep.
+        turn = None if self._line is None else self._line.take()
+        with self._errors_as_store_errors(), _ended_by_errors(turn):
             connection = self._connect()
             try:
                 # Before the listener works: what could not be committed is not begun.
@@ -151,7 +161,7 @@ class SqlOffsets:
         guard = Guard(self._database)
         guard.watch(connection)
         return SqlTransaction(
-            self, connection, guard, mark, _Call(group, queue, epoch, first_offset)
+            self, connection, guard, mark, _Call(group, queue, epoch, first_offset, turn)
         )
 
     def is_outage(self, error: BaseException) -> bool:
@@ -215,15 +225,20 @@ class SqlOffsets:
 
     def _alone(self, work: Callable[[Connection], _T]) -> _T:
         """Do something in a transaction of its own."""
-        with self._errors_as_store_errors():
-            connection = self._connect()
-            try:
-                self._database.begin_alone(connection)
-                result = work(connection)
-                _commit(connection)
-                return result
-            finally:
-                _discard(connection)
+        turn = None if self._line is None else self._line.take()
+        try:
+            with self._errors_as_store_errors():
+                connection = self._connect()
+                try:
+                    self._database.begin_alone(connection)
+                    result = work(connection)
+                    _commit(connection)
+                    return result
+                finally:
+                    _discard(connection)
+        finally:
+            if turn is not None:
+                turn.end()
 
     def _note(
         self,
@@ -341,16 +356,22 @@ class SqlOffsetStore(SqlOffsets):
             schema=schema,
             create_table=create_table,
             idle_timeout_ms=idle_timeout_ms,
+            line=WriterLine(),
         )
 
 
 class _Call(NamedTuple):
-    """The listener call that a transaction is of."""
+    """The listener call that a transaction is of, and its turn."""
 
     group: str
     queue: MessageQueue
     epoch: int
     first_offset: int
+    turn: Turn | None
+
+    def end_turn(self) -> None:
+        if self.turn is not None:
+            self.turn.end()
 
 
 class SqlTransaction:
@@ -396,11 +417,13 @@ class SqlTransaction:
         self._begun = None
         store._note(call.group, call.queue, call.epoch, next_offset)
         connection.close()
+        call.end_turn()
 
     def roll_back(self) -> None:
         if self._begun is not None:
             self._begun = None
             _discard(self.connection)
+        self._call.end_turn()
 
     def _ended(self) -> StateError:
         return StateError(
@@ -413,6 +436,16 @@ class SqlTransaction:
             queue_id=self._call.queue.queue_id,
             group=self._call.group,
         )
+
+
+@contextmanager
+def _ended_by_errors(turn: Turn | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if turn is not None:
+            turn.end()
+        raise
 
 
 def _went_back(row: Any, known: _Stored) -> bool:
