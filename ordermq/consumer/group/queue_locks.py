@@ -191,6 +191,7 @@ class QueueLocks:
         # The loop may be asleep for the interval of a broker with longer locks.
         self._requests = LockRequests(member.client, member.group, config, on_times=self._wake.set)
         self._losses_at_grant: dict[MessageQueue, int] = {}
+        self._last_granted: dict[MessageQueue, Lease] = {}
         self._left_to_expire: set[MessageQueue] = set()  # an epoch of theirs may still arrive
         self._drained: dict[str, list[AssignedQueue]] = defaultdict(list)  # to unlock, by broker
 
@@ -292,10 +293,16 @@ class QueueLocks:
         # was on its way leave with the next one, whoever sends it.
         await self._unlock(broker, lambda: self._discard_drained(broker))
         self._losses_at_grant.pop(assigned.queue, None)
+        self._last_granted.pop(assigned.queue, None)
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         # In line with the renewals, as in `release`: one of them may name this queue.
-        await self._unlock(queue.broker_name, lambda: {queue: lease})
+        def unless_granted_anew() -> Mapping[MessageQueue, Lease]:
+            # While this grant waited for an offset store, the queue may have left this member and
+            # come back. RocketMQ's brokers do not tell the two grants apart.
+            return {queue: lease} if self._last_granted.get(queue, lease) is lease else {}
+
+        await self._unlock(queue.broker_name, unless_granted_anew)
 
     def _discard_drained(self, broker: str) -> dict[MessageQueue, Lease]:
         leases: dict[MessageQueue, Lease] = {}
@@ -410,7 +417,9 @@ class QueueLocks:
         if granted is None:
             return {}
         self._losses_at_grant |= dict.fromkeys(granted.leases, granted.losses)
+        self._last_granted |= granted.leases
         leases = await self._epochs.begin(granted.leases)
+        self._last_granted |= leases
         if len(leases) < len(granted.leases):
             self._statistics.add("lock_errors", len(granted.leases) - len(leases))
         for queue, lease in leases.items():

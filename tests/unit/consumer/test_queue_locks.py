@@ -233,6 +233,23 @@ def test_a_store_that_does_not_answer_for_one_queue_costs_no_other_its_lease() -
     assert len(broker.sent_ms) == 1 + 3 * broker.times.duration_ms // broker.times.renew_ms
 
 
+def test_a_lock_that_was_granted_anew_is_not_given_back_for_the_grant_before() -> None:
+    broker = Broker(None)
+    broker.queue.lose_lease("a test's own")
+    store = SlowStore()
+    broker.locks._offsets = cast(Any, store)
+
+    async def work() -> None:
+        await broker.locks.renew_all()
+        await released(broker)  # the store does not answer, and a rebalance takes the queue away
+        assert await broker.locks.acquire([QUEUE])  # and brings it back
+        store.is_free.set()
+        await asyncio.gather(*broker.locks._restarts.values())
+
+    asyncio.run(work())
+    assert broker.unlocked == []
+
+
 def test_a_lease_that_is_due_when_its_queue_starts_is_renewed_at_once() -> None:
     broker = Broker(60_000)
     broker.held = []
@@ -445,12 +462,9 @@ def test_a_renewal_keeps_the_epoch_of_a_broker_without_them() -> None:
     assert (renewed.epoch, renewed.token_problem) == (WALL_MS, "a reason")
 
 
-def released(broker: Broker) -> None:
-    async def work() -> None:
-        await broker.locks.prepare_release(broker.queue)
-        await broker.locks.release(broker.queue)
-
-    asyncio.run(work())
+async def released(broker: Broker) -> None:
+    await broker.locks.prepare_release(broker.queue)
+    await broker.locks.release(broker.queue)
 
 
 def test_a_lock_whose_epoch_may_still_be_on_its_way_is_left_to_expire() -> None:
@@ -460,8 +474,8 @@ def test_a_lock_whose_epoch_may_still_be_on_its_way_is_left_to_expire() -> None:
         return False
 
     broker.locks._epochs.keep = keep  # type: ignore[method-assign]
-    released(broker)
+    asyncio.run(released(broker))
     assert not broker.unlocked
     broker = Broker(None)
-    released(broker)
+    asyncio.run(released(broker))
     assert broker.unlocked == [QUEUE]
