@@ -122,7 +122,7 @@ def test_a_producer_names_what_another_clients_method_is_here(
         ("createTopics", r"create_topic\(\)"),
         ("describe_consumer_groups", r"group\(\)"),
         ("alter_consumer_group_offsets", r"reset\(\)"),
-        ("delete_consumer_groups", "mqadmin deleteSubGroup"),
+        ("delete_consumer_groups", r"delete_group\(\)"),
     ],
 )
 def test_an_admin_names_what_kafkas_is_here(name: str, told: str) -> None:
