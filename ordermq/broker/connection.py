@@ -335,7 +335,9 @@ class BrokerConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close after everything written was sent."""
-        if self._transport is not None:
+        # Once: asyncio's transport of TLS forgets its connection at a second time. It is neither
+        # written to nor aborted any more then, and Python 3.11.2 (Debian 12) raises.
+        if self._transport is not None and not self._transport.is_closing():
             self.flush()
             self._transport.close()
 

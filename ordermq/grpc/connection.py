@@ -455,7 +455,8 @@ class GrpcConnection(asyncio.Protocol):
         """Close after sending what was written; calls fail with `ConnectionLost`."""
         if self._transport is not None:
             self._is_closing = True
-            self._transport.close()
+            if not self._transport.is_closing():  # once, as in the broker's connection
+                self._transport.close()
             await self._ended.wait()
 
     def abort(self, error: Exception) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -255,6 +256,55 @@ def test_a_reader_is_not_slow_if_as_much_waits_again() -> None:
         return found
 
     assert asyncio.run(checks()) == [1, 2, 0, 1]
+
+
+def test_a_connection_that_was_closed_twice_is_aborted(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    server = authority.sign("server")
+
+    async def work() -> None:
+        ends = asyncio.Event()
+        ignore: Any = lambda *_: None  # noqa: E731
+        made: list[BrokerConnection] = []
+
+        def make() -> BrokerConnection:
+            made.append(
+                BrokerConnection(
+                    BrokerConfig(),
+                    ignore,
+                    BrokerStatistics(),
+                    ignore,
+                    ignore,
+                    ignore,
+                    ignore,
+                    lambda _: ends.set(),
+                )
+            )
+            return made[0]
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(server.certificate, server.key)
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(make, "127.0.0.1", 0, ssl=context)
+        port = listening.sockets[0].getsockname()[1]
+        trusted = ssl.create_default_context(cafile=authority.file)
+        # It never answers that the connection ends, so only an abort ends it at once.
+        silent = await asyncio.to_thread(
+            lambda: trusted.wrap_socket(
+                socket.create_connection(("127.0.0.1", port), DEADLINE_S),
+                server_hostname="127.0.0.1",
+            )
+        )
+        with silent:
+            made[0].close()
+            made[0].close()
+            made[0].flush()
+            assert not ends.is_set()
+            made[0].abort()
+            await asyncio.wait_for(ends.wait(), DEADLINE_S)
+        listening.close()
+
+    asyncio.run(work())
 
 
 def test_without_free_descriptors_the_broker_goes_on(

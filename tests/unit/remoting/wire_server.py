@@ -29,7 +29,8 @@ class Line:
         self._writer.transport.abort()
 
     def close(self) -> None:
-        self._writer.close()
+        if not self._writer.is_closing():  # as in ordermq/broker/connection.py
+            self._writer.close()
 
 
 Handler = Callable[[Line, Command], Awaitable[None] | None]
@@ -81,7 +82,7 @@ class WireServer:
         except ConnectionError:
             pass
         finally:
-            writer.close()
+            line.close()
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
