@@ -498,7 +498,7 @@ class LitePullConsumer(GroupConsumer):
             if isinstance(raised, KeyboardInterrupt):
                 # Ctrl-C is how such a program ends: what it prints shows the caller's lines, and
                 # not where in the wait it came.
-                raise raised.with_traceback(None)
+                raised.with_traceback(None)
             raise
 
     @staticmethod
