@@ -6,7 +6,13 @@ later. Topic, queue, group and the like are attributes, and are appended to the 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 _WHERE = ("topic", "broker", "queue_id", "group", "offset", "epoch", "address")
 
@@ -66,6 +72,41 @@ def _unpickle(
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(members)
     return error
+
+
+def own_text(error: BaseException) -> str:
+    """Return the text of an exception of code that is not ours.
+
+    Its `__str__` may raise itself, as one does that reads an attribute which the exception lacks.
+    What that raises counts for nothing: a failure that cannot be told is a failure all the same.
+    """
+    try:
+        return str(error)
+    except BaseException as raised:  # noqa: BLE001 - of the exception's own code
+        return f"<no text: its __str__ raised {type(raised).__name__}>"
+
+
+def error_text(error: BaseException) -> str:
+    """Return type and text of an exception of code that is not ours: "ValueError: no price"."""
+    return f"{type(error).__name__}: {own_text(error)}"
+
+
+def exc_info_of(error: BaseException) -> ExcInfo:
+    """Return what `logging` takes as `exc_info`.
+
+    It leaves the stack of an exception out that counts as false, as an empty collection does.
+    """
+    return type(error), error, error.__traceback__
+
+
+def parts_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, and of a group, which `asyncio.TaskGroup` raises, each one in it."""
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions
 
 
 class ConfigError(OrderMQError, ValueError):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ordermq.clock import Clock, growing_pause_ms
+from ordermq.errors import error_text
 from ordermq.value import Value
 
 # The first pause is shorter than any lease: one error must not cost the locks of a member.
@@ -155,7 +156,7 @@ class Supervisor:
             loop.failing_since_ms = now_ms
         loop.errors += 1
         loop.errors_in_a_row += 1
-        loop.last_error = f"{type(error).__name__}: {error}"
+        loop.last_error = error_text(error)
         self._on_error()
         # Once per outage; and loops of one kind mostly break together, or again and again.
         reported_ms = self._reported_ms.get(kind, now_ms - _REPORT_INTERVAL_MS)

@@ -23,7 +23,7 @@ from ordermq.broker.topics import TopicTable, is_internal_name, is_system_topic
 from ordermq.broker.transactions import Transactions
 from ordermq.clock import Clock, SteadyWall
 from ordermq.config import BrokerConfig
-from ordermq.errors import ProtocolError, StoreError
+from ordermq.errors import ProtocolError, StoreError, error_text
 from ordermq.events import GuardedRecorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
@@ -179,7 +179,7 @@ class BrokerContext:
                     self.reply_write_failed(connection, request, failure)
                 except Exception as raised:
                     # The write is durable, but its client must not wait for the answer for ever.
-                    remark = f"{type(raised).__name__}: {raised}"
+                    remark = error_text(raised)
                     connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
                     raise
             else:

@@ -30,7 +30,7 @@ from ordermq.broker.store import Store
 from ordermq.broker.store.store import loading
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
-from ordermq.errors import ConfigError, ProtocolError, StoreError
+from ordermq.errors import ConfigError, ProtocolError, StoreError, error_text
 from ordermq.events import GuardedRecorder, Recorder
 from ordermq.health import BrokerHealth, are_alive, loop_reasons
 from ordermq.loggers import LogErrors, dropped_lines
@@ -268,7 +268,7 @@ class BrokerServer:
             remark = str(error)
             # A malformed request is the client's error: it gets the text, our log no traceback.
             if not isinstance(error, ProtocolError):
-                remark = f"{type(error).__name__}: {error}"
+                remark = error_text(error)
                 log.error(
                     "request failed: code=%d client=%s", request.code, connection.peer,
                     exc_info=error,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from ordermq.errors import ChangeRefused, ConfigError
+from ordermq.errors import ChangeRefused, ConfigError, error_text
 from ordermq.model.message import MessageView
 
 _T = TypeVar("_T")
@@ -245,7 +245,7 @@ def malformed_is_refused(what: str) -> Iterator[None]:
     try:
         yield
     except _MALFORMED as error:
-        raise ChangeRefused(f"{what}: {type(error).__name__}: {error}") from error
+        raise ChangeRefused(f"{what}: {error_text(error)}") from error
 
 
 _MALFORMED = (AttributeError, TypeError, LookupError, ValueError, ArithmeticError, RecursionError)

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, Protocol, TypeVar, cast
 
 from ordermq.client.runtime import Runtime, result_of
-from ordermq.errors import StateError
+from ordermq.errors import StateError, error_text
 from ordermq.model.log_fields import log_fields
 
 _T = TypeVar("_T")
@@ -197,7 +197,7 @@ async def on_thread(
     if raised is None:
         return cast("_T", done)
     if isinstance(raised, (StopIteration, asyncio.CancelledError)):
-        raise RuntimeError(f"user code raised {raised!r}") from raised
+        raise RuntimeError(f"user code raised {error_text(raised)}") from raised
     raise raised
 
 

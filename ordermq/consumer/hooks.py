@@ -19,7 +19,7 @@ from ordermq.clock import system_clock_id
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
 from ordermq.consumer.queue.statistics import ConsumerStatistics, MemberContext
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, exc_info_of
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -254,7 +254,7 @@ class _HookRules:
             "%s: consume hook raised; the listener call continues, further errors of this "
             "hook are counted in hook_errors",
             call.message_queue,
-            exc_info=error,
+            exc_info=exc_info_of(error),
             extra=log_fields(call.message_queue, group=self.group),
         )
 

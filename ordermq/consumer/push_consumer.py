@@ -52,7 +52,7 @@ from ordermq.consumer.listener import (
 )
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import ConsumerStatistics, MemberContext
-from ordermq.errors import ConfigError, StateError
+from ordermq.errors import ConfigError, StateError, exc_info_of
 from ordermq.events import History, NoHistory
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue, require_offset, require_queue
@@ -442,7 +442,7 @@ class PushConsumer(GroupConsumer):
                 "group %s: a recorder of call times raised; calls go on, further errors are "
                 "counted in hook_errors",
                 self.group,
-                exc_info=error,
+                exc_info=exc_info_of(error),
                 extra=log_fields(group=self.group, member=self.client_id),
             )
 

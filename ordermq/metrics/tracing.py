@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import Token
@@ -13,6 +14,7 @@ import ordermq
 from ordermq.client.user_code import running_task
 from ordermq.consumer.hooks import ConsumeCall, ConsumeHook
 from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.errors import own_text
 from ordermq.lazy_imports import needed_from
 from ordermq.metrics.instruments import (
     ERROR,
@@ -331,6 +333,9 @@ def _where() -> tuple[int, asyncio.Task[Any] | None]:
 
 def _fail(span: Span, kind: str, error: BaseException | None) -> None:
     span.set_attribute(ERROR, kind)
+    span.set_status(Status(StatusCode.ERROR, own_text(error) if error is not None else kind))
     if error is not None:
-        span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, str(error) if error is not None else kind))
+        # The SDK makes the text itself, and one whose text cannot be made must not keep the span
+        # from its end.
+        with contextlib.suppress(Exception):
+            span.record_exception(error)

@@ -60,7 +60,7 @@ class FailureStory(Value):
     def add_to(self, properties: dict[str, str]) -> None:
         """Add it to a message's properties, as far as they have room."""
         told = {
-            ERROR: _plain(self.error)[:_MAX_ERROR],
+            ERROR: _plain(self.error[:_MAX_ERROR]),
             ATTEMPTS: str(self.attempts or ""),
             FIRST_MS: str(self.first_failed_ms or ""),
             QUEUE: self.queue,

@@ -27,6 +27,8 @@ from ordermq.errors import (
     OrderMQError,
     ProtocolError,
     TransactionConflict,
+    error_text,
+    exc_info_of,
 )
 from ordermq.model import properties as props
 from ordermq.model.codec import Codec
@@ -463,7 +465,7 @@ class TransactionProducer(Producer):
             # The broker asks again: what is lost is only this answer.
             _log.error(
                 "a transaction check failed (please report)",
-                exc_info=error,
+                exc_info=exc_info_of(error),
                 extra=self._fields(),
             )
 
@@ -641,9 +643,12 @@ def _answer_of(state: TransactionState | None) -> _Outcome:
 
 def _raised(error: BaseException, name: str, transaction_id: str) -> _Outcome:
     _log.error(
-        "transaction %s: %s failed, its state is unknown", transaction_id, name, exc_info=error
+        "transaction %s: %s failed, its state is unknown",
+        transaction_id,
+        name,
+        exc_info=exc_info_of(error),
     )
-    return TransactionState.UNKNOWN, f"{name} raised {error!r}"
+    return TransactionState.UNKNOWN, f"{name} raised {error_text(error)}"
 
 
 def _receipt(half: SendReceipt, state: TransactionState) -> TransactionReceipt:

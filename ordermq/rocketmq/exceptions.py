@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ordermq.errors import OrderMQError
+from ordermq.errors import OrderMQError, own_text
 
 
 class RocketMQException(OrderMQError):
@@ -138,7 +138,7 @@ def translated(old: RocketMQException, error: OrderMQError) -> RocketMQException
 def async_failure(error: BaseException) -> ProducerSendAsyncFailed:
     """Return the error that an exception callback gets for `error`."""
     old = ProducerSendAsyncFailed(
-        str(error) or type(error).__name__,
+        own_text(error) or type(error).__name__,
         getattr(error, "response_code", -1),
         "",
         0,

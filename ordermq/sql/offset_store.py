@@ -13,7 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from ordermq.consumer.offsets.offset_store import StoreClaim, first_line
-from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
+from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError, parts_of
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql.databases import DATABASES, TransactionEnded
 from ordermq.sql.guard import Guard, allow_commits, engine_that_commits, guard_engine
@@ -456,13 +456,19 @@ def _went_back(row: Any, known: _Stored) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and those that led to it: a listener may raise its own in place of the
-    database's."""
+    database's, or a group of what its tasks have raised."""
     seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        for part in parts_of(each):
+            seen.add(id(part))
+            yield part
+            waiting.append(part.__cause__)
+            if part.__cause__ is None and not part.__suppress_context__:
+                waiting.append(part.__context__)
 
 
 def _discard(connection: Connection) -> None:

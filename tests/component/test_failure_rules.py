@@ -89,6 +89,7 @@ def test_an_exception_that_no_retry_mends_moves_its_message_and_no_other(
     assert tries[b"17"] == 1 if batch == 1 else tries[b"17"] <= 2
 
 
+@pytest.mark.parametrize("is_group", [False, True], ids=["alone", "in a group"])
 @MODES
 @KINDS
 def test_an_exception_that_is_no_fault_of_the_message_is_retried_beyond_the_limit(
@@ -98,21 +99,24 @@ def test_an_exception_that_is_no_fault_of_the_message_is_retried_beyond_the_limi
     broker: EmbeddedBroker,
     mode: dict[str, bool],
     kind: str,
+    is_group: bool,
 ) -> None:
     send_all(producer, numbered(10, keys=2))
     tries: Counter[bytes] = Counter()
+    error: Exception = ConnectionError("a test's own outage")
+    retry_on: Any = lambda error: isinstance(error, ConnectionError)  # noqa: E731 - one of two
+    if is_group:  # as asyncio.TaskGroup raises it
+        error, retry_on = ExceptionGroup("of tasks", [error, ValueError(1)]), ConnectionError
 
     def listen(messages: Any, context: Any) -> None:
         tries.update(bytes(message.body) for message in messages)
         if tries[b"3"] < 7 and bytes(messages[0].body) == b"3":
-            raise ConnectionError("a test's own outage")
+            raise error
         seen.take(messages, context)
 
     with make_consumer(
         of_kind(listen, kind),
-        on_failure=DeadLetter(
-            2, retry=QUICK, retry_on=lambda error: isinstance(error, ConnectionError)
-        ),
+        on_failure=DeadLetter(2, retry=QUICK, retry_on=retry_on, dead_letter_on=ValueError),
         **mode,
     ) as consumer:
         seen.wait_for_count(10)
@@ -311,6 +315,48 @@ async def stop_and_resume(broker: EmbeddedBroker) -> None:
         await consumer.resume()
         while len(seen.deliveries) < 18:
             await consumer.health()
+
+
+@MODES
+@KINDS
+def test_an_exception_without_a_text_moves_its_message_like_any_other(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    broker: EmbeddedBroker,
+    mode: dict[str, bool],
+    kind: str,
+) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("a test's own: no such field")
+
+    send_all(producer, numbered(3, keys=1))
+    tries: Counter[bytes] = Counter()
+
+    def listen(messages: Any, context: Any) -> None:
+        tries.update(bytes(message.body) for message in messages)
+        choose_level(context, -1)
+        if bytes(messages[0].body) == b"1":
+            raise Unspeakable
+
+    attempts = 2 if "concurrent" not in mode else 1
+    with (
+        make_consumer(
+            of_kind(listen, kind),
+            on_failure=DeadLetter(attempts),
+            suspend_current_queue_time_ms=10,
+            **mode,
+        ) as consumer,
+        Admin(name_servers=broker.name_servers) as admin,
+    ):
+        eventually(lambda: bool(admin.dead_letters()), "there is a dead letter")
+        eventually(lambda: tries[b"2"] == 1, "its queue goes on")
+        (letter,) = admin.peek("%DLQ%g")
+        story = FailureStory.of(letter)
+        assert story is not None
+        assert story.error == "Unspeakable: <no text: its __str__ raised AttributeError>"
+        assert consumer.statistics["internal_errors"] == 0
+    assert tries == {b"0": 1, b"1": attempts, b"2": 1}
 
 
 @MODES

@@ -186,6 +186,26 @@ def test_errors_end_spans_with_their_type(
     assert good.status.status_code is StatusCode.UNSET
 
 
+def test_an_error_without_a_text_ends_its_span_all_the_same(
+    make_consumer: MakeConsumer, producer: Producer, spans: Spans
+) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("a test's own: no such field")
+
+    def fail(messages: Any, context: Any) -> None:
+        raise Unspeakable
+
+    consumer = make_consumer(fail)
+    spans.tracing.trace_consumer(consumer)
+    with consumer:
+        producer.send(Message("orders", b"x"))
+        call, *_ = spans.wait_for("process orders", 1)
+        assert consumer.statistics["hook_errors"] == 0
+    assert call.status.status_code is StatusCode.ERROR
+    assert "Unspeakable" in str(dict(call.attributes or {})["error.type"])
+
+
 def test_a_message_that_is_sent_on_keeps_its_context_and_a_full_one_goes_without(
     broker: EmbeddedBroker, make_consumer: MakeConsumer, spans: Spans, seen: Seen
 ) -> None:

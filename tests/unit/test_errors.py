@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 
 import pytest
@@ -20,6 +21,9 @@ from ordermq.errors import (
     RemotingError,
     RequestTimeout,
     StateError,
+    error_text,
+    exc_info_of,
+    parts_of,
 )
 
 TREE = [
@@ -103,3 +107,40 @@ def test_an_error_travels_between_processes(error: OrderMQError) -> None:
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
+
+
+class Unspeakable(Exception):
+    """Has no text: its `__str__` reads what it lacks, or is interrupted."""
+
+    def __str__(self) -> str:
+        raise self.args[0]
+
+
+@pytest.mark.parametrize("kind", [AttributeError, KeyboardInterrupt])
+def test_an_exception_without_a_text_is_told_by_its_type(kind: type[BaseException]) -> None:
+    told = error_text(Unspeakable(kind("no such field")))
+    assert told == f"Unspeakable: <no text: its __str__ raised {kind.__name__}>"
+    assert error_text(ValueError("no price")) == "ValueError: no price"
+
+
+def test_the_stack_of_an_exception_that_counts_as_false_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class NoProblems(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    try:
+        raise NoProblems("a test's own")
+    except NoProblems as error:
+        logging.getLogger("ordermq.consumer").error("failed", exc_info=exc_info_of(error))
+    assert "Traceback" in caplog.text
+
+
+def test_the_parts_of_a_group_are_those_of_its_groups() -> None:
+    inner = ExceptionGroup("inner", [ValueError(1), KeyError(2)])
+    outer = BaseExceptionGroup("outer", [inner, SystemExit(3)])
+    assert {type(each).__name__ for each in parts_of(outer)} == {
+        "BaseExceptionGroup", "ExceptionGroup", "ValueError", "KeyError", "SystemExit",
+    }  # fmt: skip
+    assert list(parts_of(inner.exceptions[0])) == [inner.exceptions[0]]

@@ -31,6 +31,7 @@ from ordermq.consumer.dispatch.failure_policy import (
     cause_of,
     send_back,
     send_dead_letter,
+    stack_of,
 )
 from ordermq.consumer.listener import (
     CONCURRENT,
@@ -51,7 +52,7 @@ from ordermq.consumer.queue.receiver import (
     flow_by_fill_and_span,
     limits_by_fill_and_span,
 )
-from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
+from ordermq.errors import RemotingError, RouteError, StateError
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
@@ -213,7 +214,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 run.last_offset,
                 follows,
                 context.attempt + 1,
-                exc_info=None if type(error) is ConfigError else error,
+                exc_info=stack_of(error),
                 extra=self._fields(assigned.queue, offset=run.first_offset),
             )
         level: int | None = context.delay_level

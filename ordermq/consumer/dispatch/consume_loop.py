@@ -47,7 +47,7 @@ from ordermq.consumer.queue.receiver import (
     ReadyQueues,
 )
 from ordermq.consumer.queue.statistics import MemberContext
-from ordermq.errors import ConfigError, Fenced, StoreError
+from ordermq.errors import ConfigError, Fenced, StoreError, error_text
 from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message import MessageBatch, MessageRun
@@ -386,7 +386,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
     def _direct_result(self, context: ConsumeContext, outcome: Outcome) -> tuple[str, str | None]:
         value, raised = outcome
         if raised is not None:
-            return "CR_THROW_EXCEPTION", f"{type(raised).__name__}: {raised}"
+            return "CR_THROW_EXCEPTION", error_text(raised)
         try:
             verdict = context.judge(value, self._results)
         except ConfigError as error:

@@ -31,7 +31,17 @@ from ordermq.consumer.listener import ConsumeContext, Verdict
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import MemberContext
-from ordermq.errors import ConfigError, Fenced, RemotingError, RouteError, StoreError
+from ordermq.errors import (
+    ConfigError,
+    ExcInfo,
+    Fenced,
+    RemotingError,
+    RouteError,
+    StoreError,
+    error_text,
+    exc_info_of,
+    parts_of,
+)
 from ordermq.events import EventType
 from ordermq.model import properties as props
 from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
@@ -207,11 +217,14 @@ def _check_filters(policy: object, *names: str) -> None:
 
 
 def matches(errors: ErrorFilter, error: BaseException | None) -> bool:
-    """Return whether a listener's exception is one of these; a result such as SUSPEND is none."""
+    """Return whether a listener's exception is one of these; a result such as SUSPEND is none.
+
+    A group of exceptions is one if any exception in it is.
+    """
     if error is None or not errors:
         return False
     if isinstance(errors, tuple):
-        return isinstance(error, errors)
+        return any(isinstance(each, errors) for each in parts_of(error))
     # No class and no tuple of them: a predicate, as the constructor has checked.
     predicate = cast("Callable[[BaseException], object]", errors)
     return bool(require_plain_result("predicate", predicate, predicate(error)))
@@ -309,6 +322,13 @@ def backoff_ms(retry: Retry, failures: int, default_ms: int, chance: float) -> i
     grown = first * retry.factor ** min(max(failures - 1, 0), 40)
     pause = min(grown, max(retry.max_ms, first))
     return max(round(pause * (1 + retry.jitter * (2 * chance - 1))), _MIN_PAUSE_MS)
+
+
+def stack_of(error: BaseException | None) -> ExcInfo | None:
+    """Return the stack to log with a failed call: in the listener, if the failure is its own."""
+    if error is None or type(error) is ConfigError or isinstance(error, _OUTAGES):
+        return None
+    return exc_info_of(error)
 
 
 def cause_of(error: BaseException | None) -> str:
@@ -451,7 +471,7 @@ class FailureHandler:
             *values,
             attempts,
             rule,
-            exc_info=None if type(error) is ConfigError or isinstance(error, _OUTAGES) else error,
+            exc_info=stack_of(error),
             extra=self._fields(assigned.queue, offset=failed[0]),
         )
 
@@ -462,7 +482,7 @@ class FailureHandler:
             assigned.queue,
             failure_text(error),
             offset,
-            exc_info=None if type(error) is ConfigError else error,
+            exc_info=stack_of(error),
             extra=self._fields(assigned.queue, offset=offset),
         )
 
@@ -553,7 +573,7 @@ class FailureHandler:
         clock = self._client.clock
         # The wall time of now, less the time that has passed: a wall clock may have been set.
         first = 0 if first_ms is None else clock.wall_ms() - (clock.now_ms() - first_ms)
-        text = _SUSPENDED if cause is None else f"{type(cause).__name__}: {cause}"
+        text = _SUSPENDED if cause is None else error_text(cause)
         return FailureStory(
             text,
             attempts,

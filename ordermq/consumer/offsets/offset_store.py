@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol, TypeGuard, cast, runtime_checkable
 
 from ordermq.callables import is_async, require_methods, require_plain
+from ordermq.errors import own_text
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -174,7 +175,7 @@ def first_line(error: BaseException) -> str:
 
     SQLAlchemy's errors go on with those, which may be a message's content: no log has that.
     """
-    return str(error).partition("\n")[0]
+    return own_text(error).partition("\n")[0]
 
 
 def is_async_store(store: object) -> TypeGuard[AsyncTransactionalStore]:

@@ -18,7 +18,14 @@ from ordermq.consumer.offsets.offset_store import (
     is_async_store,
 )
 from ordermq.consumer.queue.statistics import EventRecorder
-from ordermq.errors import BrokerError, ConfigError, OrderMQError, StateError, StoreError
+from ordermq.errors import (
+    BrokerError,
+    ConfigError,
+    OrderMQError,
+    StateError,
+    StoreError,
+    error_text,
+)
 from ordermq.events import EventType
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue, require_offset
@@ -122,7 +129,7 @@ class StoreOffsets:
             raise
         except BaseException as error:
             kind = type(self._store).__name__
-            raise StoreError(f"offset_store: {kind} raised {error!r}") from error
+            raise StoreError(f"offset_store: {kind} raised {error_text(error)}") from error
 
 
 class _OnThreads:

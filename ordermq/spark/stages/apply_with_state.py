@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ordermq.errors import ConfigError, FunctionFailed, OrderingError
+from ordermq.errors import ConfigError, FunctionFailed, OrderingError, own_text
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import check_columns
@@ -614,7 +614,7 @@ class _KeyProcessor(StatefulProcessor):
     def _give_up(self, part: Rows, memory: _KeyMemory, error: FunctionFailed) -> None:
         assert self._invocation.failures is not None
         row = self._values(part[0])
-        reason = str(error.__cause__ or error)
+        reason = own_text(error.__cause__ or error)
         if isinstance(self._spec.on_failure, ParkKey):
             memory.parked = (
                 f"its key is parked since offset {row['offset']} of {queue_of(row)}: {reason}"

@@ -17,7 +17,7 @@ import pyarrow.fs
 
 from ordermq import Producer, json_text
 from ordermq.config import ProducerConfig, RemotingConfig
-from ordermq.errors import ConfigError, StoreError
+from ordermq.errors import ConfigError, StoreError, own_text
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
@@ -240,7 +240,7 @@ class FailureHandler:
 
     def give_up(self, row: Any, queue: MessageQueue | None, error: Exception) -> None:
         """Send a failing row (a batch of one row) away, and park its key if the policy says so."""
-        reason = str(error.__cause__ or error)
+        reason = own_text(error.__cause__ or error)
         values = row.slice(0, 1).to_pylist()[0]
         queue = queue or queue_of(values)
         key = values.get(self._key_column)

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from ordermq.callables import require_plain
-from ordermq.errors import ConfigError, FunctionFailed
+from ordermq.errors import ConfigError, FunctionFailed, error_text
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import needed_here
 from ordermq.spark.row_order import OrderCheck, RowOrigins, row_tokens
@@ -409,7 +409,7 @@ class _OrderGuard:
     def function_failed(self, error: Exception) -> FunctionFailed:
         """Make the error for an exception of the function."""
         queue, (first, last) = self._queue, self._offsets
-        reason = f"{type(error).__name__}: {error}"
+        reason = error_text(error)
         if queue is None:
             return FunctionFailed(f"the ordered function failed before its first rows: {reason}")
         return FunctionFailed(

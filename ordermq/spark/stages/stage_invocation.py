@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ordermq.callables import require_plain
 from ordermq.core import ProcessQueue, contract
-from ordermq.errors import ConfigError, FunctionFailed, OrderingError
+from ordermq.errors import ConfigError, FunctionFailed, OrderingError, error_text
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.packages import require_packages
 from ordermq.spark.row_order import row_tokens
@@ -438,7 +438,7 @@ def function_failed(count: int, first: Any, last: Any, error: Exception) -> Func
     else:
         which = f"{count} rows, offsets {first['offset']} to {last['offset']}"
     return FunctionFailed(
-        f"the stage's function failed on {which}: {type(error).__name__}: {error}. The batch will "
+        f"the stage's function failed on {which}: {error_text(error)}. The batch will "
         "run again; give on_failure=DeadLetter(topic) or ParkKey(topic) to continue with the "
         "other rows",
         topic=first.get("topic"),

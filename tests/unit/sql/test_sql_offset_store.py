@@ -256,6 +256,13 @@ def test_a_locked_sqlite_database_is_an_outage(tmp_path: Any) -> None:
         with pytest.raises(OperationalError) as locked:
             two.exec_driver_sql("BEGIN IMMEDIATE")
     assert store.is_outage(locked.value)
+    of_tasks = ExceptionGroup("of asyncio's tasks", [ValueError(1), locked.value])
+    assert store.is_outage(of_tasks)
+    own = RuntimeError("a listener's own, because of it")
+    own.__cause__ = ExceptionGroup("again", [of_tasks])
+    of_tasks.__cause__ = own  # a ring
+    assert store.is_outage(own)
+    assert not store.is_outage(ExceptionGroup("of tasks", [ValueError(1)]))
     engine.dispose()
 
 
