@@ -70,6 +70,7 @@ def _unpickle(
     kind: type[OrderMQError], arguments: tuple[Any, ...], members: dict[str, Any]
 ) -> OrderMQError:
     error = kind.__new__(kind, *arguments)
+    error.args = arguments  # an OSError, as a RequestTimeout is, takes them in its constructor only
     error.__dict__.update(members)
     return error
 

@@ -100,6 +100,7 @@ def test_a_brokers_refusal_carries_its_response_code() -> None:
     [
         Fenced("late", topic="T", epoch=7),
         BrokerError("no", response_code=17, topic="T", address="127.0.0.1:1"),
+        *(kind("gone", topic="T") for kind in TREE if issubclass(kind, OSError)),
     ],
 )
 def test_an_error_travels_between_processes(error: OrderMQError) -> None:
