@@ -24,6 +24,7 @@ from ordermq.core import RecordWriter
 from ordermq.errors import ConfigError, RouteError
 from ordermq.leases.lease import UNLOCKED, Lease
 from ordermq.model.codec import Codec, require_codec
+from ordermq.model.hashing import key_text
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message, MessageBatch, MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -152,7 +153,7 @@ def _messages(events: Events, queue_id: int, offset: int, reconsume_times: int) 
     topic, now_ms = topics.pop(), SystemClock().wall_ms()
     writer, records = RecordWriter(topic, queue_id, _HOST, _HOST), b""
     for place, (message, key) in enumerate(pairs, offset):
-        text = message.wire_properties(None if key is None else str(key), unique_message_id())
+        text = message.wire_properties(None if key is None else key_text(key), unique_message_id())
         block = writer.write(
             bytes(message.body),
             text.encode(),

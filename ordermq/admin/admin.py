@@ -302,12 +302,12 @@ class Admin(ExplainsMethods, Closing):
         Raises: ConfigError: not exactly one of key, message_id, offset and at, or of another type.
         """
         require_one(key=key, message_id=message_id, offset=offset, at=at)
-        check_topic(topic)
+        topic = check_topic(topic)
         moment = None if at is None else self._moment(at)
         _require_count(count, topic=topic)
         search = self._search
         if parking_topic is not None:
-            check_topic(parking_topic)
+            parking_topic = check_topic(parking_topic)
 
         async def work() -> list[FoundMessage]:
             if key is not None:
@@ -431,7 +431,7 @@ class Admin(ExplainsMethods, Closing):
         if count is not None and (isinstance(count, bool) or count < 1):
             raise ConfigError(f"count={count!r}: expected 1 or more")
         if to_topic is not None:
-            check_sendable_topic(to_topic)
+            to_topic = check_sendable_topic(to_topic)
         group = check_group(group_named(group))
         if message_id is None:
             if body is not None:

@@ -129,7 +129,7 @@ class Topics:
             ConfigError: an illegal name, a number of queues out of range, an unknown broker.
             StateError: the topic exists, or is there now and does not store batches.
         """
-        check_sendable_topic(name)
+        name = check_sendable_topic(name)
         if is_system_name(name):
             raise ConfigError(f"topic {name!r} belongs to the brokers: choose another name")
         if isinstance(queues, bool) or not isinstance(queues, int) or not 1 <= queues <= MAX_QUEUES:

@@ -379,7 +379,7 @@ class LitePullConsumer(GroupConsumer):
         subscription = Subscription.of(topic, expression, sql, version)
         if self._member is not None:
             self._run(self._subscribe(self._live(), subscription))
-        self._subscriptions[topic] = subscription
+        self._subscriptions[subscription.topic] = subscription
 
     async def _subscribe(self, member: GroupMember, subscription: Subscription) -> None:
         await member.subscribe([subscription])

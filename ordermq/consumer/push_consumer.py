@@ -315,7 +315,7 @@ class PushConsumer(GroupConsumer):
         if self._member is not None:
             # Recorded here only if every broker took it: else the old expression stays.
             self._member.client.call(self._member.subscribe([wanted]))
-        self._subscriptions[topic] = wanted
+        self._subscriptions[wanted.topic] = wanted
 
     def unsubscribe(self, topic: str) -> None:
         """Consume `topic` no more; while running its queues are handed over first.

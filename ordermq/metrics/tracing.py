@@ -30,6 +30,7 @@ from ordermq.metrics.instruments import (
 )
 from ordermq.metrics.readings import error_of_call, partition_of, require_client
 from ordermq.model import properties as props
+from ordermq.model.hashing import key_text
 from ordermq.model.identifiers import broker_of
 from ordermq.model.message import MessageView
 from ordermq.producer.hooks import SendCall
@@ -188,7 +189,7 @@ def _of_sent(call: SendCall) -> _Attributes:
         found,
         is_half=call.is_half,
         is_delayed=message.is_delayed,
-        group="" if call.sharding_key is None else str(call.sharding_key),
+        group="" if call.sharding_key is None else key_text(call.sharding_key),
     )
     _add_labels(found, message.tags, message.keys, call.correlation_id)
     if message.delay_level:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from ordermq import core
 from ordermq.errors import ConfigError
+from ordermq.model.names import exact_text
 
 _WRAP = 1 << 32
 
@@ -16,7 +17,7 @@ def string_hash(text: str) -> int:
     Raises: ConfigError: the text cannot be encoded as UTF-8, so that no message can hold it.
     """
     try:
-        return core.java_hash(text)
+        return core.java_hash(text if type(text) is str else exact_text(text))
     except UnicodeEncodeError as error:
         raise ConfigError(f"{text!r} cannot be encoded as UTF-8: {error}") from None
 
@@ -35,6 +36,20 @@ def long_hash(number: int) -> int:
     return value - _WRAP if value >= 1 << 31 else value
 
 
+def key_text(key: object) -> str:
+    """Return the text of a sharding key: what consumers read, and other selectors than Java's hash.
+
+    Of a member of an `Enum` of texts or numbers, too, that is its value, which it is equal to.
+    """
+    if type(key) is str:
+        return key
+    if isinstance(key, str):
+        return exact_text(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int.__repr__(key)
+    return str(key)
+
+
 def key_hash(key: str | int | bool) -> int:
     """Return the hash code that Java's selector uses for a sharding key
     (docs/internals/semantics.md#ordered-sends).
@@ -50,5 +65,5 @@ def key_hash(key: str | int | bool) -> int:
     if isinstance(key, bool):
         return 1231 if key else 1237
     if isinstance(key, int):
-        return key if -(1 << 31) <= key < 1 << 31 else long_hash(key)
+        return int(key) if -(1 << 31) <= key < 1 << 31 else long_hash(key)
     raise ConfigError(f"sharding key {key!r}: expected a str or an int")

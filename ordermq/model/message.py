@@ -14,6 +14,7 @@ from ordermq.errors import ConfigError, DecodeError, ProtocolError, StateError
 from ordermq.model import identifiers
 from ordermq.model import properties as props
 from ordermq.model.foreign_attributes import OF_MESSAGES, OF_VIEWS, explain_attributes
+from ordermq.model.hashing import key_text
 from ordermq.model.identifiers import host_of, offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
@@ -104,7 +105,7 @@ class Message:
             from ordermq.config.checks import refuse_unknown  # only for a mistake
 
             refuse_unknown(Message, unknown)
-        self.topic = topic
+        self.topic = check_sendable_topic(topic)
         self.body = body
         self.tags = tags
         self.keys = keys
@@ -114,7 +115,6 @@ class Message:
         self.deliver_at_ms = deliver_at_ms  # type: ignore[assignment] # until it is checked
         self.delay_ms = delay_ms  # type: ignore[assignment] # as above
         self.transaction_id = None
-        check_sendable_topic(topic)
         if not isinstance(body, _BODIES):
             raise self._bad_body()
         if isinstance(body, memoryview) and body.nbytes != len(body):
@@ -123,7 +123,7 @@ class Message:
             raise ConfigError("message body is empty: brokers refuse it", topic=topic)
         if tags and not isinstance(tags, str):
             raise self._bad_tags()
-        if keys:
+        if type(keys) is not tuple or keys:
             self._check_keys()
         if properties:
             self._check_properties()
@@ -191,7 +191,15 @@ class Message:
         if isinstance(self.keys, bytes):
             raise self._bad_body()
         if isinstance(self.keys, str):
-            self.keys = (self.keys,)
+            self.keys = (self.keys,) if self.keys else ()
+        elif not isinstance(self.keys, (list, tuple)):  # an array has no truth, a generator one use
+            try:
+                self.keys = () if self.keys is None else tuple(self.keys)
+            except TypeError:
+                raise ConfigError(
+                    f"message keys={self.keys!r}: expected a str, or a list of them",
+                    topic=self.topic,
+                ) from None
         if any(not isinstance(key, str) or " " in key for key in self.keys):
             raise ConfigError(
                 f"message keys {list(self.keys)!r}: expected str without blanks; for several give "
@@ -367,7 +375,10 @@ class PlainMessages:
             or message.delay_ms
         ):
             return None
-        before = _ID_BEGIN if key is None else _text_before_id(str(key))
+        if key is None:
+            before = _ID_BEGIN
+        else:
+            before = _text_before_id(key if type(key) is str else key_text(key))
         if len(before) > _SURELY_SHORT_BEFORE_ID:
             return None
         now_ms = time.time_ns() // 1_000_000

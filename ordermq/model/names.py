@@ -51,8 +51,17 @@ TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it, and none has it with a na
 _RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 
+def exact_text(text: str) -> str:
+    """Return the characters of a text of any class as a `str`.
+
+    Of a member of an `Enum` of texts that is its value, which it is equal to; formatted it is its
+    name. Native code takes no subclass of `str`, as `numpy.str_` is one, either.
+    """
+    return str.__str__(text)
+
+
 def check_topic(name: str) -> str:
-    """Return `name` if it is a legal topic.
+    """Return `name`, as a `str`, if it is a legal topic.
 
     Raises: ConfigError: empty, longer than 127 (one of retries may have two names in it), or a
         character other than `%|a-zA-Z0-9_-`.
@@ -63,7 +72,7 @@ def check_topic(name: str) -> str:
 
 @functools.lru_cache(1024)  # called for each message, and a producer sends to few topics
 def check_sendable_topic(name: str) -> str:
-    """Return `name` if clients may send to this topic.
+    """Return `name`, as a `str`, if clients may send to this topic.
 
     Raises: ConfigError: a system topic of the broker, or as `check_topic`.
     """
@@ -73,7 +82,7 @@ def check_sendable_topic(name: str) -> str:
 
 
 def check_group(name: str) -> str:
-    """Return `name` if it is a legal group.
+    """Return `name`, as a `str`, if it is a legal group.
 
     Raises: ConfigError: as `check_topic` with at most 120 characters, or reserved.
     """
@@ -101,7 +110,7 @@ def check_instance(name: str) -> str:
             f"instance_name={name!r}: expected 1..{_MAX_INSTANCE_LENGTH} characters that print, "
             "without blanks, @, / and \\"
         )
-    return name
+    return exact_text(name)
 
 
 def retry_topic(group: str) -> str:
@@ -140,15 +149,16 @@ def wrapped(namespace: str, name: str) -> str:
     A name that has the namespace already is returned unchanged.
     """
     prefix, own = _without_prefix(name)
-    if not namespace or not own or is_system_name(name) or own.startswith(f"{namespace}%"):
+    # Joined, not formatted: of a str that is a member of an Enum that is another text.
+    if not namespace or not own or is_system_name(name) or own.startswith(namespace + "%"):
         return name
-    return f"{prefix}{namespace}%{own}"
+    return prefix + namespace + "%" + own
 
 
 def unwrapped(namespace: str, name: str) -> str:
     """Remove the namespace from a topic or group; other names are returned unchanged."""
     prefix, own = _without_prefix(name)
-    if not namespace or not own.startswith(f"{namespace}%"):
+    if not namespace or not own.startswith(namespace + "%"):
         return name
     return prefix + own[len(namespace) + 1 :]
 
@@ -171,4 +181,4 @@ def _check(name: str, kind: str, longest: int) -> str:
         raise ConfigError(f"{kind} name of {len(name)} characters: expected 1..{longest}")
     if not _ALLOWED.issuperset(name):
         raise ConfigError(f"{kind} name {name!r}: expected letters, digits and any of % | _ -")
-    return name
+    return exact_text(name)

@@ -12,6 +12,7 @@ from ordermq.callables import require_plain_result
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError, OrderMQError
+from ordermq.model.hashing import key_text
 from ordermq.model.identifiers import unique_message_id, unique_message_ids
 from ordermq.model.message import (
     Message,
@@ -88,7 +89,7 @@ class MessagePreparation:
         # Made once, in the call: every re-sent copy carries the same id, by which consumers can
         # recognise it.
         unique_id = unique_message_id()
-        text = message.wire_properties(None if key is None else str(key), unique_id, added)
+        text = message.wire_properties(None if key is None else key_text(key), unique_id, added)
         pending = PendingMessage(
             (body if type(body) is bytes else bytes(body),),
             (text,),
@@ -121,7 +122,7 @@ class MessagePreparation:
         bodies = [body if type(body) is bytes else bytes(body) for body in bodies]
         # All at once, not `one` by one: a batch of 100 takes 1.7 us per message that way.
         ids = unique_message_ids(len(messages))
-        named = None if key is None else str(key)
+        named = None if key is None else key_text(key)
         with_own = with_own_properties(messages)
         if with_own:
             texts = [

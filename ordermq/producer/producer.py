@@ -23,7 +23,7 @@ from ordermq.config.checks import refuse_places, refuse_unknown
 from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
-from ordermq.model.hashing import string_hash
+from ordermq.model.hashing import key_text, string_hash
 from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -885,7 +885,7 @@ class Producer(ExplainsMethods, Starting):
         # A proxy takes one message with a key per request, so that the next key of the queue would
         # wait for its answer, and not gain a request by it.
         if self._is_behind_proxy and key is not None:
-            lane = string_hash(str(key)) % _LANES_OF_PROXY
+            lane = string_hash(key_text(key)) % _LANES_OF_PROXY
         sender = self._senders.get((queue, lane))
         if sender is None:
             assert self._client is not None

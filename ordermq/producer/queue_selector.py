@@ -25,7 +25,7 @@ from ordermq.clock import Clock
 from ordermq.config import SendConfig
 from ordermq.config.checks import meant_value
 from ordermq.errors import ConfigError, OrderingError, RouteError, StateError
-from ordermq.model.hashing import key_hash, string_hash
+from ordermq.model.hashing import key_hash, key_text, string_hash
 from ordermq.model.message import Message
 from ordermq.model.message_queue import UNTOLD, MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
@@ -50,7 +50,7 @@ def java_index(key: ShardingKey, count: int) -> int:
 def go_index(key: ShardingKey, count: int) -> int:
     """Return the index of the Go client: FNV-1a, 32 bits, over UTF-8."""
     value = 0x811C9DC5
-    for byte in str(key).encode():
+    for byte in key_text(key).encode():
         value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
     return value % count
 
@@ -62,7 +62,7 @@ def sha256_index(key: ShardingKey, count: int) -> int:
     """
     import hashlib  # here, for it loads OpenSSL's hashes and few choose them
 
-    return int.from_bytes(hashlib.sha256(str(key).encode()).digest(), "big") % count
+    return int.from_bytes(hashlib.sha256(key_text(key).encode()).digest(), "big") % count
 
 
 def sip_index(key: ShardingKey, count: int) -> int:
@@ -70,7 +70,7 @@ def sip_index(key: ShardingKey, count: int) -> int:
 
     RocketMQ's proxy stores their messages elsewhere (`grpc_index`).
     """
-    value = _sip_hash_24(str(key).encode())
+    value = _sip_hash_24(key_text(key).encode())
     return (value - (1 << 64) if value >> 63 else value) % count
 
 
@@ -79,7 +79,7 @@ def grpc_index(key: ShardingKey, count: int) -> int:
 
     Guava's `Hashing.consistentHash` of Java's hash code of the text.
     """
-    state, found = string_hash(str(key)) & _MASK, 0
+    state, found = string_hash(key_text(key)) & _MASK, 0
     while True:
         state = (2862933555777941757 * state + 1) & _MASK
         drawn = (state >> 33) + 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ordermq.callables import require_plain_result
+from ordermq.model.hashing import key_text
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import ShardingKey
@@ -40,7 +41,7 @@ def by_sharding_key(
     queues: Sequence[MessageQueue], message: SentMessage, key: ShardingKey
 ) -> MessageQueue:
     """Select as `send_orderly_with_sharding_key`: hash of the key's UTF-8, modulo."""
-    return queues[string_hash(str(key).encode()) % len(queues)]
+    return queues[string_hash(key_text(key).encode()) % len(queues)]
 
 
 def hashing_queue_selector(mq_size: int, msg: ReceivedMessage, arg: int) -> int:

@@ -11,6 +11,8 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
 
 import pytest
 
@@ -78,6 +80,44 @@ def test_a_key_goes_where_javas_selector_sends_it(producer: Producer) -> None:
     for key in ("order-1", "订单-7", -5, "polygenelubricants"):
         queue = producer.send(orders(), sharding_key=key).message_queue
         assert queue.queue_id == java_index(key, 8)
+
+
+class Word(str, Enum):  # noqa: UP042 - what is meant: formatted, it is its name
+    """Names and keys as many programs have them."""
+
+    TOPIC = "orders"
+    GROUP = "g"
+    NAMESPACE = "shop"
+    TAG = "paid"
+    KEY = "o-17"
+
+
+@pytest.mark.parametrize("namespace", ["", Word.NAMESPACE], ids=["plain", "namespace"])
+def test_names_tags_and_keys_of_an_enum_are_their_values(
+    broker: EmbeddedBroker, seen: Seen, namespace: str
+) -> None:
+    settings: Any = {"name_servers": broker.name_servers, "namespace": namespace}
+    consumer = PushConsumer(Word.GROUP, consume_from_where="first_offset", **settings)
+    consumer.subscribe(Word.TOPIC, Word.TAG)
+    told = []
+
+    @consumer.orderly
+    def listen(messages: Sequence[MessageView], context: Any) -> None:
+        told.extend(
+            (each.topic, each.tags, each.keys, each.properties["mine"]) for each in messages
+        )
+        seen.take(messages, context)
+
+    with Producer(Word.GROUP, **settings) as producer:
+        for topic, tag, key in (Word.TOPIC, Word.TAG, Word.KEY), ("orders", "paid", "o-17"):
+            message = Message(topic, b"x", tags=tag, keys=[key], properties={"mine": key})
+            receipt = producer.send(message, sharding_key=key)
+            assert receipt.message_queue.queue_id == java_index("o-17", 4)
+            assert type(receipt.message_queue.topic) is str
+        with consumer:
+            seen.wait_for_count(2)
+    assert told == 2 * [("orders", "paid", ["o-17"], "o-17")]
+    assert seen.bodies_of("o-17") == [b"x", b"x"]
 
 
 def test_messages_without_a_key_go_to_the_queues_in_turn(producer: Producer) -> None:

@@ -171,7 +171,7 @@ class ParkKey(Value):
     def __post_init__(self) -> None:
         _check_limited(self)
         if self.topic:
-            check_topic(self.topic)
+            object.__setattr__(self, "topic", check_topic(self.topic))
 
 
 FailurePolicy = Retry | DeadLetter | Stop | ParkKey

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from enum import Enum, IntEnum
+
 import pytest
 
 from ordermq.errors import ConfigError
-from ordermq.model.hashing import key_hash, long_hash, string_hash
+from ordermq.model.hashing import key_hash, key_text, long_hash, string_hash
 
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 
@@ -71,3 +73,35 @@ def test_a_string_that_is_not_utf_8_has_no_hash() -> None:
 def test_a_key_must_be_a_str_or_an_int(key: object) -> None:
     with pytest.raises(ConfigError, match=r"sharding key .*: expected a str or an int"):
         key_hash(key)  # type: ignore[arg-type]
+
+
+class Customer(str, Enum):  # noqa: UP042 - what is meant: formatted, it is its name
+    """Keys as members of an Enum; numpy's texts are a subclass of str, too."""
+
+    FIRST = "c-1"
+
+
+class Number(int, Enum):
+    """Numbers as keys."""
+
+    FIRST = 7
+
+
+class Year(IntEnum):
+    """Numbers that are formatted as such."""
+
+    NOW = 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("key", "plain"), [(Customer.FIRST, "c-1"), (Number.FIRST, 7), (Year.NOW, 1 << 40)]
+)
+def test_a_key_of_an_enum_is_its_value(key: str | int, plain: str | int) -> None:
+    assert key == plain
+    assert key_hash(key) == key_hash(plain)
+    assert type(key_text(key)) is str
+    assert key_text(key) == key_text(plain) == str(plain)
+
+
+def test_a_key_of_another_type_has_the_text_that_python_gives_it() -> None:
+    assert (key_text(True), key_text(-3), key_text("\U0001f600")) == ("True", "-3", "\U0001f600")

@@ -7,7 +7,7 @@ import copy
 import hashlib
 import pickle
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -247,8 +247,28 @@ def test_a_plain_message_carries_only_its_id_and_the_wait_mark() -> None:
     assert properties_of(Message("T", b"x")) == {"UNIQ_KEY": "ID", "WAIT": "true"}
 
 
-def test_one_key_may_be_given_as_a_str() -> None:
+class Array:
+    """Has no truth value, like those of NumPy and pandas."""
+
+    def __init__(self, *items: str) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+
+def test_keys_may_be_given_as_a_str_or_anything_to_iterate_over() -> None:
     assert Message("T", b"x", keys="o-17").keys == ("o-17",)
+    # A generator can be read once only, and pandas' and NumPy's arrays have no truth value.
+    for several in (each for each in ("a", "b")), {"a": 1, "b": 2}, Array("a", "b"):
+        message = Message("T", b"x", keys=several)  # type: ignore[arg-type] # no Sequence
+        assert message.keys == ("a", "b")
+        assert "KEYS\x01a b\x02" in message.wire_properties(None, "id")
+    for none in None, "", (), [], iter(()):
+        assert not Message("T", b"x", keys=none).keys  # type: ignore[arg-type] # as above
 
 
 @pytest.mark.parametrize(
@@ -260,6 +280,7 @@ def test_one_key_may_be_given_as_a_str() -> None:
         ({"body": "text"}, "encode text first"),
         ({"keys": ["a b"]}, "without blanks"),
         ({"keys": [5]}, "expected str without blanks"),
+        ({"keys": 5}, "keys=5: expected a str, or a list of them"),
         ({"keys": "a b"}, "for several give a list"),
         ({"body": "Tag", "tags": b"body"}, r"write Message\(topic, body, tags=\)"),  # as in Java
         ({"body": "Tag", "tags": "key", "keys": b"body"}, "bytes in place of tags or keys"),

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import Enum
+
 import pytest
 
 from ordermq.errors import ConfigError
 from ordermq.model.names import (
     check_group,
+    check_instance,
     check_sendable_topic,
     check_topic,
     dead_letter_topic,
     retry_topic,
+    unwrapped,
+    wrapped,
 )
+
+
+class Name(str, Enum):  # noqa: UP042 - what is meant: formatted, it is its name
+    """As many programs keep their topics."""
+
+    ORDERS = "orders"
+    SHOP = "shop"
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_09|%", "%RETRY%g", "x" * 127])
@@ -52,3 +65,17 @@ def test_a_retry_topic_has_room_for_the_names_of_a_group_and_a_topic() -> None:
 def test_reserved_groups_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="reserved"):
         check_group(name)
+
+
+@pytest.mark.parametrize("check", [check_topic, check_sendable_topic, check_group, check_instance])
+def test_a_name_of_an_enum_is_its_value(check: Callable[[str], str]) -> None:
+    checked = check(Name.ORDERS)
+    assert (type(checked), f"{checked}") == (str, "orders")
+    assert type(check("orders")) is str, "whichever of the two is asked for first"
+
+
+def test_names_of_an_enum_are_wrapped_as_their_values() -> None:
+    assert wrapped(Name.SHOP, Name.ORDERS) == "shop%orders"
+    assert wrapped(Name.SHOP, retry_topic(Name.ORDERS)) == "%RETRY%shop%orders"
+    assert wrapped(Name.SHOP, "shop%orders") == "shop%orders"
+    assert unwrapped(Name.SHOP, "shop%orders") == "orders"
