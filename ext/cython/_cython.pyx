@@ -53,6 +53,7 @@ from itertools import chain as _chain
 from os import strerror as _strerror
 from os import urandom as _urandom
 from sys import is_finalizing
+from threading import current_thread as _current_thread, main_thread as _main_thread
 from types import NoneType
 
 from ordermq import errors as _errors

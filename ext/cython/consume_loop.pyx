@@ -549,9 +549,9 @@ cdef class _AwaitedCalls:
             if PyIter_Send(self._awaited, None, &result) == 1:
                 return stolen(result)
             value = stolen(result)
-        except KeyboardInterrupt:
-            raise  # of the program: its loop may be the one this runs on
         except BaseException as raised:
+            if is_of_the_program(raised):
+                raise
             error = raised
         return self._returned(value, error)
 
@@ -565,9 +565,9 @@ cdef class _AwaitedCalls:
             return self._awaited.throw(kind, value, traceback)
         except StopIteration as returned:
             value = returned.value
-        except KeyboardInterrupt:
-            raise
         except BaseException as raised:
+            if is_of_the_program(raised):
+                raise
             error = raised
         return self._returned(value, error)
 
@@ -626,12 +626,20 @@ cdef class _AwaitedCalls:
                 value = stolen(result)
                 self._set_awaited(None)
                 continue
-            except KeyboardInterrupt:
-                self._set_awaited(None)
-                raise
             except BaseException as raised:
+                if is_of_the_program(raised):
+                    self._set_awaited(None)
+                    raise
                 error = raised
             return self._returned(None, error)
+
+
+cdef bint is_of_the_program(object error) except -1:
+    """Return whether an exception ends the program: Ctrl-C on a loop of the main thread.
+
+    On another thread nobody's Ctrl-C is raised, so the listener has raised it itself.
+    """
+    return isinstance(error, KeyboardInterrupt) and _current_thread() is _main_thread()
 
 
 cdef inline object stolen(PyObject *result):

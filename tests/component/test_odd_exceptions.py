@@ -10,10 +10,12 @@ import pytest
 
 from ordermq import (
     AsyncConsumer,
+    DeadLetter,
     Message,
     MessageQueue,
     Producer,
     PushConsumer,
+    Retry,
     TransactionProducer,
     TransactionState,
 )
@@ -92,6 +94,40 @@ def test_a_callback_on_the_callers_loop_stops_neither(
 
     asyncio.run(consume())
     assert len(seen.deliveries) == 10
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+@kinds
+def test_what_a_listener_raises_counts_as_its_failure(
+    broker: EmbeddedBroker, kind: type[BaseException], is_async: bool
+) -> None:
+    send_ten(broker)
+    seen = Seen()
+    tries: list[bytes] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        tries.extend(bytes(message.body) for message in messages)
+        if tries[-1] == b"5":
+            raise kind("a test's own")
+        seen.take(messages, context)
+
+    async def listen_async(messages: Any, context: Any) -> None:
+        listen(messages, context)
+
+    consumer = PushConsumer(
+        "g",
+        name_servers=broker.name_servers,
+        consume_from_where="first_offset",
+        on_failure=DeadLetter(2, retry=Retry(backoff_ms=10)),
+    )
+    consumer.subscribe("orders")
+    consumer.orderly(listen_async if is_async else listen)
+    with consumer:
+        seen.wait_for_count(9)
+        assert consumer.close() is True
+        counts = consumer.statistics.as_dict()
+    assert tries == [b"%d" % n for n in (0, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9)]
+    assert (counts["listener_errors"], counts["dead_letters"]) == (2, 1)
 
 
 class OddStore:

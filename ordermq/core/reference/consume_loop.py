@@ -338,9 +338,13 @@ class ConsumeRun:
                 value = listener(context.messages, context)
                 if inspect.isawaitable(value):
                     value = await value
-            except KeyboardInterrupt:
-                raise  # of the program: its loop may be the one this runs on
-            except BaseException as error:  # noqa: BLE001 - judged as the outcome
+            except BaseException as error:
+                # Ctrl-C is of the program, whose loop may be the one this runs on. On another
+                # thread nobody's Ctrl-C is raised, so the listener has raised it itself.
+                if isinstance(error, KeyboardInterrupt) and (
+                    threading.current_thread() is threading.main_thread()
+                ):
+                    raise
                 return context, rules.outcome_raised(error)
             if rules.is_closed():
                 return None  # cancelled: it stays unfinished
