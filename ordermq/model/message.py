@@ -579,6 +579,9 @@ class MessageView(core.MessageView, Generic[_Value]):
     decompressed on its first read, in core. The view keeps the bytes of its whole batch alive;
     copy `bytes(view)` to keep the body alone.
 
+    Each read of a batch makes views anew. Those of one stored message are equal, so that `in`,
+    `index` and `count` of a batch are right.
+
     Attributes:
         offset: its place in the queue; RocketMQ's name for it is `queue_offset`.
     """
@@ -589,6 +592,20 @@ class MessageView(core.MessageView, Generic[_Value]):
 
     # The property of the core under its short name: a method around it would take twice as long.
     offset = core.MessageView.queue_offset
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageView):
+            return NotImplemented
+        # Fields of the record: its properties might be damaged. The store time tells the message
+        # of another life of the topic, at the same place.
+        return self is other or (
+            self.queue_offset == other.queue_offset
+            and self.store_timestamp_ms == other.store_timestamp_ms
+            and self.message_queue == other.message_queue
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.queue_offset, self.store_timestamp_ms))
 
     def __repr__(self) -> str:
         shown = f"<MessageView {self.message_queue} offset={self.queue_offset}"

@@ -62,9 +62,11 @@ def v12() -> bytes:
     return bytes(record)
 
 
-def record(offset: int, body: bytes = b"b", properties: str = "") -> bytes:
+def record(offset: int, body: bytes = b"b", properties: str = "", stored_ms: int = 2) -> bytes:
     writer = RecordWriter("TopicTest", 1, host_bytes("10.0.0.1", 1), host_bytes("10.0.0.2", 2))
-    written = writer.write(body, properties.encode(), flag=0, sys_flag=0, born_ms=1, stored_ms=2)
+    written = writer.write(
+        body, properties.encode(), flag=0, sys_flag=0, born_ms=1, stored_ms=stored_ms
+    )
     ((_, _, placed),) = written.rows(offset, 0)
     return bytes(placed)
 
@@ -219,6 +221,22 @@ def test_a_message_goes_to_another_process_alone_and_as_it_was() -> None:
     run = MessageRun([(batch, 1, 2), (batch, 3, 1)])
     there = pickle.loads(pickle.dumps(run))
     assert [view.queue_offset for view in there] == run.offsets() == [7, 8, 9]
+    assert list(run) == there == list(run)
+
+
+def test_a_message_is_found_in_its_batch_whenever_its_views_were_made() -> None:
+    queue = MessageQueue("TopicTest", "b", 1)
+    batch = MessageBatch(queue, b"".join(map(record, (3, 4, 5))))
+    run = MessageRun([(batch, 0, 3)])
+    for messages in batch, run, list(run), run[:]:
+        assert [messages.index(message) for message in run] == [0, 1, 2]
+        assert all(message in messages and messages.count(message) == 1 for message in run)
+        assert "no message" not in messages
+    assert len({*run, *run, *batch}) == 3
+    other_queue = MessageBatch(queue._replace(queue_id=2), record(3))[0]
+    other_life = MessageBatch(queue, record(3, stored_ms=9))[0]
+    assert other_queue not in run
+    assert other_life not in run
 
 
 # -- to send -------------------------------------------------------------------------------
