@@ -145,12 +145,16 @@ def test_other_policies_move_what_their_exceptions_name(
     assert dead_letters(broker) == ["5"]
 
 
+@KINDS
+@pytest.mark.parametrize("raised", [LookupError, SystemExit, GeneratorExit, BaseException])
 def test_a_predicate_that_raises_moves_no_message(
     producer: Producer,
     make_consumer: MakeConsumer,
     seen: Seen,
     broker: EmbeddedBroker,
     caplog: pytest.LogCaptureFixture,
+    kind: str,
+    raised: type[BaseException],
 ) -> None:
     send_all(producer, numbered(3, keys=1))
     tries: Counter[bytes] = Counter()
@@ -162,13 +166,14 @@ def test_a_predicate_that_raises_moves_no_message(
         seen.take(messages, context)
 
     def judge(error: BaseException) -> bool:
-        raise LookupError("a test's own predicate")
+        raise raised("a test's own predicate")
 
     with make_consumer(
-        listen, on_failure=DeadLetter(1, dead_letter_on=judge, retry=QUICK)
+        of_kind(listen, kind), on_failure=DeadLetter(1, dead_letter_on=judge, retry=QUICK)
     ) as consumer:
         seen.wait_for_count(3)
         assert consumer.statistics["hook_errors"] == 1
+        assert consumer.statistics["internal_errors"] == 0
     assert "a predicate of DeadLetter raised; the message is retried" in caplog.text
     assert dead_letters(broker) == []
 

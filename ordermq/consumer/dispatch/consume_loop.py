@@ -533,7 +533,10 @@ class ConsumeLoop(ABC, Generic[Queue]):
             if not self._is_closed:
                 self._abandon(assigned, serving, "the task of its listener was cancelled")
             raise
-        except Exception as error:  # noqa: BLE001 - logged, and the queue restarts
+        except GeneratorExit:
+            raise  # the loop is gone, and the coroutine is collected
+        # SystemExit, too: it would end the task, and the queue would have nobody who claims it.
+        except BaseException as error:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned, serving, error)
         finally:
             steps.close()

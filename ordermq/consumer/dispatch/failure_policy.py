@@ -437,7 +437,7 @@ class FailureHandler:
             if matches(policy.retry_on, error):
                 return True, False
             return False, matches(policy.dead_letter_on, error)
-        except Exception:  # noqa: BLE001 - the user's predicate; logged, and the message stays
+        except BaseException:  # noqa: BLE001 - the user's predicate; logged, and the message stays
             self._statistics.add("hook_errors")
             _log.exception(
                 "group %s: a predicate of %s raised; the message is retried",
