@@ -21,6 +21,7 @@ from ordermq.errors import BrokerError, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
+from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import eventually
 from tests.component.damaging_proxy import DamagingProxy
 
@@ -361,3 +362,44 @@ async def doubt(member: Member) -> None:
     fetcher = member.consumer._member._fetcher
     fetcher.doubt("orders")
     assert await fetcher._by_queue[QUEUE].life.look() is None
+
+
+@pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent", "lite", "ordered polling"])
+def test_a_queue_that_comes_back_and_is_read_from_its_start_is_read_once(
+    kind: str, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """It was away in a life of the topic with fewer queues; its offset went with the topic."""
+    queue = MessageQueue("orders", "b", 1)
+
+    def fill(name: str, count: int) -> None:
+        with Producer("p", name_servers=broker.name_servers) as producer:
+            for number in range(count):
+                producer.send(Message("orders", f"{name} {number}".encode()), queue=queue)
+
+    def held() -> Any:
+        return member.consumer._member._fetcher._by_queue.get(queue)
+
+    def is_marked_at(offset: int) -> bool:
+        mark = held() and held().life.mark
+        return mark is not None and mark.offset == offset
+
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.create_topic("orders", 2)
+        fill("old", 30)
+        soon = {"route_interval_ms": 50, "rebalance_interval_ms": 100}
+        member = Member(kind, broker.name_servers, tmp_path, pull_delay_on_error_ms=50, **soon)
+        member.wait_for("old", 30)
+        eventually(lambda: is_marked_at(29), "the queue is known")
+        admin.delete_topic("orders")
+        admin.create_topic("orders", 1)
+        eventually(lambda: held() is None, "it is given up")
+        with WireClient(broker.port) as client:
+            client.create_topic("orders", 2)
+        fill("new", 5)
+        member.wait_for("new", 5)
+        # By a look of its own, or of the mark before.
+        eventually(lambda: is_marked_at(4), "the queue is known anew")
+    assert sorted(body for body in member.got if body.startswith("new")) == [
+        f"new {number}" for number in range(5)
+    ]
+    member.close()

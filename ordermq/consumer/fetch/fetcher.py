@@ -202,6 +202,27 @@ class FetchParts(Value):
     begin_life: BeginLife
 
 
+class LeftQueue(Value):
+    """A queue that this member gave up, and may get again.
+
+    Args:
+        mark: of the life in which it was read.
+        committed: the last offset that this member stored.
+    """
+
+    mark: Landmark
+    committed: int
+
+    def mark_for(self, start: int) -> Landmark | None:
+        """Return the mark for a reader that starts there; None if that begins anew.
+
+        A start before what was stored continues nothing of that: the offsets went with the topic,
+        another member has gone on in its new life, or an admin has moved the group. By the mark,
+        what is read from there would be found to be another life, and be read again.
+        """
+        return self.mark if start >= max(self.committed, 1) else None
+
+
 class QueueFetcher:
     """Fetches one queue: starts its pull loop, and decides what to do with unusual answers.
 
@@ -674,12 +695,14 @@ class Fetcher:
         path = self._choose_path(member.statistics)
         self._parts = FetchParts(member, config, offsets, receiver, path, begin_life)
         self._before_first = before_first
-        self._marks: dict[MessageQueue, Landmark] = {}  # of queues that were given up
+        self._left: dict[MessageQueue, LeftQueue] = {}  # queues that were given up
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
 
     def begin(self, assigned: AssignedQueue, subscription: Subscription) -> None:
         """Fetch a queue that was just assigned."""
-        fetcher = QueueFetcher(self._parts, assigned, self._marks.pop(assigned.queue, None))
+        left = self._left.pop(assigned.queue, None)
+        mark = None if left is None else left.mark_for(assigned.next_pull_offset)
+        fetcher = QueueFetcher(self._parts, assigned, mark)
         fetcher.life.begin()
         fetcher.subscribe(subscription)
         self._by_queue[assigned.queue] = fetcher
@@ -697,7 +720,7 @@ class Fetcher:
         fetcher.task.cancel()
         fetcher.life.close()
         if (mark := fetcher.life.mark) is not None:
-            self._marks[assigned.queue] = mark
+            self._left[assigned.queue] = LeftQueue(mark, assigned.committed_offset)
         self._divide(assigned.queue.topic)
 
     def wake(self, assigned: AssignedQueue) -> None:
