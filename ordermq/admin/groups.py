@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 
 from ordermq.admin.topics import Topics, no_such_topic
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
+from ordermq.client.withdrawn_queues import Unread, WithdrawnSearch
 from ordermq.errors import ConfigError, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import (
@@ -60,6 +62,8 @@ class GroupState(Value):
         subscriptions: per client id of a member that answered, its expressions by topic.
         pops: its members lease batches (consume_mode="pop") instead of owning queues.
         absent: topics of its members that no broker has: not created yet, or deleted.
+        withdrawn: what is unread in queues that its topics have no more, or that are closed for
+            reads. No member gets it, and `lag` does not count it.
     """
 
     group: str
@@ -71,6 +75,7 @@ class GroupState(Value):
     subscriptions: dict[str, dict[str, str]]
     pops: bool = False
     absent: tuple[str, ...] = ()
+    withdrawn: dict[MessageQueue, Unread] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
@@ -250,6 +255,7 @@ class Groups:
             subscriptions,
             pops,
             tuple(topic for topic in absent if not topic.startswith(RETRY_PREFIX)),
+            await self._withdrawn(group, wanted.difference(absent), masters),
         )
 
     async def _untouched(
@@ -274,6 +280,22 @@ class Groups:
                     end = await self._api.max_offset(masters[queue.broker_name], queue)
                     untouched[queue] = QueueProgress(end, None, 0)
         return untouched, absent
+
+    async def _withdrawn(
+        self, group: str, topics: set[str], masters: Mapping[str, str]
+    ) -> dict[MessageQueue, Unread]:
+        """Return what is unread in queues that are in no route, and so in no broker's answer."""
+        search = WithdrawnSearch(self._api, group, masters)
+        routes = {topic: self._client.routes.known(topic) for topic in sorted(topics)}
+        places = [
+            (topic, data)
+            for topic, route in routes.items()
+            if route is not None and not topic.startswith(RETRY_PREFIX)
+            for data in route.queues
+            if data.broker_name in masters
+        ]
+        found = await asyncio.gather(*(search.unread(topic, data) for topic, data in places))
+        return {queue: one for each in found for queue, one in sorted(each.items())}
 
     async def _locks(
         self, group: str, queues: Sequence[MessageQueue], masters: Mapping[str, str]

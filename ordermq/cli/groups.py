@@ -8,7 +8,7 @@ import click
 
 from ordermq.admin.admin import Admin
 from ordermq.cli.client_options import Servers, client_options, exit_on_error, group_argument
-from ordermq.cli.lag import lag_document, lag_rows, note_absent, require_known
+from ordermq.cli.lag import lag_document, lag_rows, note_absent, note_withdrawn, require_known
 from ordermq.cli.output import (
     EXIT_CODES,
     confirm,
@@ -176,6 +176,7 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
     columns, progress = lag_rows(state, time.time_ns() // 1_000_000)
     print_table(title, columns, progress)
     note_absent(state)
+    note_withdrawn(state)
 
 
 def _spoken(subscriptions: dict[str, str] | None) -> list[str]:

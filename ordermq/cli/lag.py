@@ -23,6 +23,7 @@ from ordermq.cli.output import (
     print_table,
 )
 from ordermq.cli.watch import rounds, watch
+from ordermq.client.withdrawn_queues import problem_of
 from ordermq.remoting.admin_bodies import QueueProgress
 
 
@@ -85,6 +86,7 @@ def lag(
             for name, reason in state.silent.items():
                 note(f"member {name} did not answer: {reason}")
             note_absent(state)
+            note_withdrawn(state)
     # After the output, so that a script that fails still shows by how much.
     if at_most is not None and state.lag > at_most:
         fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")
@@ -118,6 +120,13 @@ def note_absent(state: GroupState) -> None:
     """Name the topics of a group's members that no broker has."""
     for topic in state.absent:
         note(f"topic {topic}, which members subscribe to, is on no broker: create it, or wait")
+
+
+def note_withdrawn(state: GroupState) -> None:
+    """Tell what is unread in queues that the group's topics have no more."""
+    for topic in sorted({queue.topic for queue in state.withdrawn}):
+        left = {queue: one for queue, one in state.withdrawn.items() if queue.topic == topic}
+        note(f"{topic}: withdrawn queues: {problem_of(left)}")
 
 
 def behind(done: QueueProgress, now_ms: int) -> str | None:
@@ -161,5 +170,16 @@ def lag_document(state: GroupState, now_ms: int) -> dict[str, object]:
                 "last_done_ms": done.last_done_ms or None,
             }
             for queue, done in state.progress.items()
+        ],
+        # Queues that their topics have no more, or that are closed for reads; not in the lag.
+        "withdrawn": [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "offset": one.offset,
+                "unread": one.count,
+            }
+            for queue, one in state.withdrawn.items()
         ],
     }

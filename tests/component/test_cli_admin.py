@@ -132,6 +132,24 @@ def test_a_place_whose_unit_would_be_guessed_is_a_wrong_usage(cli: Cli, place: s
     assert cli.json("groups list") == []
 
 
+def test_what_is_unread_in_queues_that_a_topic_has_no_more_is_told_beside_the_lag(
+    cli: Cli,
+) -> None:
+    with Admin(cli.broker.name_servers) as admin:
+        admin.reset("billing", "orders", to="first")
+        rows = admin.topic("orders").queues.items()
+        counts = {queue.queue_id: ends.end for queue, ends in rows if queue.queue_id and ends.end}
+    with WireClient(cli.broker.port) as client:
+        client.create_topic("orders", 1)
+    for command in ("lag", "groups describe"):
+        got = " ".join(cli.run(f"{command} billing").stderr.split())
+        assert f"withdrawn queues: {len(counts)}, with {sum(counts.values())} unread" in got
+        assert "mqadmin updateTopic -r" in got
+    left = cli.json("lag billing")["withdrawn"]
+    assert {each["queue"]: each["unread"] for each in left} == counts
+    assert {each["offset"] for each in left} == {0}
+
+
 def test_an_offset_that_a_queue_does_not_have_is_refused(cli: Cli) -> None:
     got = cli.run("reset billing orders --to-offset 1795581149741 --yes")
     assert got.exit_code == 2

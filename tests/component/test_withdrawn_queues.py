@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PushConsumer
+from ordermq import Admin, LitePullConsumer, Message, MessageQueue, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import DEADLINE_S, eventually
 
@@ -25,13 +24,8 @@ DEADLINE_MS = int(DEADLINE_S * 1_000)
 
 
 def set_queues(broker: EmbeddedBroker, count: int) -> None:
-    ext = {
-        "topic": "orders", "defaultTopic": "TBW102", "readQueueNums": str(count),
-        "writeQueueNums": str(count), "perm": "6", "topicFilterType": "SINGLE_TAG",
-        "order": "false",
-    }  # fmt: skip
     with WireClient(broker.port) as client:
-        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+        client.create_topic("orders", count)
 
 
 class Held:
@@ -117,3 +111,54 @@ def test_queues_that_were_read_empty_leave_without_a_word(
         eventually(lambda: len(queues_of(consumer)) == 2, "it takes one of them again")
         assert not problem_of(consumer)
     assert "withdrawn" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["orderly", "concurrent", "lite", "pop"])
+def test_a_group_that_starts_behind_the_change_is_told_of_queues_it_had(
+    full: EmbeddedBroker, kind: str
+) -> None:
+    settings = SOON | (POP if kind == "pop" else {})
+
+    def member() -> PushConsumer | LitePullConsumer:
+        if kind == "lite":
+            poller = LitePullConsumer("g", name_servers=full.name_servers, **settings)
+            poller.subscribe("orders")
+            return poller
+        consumer = PushConsumer("g", name_servers=full.name_servers, **settings)
+        consumer.subscribe("orders")
+        (consumer.concurrently if kind == "concurrent" else consumer.orderly)(
+            lambda messages, context: bodies.extend(bytes(each.body) for each in messages)
+        )
+        return consumer
+
+    bodies: list[bytes] = []
+    with member() as before:
+        eventually(lambda: len(queues_of(before)) == 4, "it has all queues")
+        if isinstance(before, LitePullConsumer):
+            while len(bodies) < 4 * EACH:
+                bodies += [bytes(each.body) for each in before.poll(DEADLINE_MS)]
+            before.poll(0)  # says that the last batch is done
+        eventually(lambda: len(bodies) == 4 * EACH, "it consumes all messages")
+    with Producer("shop", name_servers=full.name_servers) as producer:
+        for number in range(4):
+            producer.send(Message("orders", b"x"), queue=producer.queues("orders")[number])
+    set_queues(full, 1)
+    with member() as after, Admin(full.name_servers) as admin:
+        eventually(lambda: "queues: 3, with 3 unread" in problem_of(after), "it is not ready")
+        assert f"orders@b/1 from offset {EACH} on" in problem_of(after)
+        state = admin.group("g")
+        assert {queue.queue_id for queue in state.withdrawn} == {1, 2, 3}
+        assert {each.offset for each in state.withdrawn.values()} == {EACH}
+        set_queues(full, 4)
+        eventually(lambda: not problem_of(after), "nothing is withdrawn")
+        assert not admin.group("g").withdrawn
+
+
+def test_a_new_group_is_told_of_no_queue_that_it_never_had(full: EmbeddedBroker) -> None:
+    set_queues(full, 1)
+    consumer = LitePullConsumer("new", name_servers=full.name_servers, **SOON)
+    consumer.subscribe("orders")
+    with consumer, Admin(full.name_servers) as admin:
+        assert consumer.poll(DEADLINE_MS)
+        assert not admin.group("new", ["orders"]).withdrawn
+        assert not problem_of(consumer)

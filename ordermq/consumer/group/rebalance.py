@@ -255,7 +255,7 @@ class Rebalancer:
         self._warnings = WarnOnce()
         self._retry_topic = retry_topic(self._group)
         self._topic_problems = TopicProblems(client.is_connected, self._retry_topic)
-        self._withdrawn = WithdrawnQueues(member, is_local=offsets.is_local)
+        self._withdrawn = WithdrawnQueues(member, is_local=offsets.is_local, on_found=self.wake)
         self.membership = Membership(member, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
         self._is_open = False  # whether the member has its share, after the last pass
@@ -415,6 +415,8 @@ class Rebalancer:
         leaving = {queue.topic for queue in self._releases}
         await self._withdrawn.look(routes)
         for topic in set(topics).difference(leaving):
+            if topic != self._retry_topic:
+                self._withdrawn.search(topic, routes.get(topic))
             left = self._withdrawn.problem(topic)
             self._warnings.note(f"{topic}: withdrawn queues", left, self._fields(topic=topic))
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
@@ -479,6 +481,7 @@ class Rebalancer:
         """Give every queue up; returns when all are gone. After `stop_acquiring`."""
         async with self._passing:
             pass  # a pass under way may just be granted a lock; it must not be left behind
+        await self._withdrawn.close()
         for assigned in self.assigned():
             self._release(assigned)
         await asyncio.gather(*self._releases.values())

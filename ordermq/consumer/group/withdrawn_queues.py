@@ -5,110 +5,145 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ordermq.client.routes import subscribe_queues
+from ordermq.client.runtime import cancelled
+from ordermq.client.withdrawn_queues import (
+    Unread,
+    WithdrawnSearch,
+    problem_of,
+    unread_since,
+    withdrawn_because,
+)
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import OrderMQError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import PERM_READ, TopicRoute
-from ordermq.value import Value
+from ordermq.remoting.bodies import QueueData, TopicRoute
 
 _log = logging.getLogger("ordermq.consumer")
-_FEWER = (
-    "the topic has fewer queues than before, so nobody gets these messages: have an admin give it "
-    "as many for reads again (mqadmin updateTopic -r) until they are consumed"
-)
-_CLOSED = (
-    "they are closed for reads (their perm lacks 4), so nobody gets these messages: have an admin "
-    "open them (mqadmin updateTopicPerm -p 6, or updateBrokerConfig -k brokerPermission -v 6)"
-)
-
-
-class Unread(Value):
-    """Messages that wait in a withdrawn queue, from an offset on."""
-
-    offset: int
-    count: int
-    why: str
+# What is unread is counted anew, as it expires: once nothing is left there is no problem any more.
+_RECOUNT_MS = 60_000
 
 
 class WithdrawnQueues:
-    """Finds what is unread in queues that this member gave up because they left the route.
+    """Finds what is unread in queues that left the route of their topic.
 
-    No member holds such a queue any more, and no tool that asks for a topic's queues shows it. On
-    the I/O thread.
+    No member holds such a queue any more, and no tool that asks for a topic's queues shows it. A
+    member knows of those that it gave up. Those that left before it came, as when a whole group is
+    restarted behind the change, are found once by the group's offsets. On the I/O thread.
 
-    Args: is_local: the group's offsets are no broker's.
+    Args:
+        is_local: the group's offsets are no broker's.
+        on_found: called when queues were found by their offsets; the next `look` tells of them.
     """
 
-    def __init__(self, member: MemberContext, *, is_local: bool) -> None:
+    def __init__(
+        self, member: MemberContext, *, is_local: bool, on_found: Callable[[], None]
+    ) -> None:
         self._client = member.client
         self._group = member.group
         self._is_local = is_local
+        self._on_found = on_found
         self._given_up: dict[MessageQueue, int] = {}  # to be looked at: where each was left
         self._unread: dict[MessageQueue, Unread] = {}
+        self._counted_ms: dict[MessageQueue, int] = {}
+        self._searched: set[tuple[str, str]] = set()  # topics and brokers
+        self._searches: set[asyncio.Task[None]] = set()
 
     def gave_up(self, assigned: AssignedQueue) -> None:
         """Note that a queue is held no more; the next `look` finds out whether it is withdrawn."""
         self._given_up[assigned.queue] = assigned.committed_offset
+
+    def search(self, topic: str, route: TopicRoute | None) -> None:
+        """Look beside the rebalance for queues that left a topic before this member came.
+
+        Each broker is asked once: a queue that leaves later is given up by its owner.
+        """
+        if self._is_local or route is None or self._client.proxy is not None:
+            return
+        for data in route.queues:
+            place = topic, data.broker_name
+            if place not in self._searched and self._client.is_connected(data.broker_name):
+                self._searched.add(place)
+                task = self._client.runtime.spawn(
+                    self._search(topic, data), f"search for withdrawn queues of {topic}"
+                )
+                self._searches.add(task)
+                task.add_done_callback(self._searches.discard)
+
+    async def _search(self, topic: str, data: QueueData) -> None:
+        client = self._client
+        try:
+            addresses = {data.broker_name: client.routes.master_of(data.broker_name)}
+            search = WithdrawnSearch(client.api, self._group, addresses)
+            found = await search.unread(topic, data)
+        except OrderMQError as error:
+            self._searched.discard((topic, data.broker_name))
+            _log.debug("%s at %s: not searched yet: %s", topic, data.broker_name, error)
+            return
+        for queue, one in found.items():
+            self._note(queue, one)
+        if found:
+            self._on_found()
+
+    async def close(self) -> None:
+        """End the searches that are under way."""
+        await cancelled(*list(self._searches))
 
     async def look(self, routes: Mapping[str, TopicRoute | None]) -> None:
         """Count what is unread in those of the queues given up that a topic does not have now.
 
         Args: routes: of the subscribed topics.
         """
+        due_ms = self._client.clock.now_ms() - _RECOUNT_MS
         reasons = {each: _why(each, routes) for each in (*self._unread, *self._given_up)}
-        for queue in [each for each in self._unread if not reasons[each]]:
-            del self._unread[queue]
+        for queue, one in list(self._unread.items()):
+            if not reasons[queue]:
+                del self._unread[queue]
+            elif self._counted_ms[queue] <= due_ms:
+                self._given_up.setdefault(queue, one.offset)
         given_up, self._given_up = self._given_up, {}
         gone = [queue for queue in given_up if reasons[queue]]
         await asyncio.gather(*(self._count(each, given_up[each], reasons[each]) for each in gone))
 
     def problem(self, topic: str) -> str:
         """Return what is unread in withdrawn queues of a topic, and what to do; else empty."""
-        found = sorted((queue, one) for queue, one in self._unread.items() if queue.topic == topic)
-        if not found:
-            return ""
-        first, one = found[0]
-        count = sum(each.count for _, each in found)
-        return (
-            f"{len(found)}, with {count} unread messages, as {first} from offset {one.offset} on; "
-            f"{one.why}"
-        )
+        return problem_of({each: one for each, one in self._unread.items() if each.topic == topic})
 
     async def _count(self, queue: MessageQueue, left_at: int, why: str) -> None:
         client = self._client
         try:
             address = client.routes.master_of(queue.broker_name)
-            end = await client.api.max_offset(address, queue)
             # A member that pops knows of its own batches only.
             stored = (
                 None
                 if self._is_local
                 else await client.api.query_offset(address, self._group, queue)
             )
+            offset = max(left_at, stored or 0)
+            one = await unread_since(client.api, address, queue, offset, why)
         except OrderMQError as error:
             _log.debug("%s: its unread messages are not counted yet: %s", queue, error)
             self._given_up.setdefault(queue, left_at)
             return
-        offset = max(left_at, stored or 0)
-        if offset < end:
-            self._unread[queue] = Unread(offset, end - offset, why)
+        self._note(queue, one)
+
+    def _note(self, queue: MessageQueue, one: Unread | None) -> None:
+        if one is None:
+            self._unread.pop(queue, None)
+            return
+        self._unread[queue] = one
+        self._counted_ms[queue] = self._client.clock.now_ms()
 
 
 def _why(queue: MessageQueue, routes: Mapping[str, TopicRoute | None]) -> str:
-    """Return why a queue is not in the route of its topic; empty if it is, or its broker is not.
+    """Return why a queue is withdrawn; empty if it is not.
 
     A topic without any queue for reads is another problem (`TopicProblems`).
     """
     route = routes.get(queue.topic)
     if route is None or not subscribe_queues(queue.topic, route):
         return ""
-    for data in route.queues:
-        if data.broker_name == queue.broker_name:
-            if not data.perm & PERM_READ:
-                return _CLOSED
-            return _FEWER if queue.queue_id >= data.read_queue_nums else ""
-    return ""
+    return withdrawn_because(queue, route)
