@@ -37,7 +37,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_topic, unwrapped
 from ordermq.model.receipts import SendReceipt
 from ordermq.model.status import SendStatus, TransactionState
-from ordermq.model.stored_message import StoredMessage
+from ordermq.model.stored_message import StoredMessage, split_records
 from ordermq.model.transaction_receipt import TransactionReceipt
 from ordermq.producer.pending_message import PendingMessage, ThreadWaiter
 from ordermq.producer.producer import Producer
@@ -47,12 +47,16 @@ from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.rare_headers import CheckTransactionHeader, EndTransactionHeader
+from ordermq.value import Value
 
 if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings
 
 _log = logging.getLogger("ordermq.producer")
 _DECISIONS_KEPT = 10_000  # brokers ask within minutes
+_ASKED_AFTER_MS = 1_000  # brokers do not ask before, but by a setting of the message
+_CROSSING_MS = 1_000  # in which a broker works an end that it has, and finds its message by its id
+_MOST_FOUND = 32  # brokers find by a hash: others may be among them
 _SLOW_EXECUTE_MS = 50  # behind this a round trip is cheap, and a broker may have ended it itself
 # A stored message's id ends with its physical offset, 16 hex digits.
 _PHYSICAL_OFFSET_AT = -16
@@ -88,6 +92,29 @@ class TransactionListener(Protocol):
 
         Called on a check thread, again and again while the answer is UNKNOWN.
         """
+
+
+class HalfMessage(Value):
+    """A message of a transaction, as it is looked for in its topic.
+
+    Args:
+        born_ms: None: of this producer, which gives no id twice.
+    """
+
+    topic: str
+    queue_id: int
+    message_id: str
+    born_ms: int | None
+
+    def is_of(self, stored: StoredMessage, namespace: str) -> bool:
+        """Return whether it became this message of its topic."""
+        # Java's client sends an object again under its first id: that is another transaction.
+        return (
+            self.born_ms in (None, stored.born_ms)
+            and stored.queue_id == self.queue_id
+            and unwrapped(namespace, stored.topic) == self.topic
+            and props.decode_bytes(stored.properties).get(props.UNIQ_KEY) == self.message_id
+        )
 
 
 class TransactionProducer(Producer):
@@ -153,7 +180,8 @@ class TransactionProducer(Producer):
         # By these two checks of this producer's transactions are answered, by message id.
         self._executing: dict[str, int] = {}  # since when, in ms
         self._asked_about: set[str] = set()  # of these, those that a broker has asked about
-        self._decided: OrderedDict[str, TransactionState] = OrderedDict()  # the newest ones
+        # The newest ones, and when each was decided, in ms.
+        self._decided: OrderedDict[str, tuple[TransactionState, int]] = OrderedDict()
         # Where half messages are that a broker has asked about: the newest ones, by message id.
         self._asked_at: OrderedDict[str, CheckTransactionHeader] = OrderedDict()
         self._committing: set[str] = set()  # after a check, not answered yet; on the I/O thread
@@ -349,7 +377,7 @@ class TransactionProducer(Producer):
         self._asked_about.discard(pending.unique_ids[0])
 
     def _decide(self, transaction_id: str, state: TransactionState) -> None:
-        _keep(self._decided, transaction_id, state)
+        _keep(self._decided, transaction_id, (state, self._clock.now_ms()))
 
     # On the I/O thread.
 
@@ -390,6 +418,12 @@ class TransactionProducer(Producer):
             state is not TransactionState.UNKNOWN and self._is_late(half.message_id)
         )
         timeout_ms = self.config.send.send_timeout_ms if is_awaited else None
+        if state is not TransactionState.UNKNOWN and await self._was_committed(
+            client, half, message.topic
+        ):
+            if is_commit:
+                return
+            raise self._conflict(half, message, state, "another producer's check committed it")
         try:
             address = client.routes.master_of(half.message_queue.broker_name)
             await self._tell(client, address, header, timeout_ms, remark)
@@ -402,14 +436,35 @@ class TransactionProducer(Producer):
             if key is not None:
                 self._failed_keys.add(message.topic, key, f"commit: {error}")
             if _is_conflict(error):
-                raise TransactionConflict(
-                    f"transaction {half.message_id} was to end with {state.value}, but the "
-                    f"broker had ended it before: {error}; compensate the local transaction or "
-                    "send its message anew. For slow ones raise the broker's transactionTimeOut or "
-                    "transactionCheckMax, and let `check` answer UNKNOWN while one may still run",
-                    topic=message.topic,
-                    group=self.group,
-                ) from error
+                raise self._conflict(half, message, state, str(error)) from error
+
+    def _conflict(
+        self, half: SendReceipt, message: Message, state: TransactionState, why: str
+    ) -> TransactionConflict:
+        return TransactionConflict(
+            f"transaction {half.message_id} was to end with {state.value}, but the broker had "
+            f"ended it before: {why}; compensate the local transaction or send its message anew. "
+            "For slow ones raise the broker's transactionTimeOut or transactionCheckMax, and let "
+            "`check` answer UNKNOWN while one may still run",
+            topic=message.topic,
+            group=self.group,
+        )
+
+    async def _was_committed(self, client: ClientSession, half: SendReceipt, topic: str) -> bool:
+        """Return whether the `check` of another producer has committed a transaction meanwhile.
+
+        RocketMQ would commit it a second time, and rolls back what it has committed without a word.
+        """
+        begun_ms = self._executing.get(half.message_id)
+        if begun_ms is not None and client.clock.now_ms() - begun_ms < _ASKED_AFTER_MS:
+            return False
+        queue = half.message_queue
+        try:
+            address = client.routes.master_of(queue.broker_name)
+        except OrderMQError:
+            return False
+        mine = HalfMessage(topic, queue.queue_id, half.message_id, None)
+        return await self._is_stored(client, address, mine)
 
     def _is_late(self, transaction_id: str) -> bool:
         begun_ms = self._executing.get(transaction_id)
@@ -504,7 +559,10 @@ class TransactionProducer(Producer):
         client = self._client
         assert client is not None
         try:
-            client.runtime.call(self._answer(client, address, ended, timeout_ms, remark))
+            half = HalfMessage(
+                message.topic, message.queue_id, message.message_id, message.born_timestamp_ms
+            )
+            client.runtime.call(self._answer(client, address, ended, half, timeout_ms, remark))
         except OrderMQError as error:
             _log.warning(
                 "transaction %s: %s was not told the state and will ask again: %s",
@@ -534,17 +592,22 @@ class TransactionProducer(Producer):
         client: ClientSession,
         address: str,
         ended: EndTransactionHeader,
+        half: HalfMessage,
         timeout_ms: int | None,
         remark: str | None,
     ) -> None:
         is_commit = ended.commit_or_rollback == TransactionFlag.COMMIT
         if is_commit and ended.message_id in self._committing:
             return  # how that ends decides about this copy: the broker asks again
-        if is_commit and self._is_spare(address, ended.message_id):
-            ended, is_commit = replace(ended, commit_or_rollback=_FLAGS[_SPARE[0]]), False
         if is_commit:
             self._committing.add(ended.message_id)
         try:
+            if is_commit and (
+                self._is_spare(address, ended.message_id)
+                or await self._is_stored(client, address, half)
+            ):
+                ended = replace(ended, commit_or_rollback=_FLAGS[_SPARE[0]])
+                remark = _SPARE[1]
             await self._tell(client, address, ended, timeout_ms, remark)
         except BrokerError as error:
             if not _is_conflict(error):  # else it has ended meanwhile
@@ -552,6 +615,36 @@ class TransactionProducer(Producer):
         finally:
             if is_commit:
                 self._committing.discard(ended.message_id)
+
+    async def _is_stored(self, client: ClientSession, address: str, half: HalfMessage) -> bool:
+        """Return whether a broker has the message of a half one in its topic already.
+
+        Then it asks about a copy: the commit crossed its question, or nobody has waited for the
+        answer to it, or it was another producer's.
+        """
+        if client.proxy is not None:  # which has no such request
+            return False
+        from ordermq.client.admin_api import AdminApi  # only brokers that ask
+
+        namespace = self.config.remoting.namespace
+        if (decided := self._decided.get(half.message_id)) is not None:
+            # Its end may have been sent a moment ago: the broker shall have worked it.
+            await client.clock.sleep_ms(decided[1] + _CROSSING_MS - client.clock.now_ms())
+        try:
+            connection = await client.connections.get(address)
+            body = await AdminApi.of(client).find_messages(
+                address, half.topic, half.message_id, _MOST_FOUND, is_id=True
+            )
+            is_there = any(
+                half.is_of(StoredMessage.read(record), namespace) for record in split_records(body)
+            )
+        except OrderMQError as error:
+            # None is found, or this account may only send: twice is better than never.
+            _log.debug("transaction %s: not found in its topic: %s", half.message_id, error)
+            return False
+        if is_there:
+            _keep(self._confirmed, half.message_id, connection)
+        return is_there
 
     def _known_state(self, message: MessageView) -> _Outcome | None:
         # What this producer executes, or has executed, it knows better than `check`, which may look
@@ -562,8 +655,8 @@ class TransactionProducer(Producer):
             if message.message_id not in self._executing:  # it has ended meanwhile
                 self._asked_about.discard(message.message_id)
             return TransactionState.UNKNOWN, "its local transaction is still being executed"
-        state = self._decided.get(message.message_id)
-        return None if state is None else (state, None)
+        decided = self._decided.get(message.message_id)
+        return None if decided is None else (decided[0], None)
 
 
 def _keep(table: OrderedDict[str, _T], transaction_id: str, value: _T) -> None:

@@ -8,14 +8,16 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
+from itertools import starmap
 from typing import Any
 
 import pytest
 from remoting.wire_server import Line, WireServer, run, until
 
 from ordermq import Message, TransactionProducer, TransactionState, json_text
+from ordermq.clock import ManualClock
 from ordermq.core import RecordWriter
-from ordermq.errors import ConfigError, KeyFailed
+from ordermq.errors import ConfigError, KeyFailed, TransactionConflict
 from ordermq.model.message import MessageView
 from ordermq.model.properties import decode, encode
 from ordermq.model.stored_message import host_bytes
@@ -35,10 +37,13 @@ class Broker:
     Args:
         sent: the answer's code of a send.
         ended: the answer's code of a commit that wants one.
+    Attributes:
+        found: the records that answer a search by an id; None: it is refused.
     """
 
     def __init__(self, sent: int = 0, ended: int = 0) -> None:
         self.server = WireServer(self._handle)
+        self.found: bytes | None = b""
         self.sent, self.ended = sent, ended
         self.loop: asyncio.AbstractEventLoop | None = None  # the server's
 
@@ -63,6 +68,8 @@ class Broker:
             code = self.sent
         elif request.code == RequestCode.END_TRANSACTION:
             code = self.ended
+        elif request.code == RequestCode.QUERY_MESSAGE:
+            code, body = (16, b"") if self.found is None else (0 if self.found else 22, self.found)
         line.send(request.reply(code, ext, body, "no" if code == 1 else None))
 
 
@@ -93,7 +100,7 @@ def message(**more: Any) -> Message:
     return Message("T", b"paid", **more)
 
 
-def on_loop(broker: Broker, condition: Callable[[], bool]) -> None:
+def on_loop(broker: Broker, condition: Callable[[], object]) -> None:
     """Wait on the caller's thread for something of the server's loop."""
     done = threading.Event()
     while not condition():
@@ -256,19 +263,27 @@ def test_a_producer_that_cannot_check_is_refused() -> None:
 # -- the broker asks -----------------------------------------------------------------------
 
 
+def record(topic: str, message_id: str, born_ms: int = 1, queue_id: int = 3) -> bytes:
+    """A stored message of a transaction."""
+    writer = RecordWriter(topic, queue_id, host_bytes("10.0.0.1", 1), host_bytes("10.0.0.2", 2))
+    properties = encode({"UNIQ_KEY": message_id, "PGROUP": "pg", "TRAN_MSG": "true", "KEYS": "o-1"})
+    block = writer.write(
+        b"x", properties.encode(), flag=0, sys_flag=0, born_ms=born_ms, stored_ms=2
+    )
+    return bytes(block.rows(HALF_OFFSET, PHYSICAL)[0][2])
+
+
 def question(body: bytes | None = None, message_id: str = "ID", **more: str) -> Command:
     """As RocketMQ's broker asks: the record names the real topic, the header that of halves."""
-    writer = RecordWriter("T", 3, host_bytes("10.0.0.1", 1), host_bytes("10.0.0.2", 2))
-    properties = encode({"UNIQ_KEY": message_id, "PGROUP": "pg", "TRAN_MSG": "true", "KEYS": "o-1"})
-    block = writer.write(b"x", properties.encode(), flag=0, sys_flag=0, born_ms=1, stored_ms=2)
-    record = bytes(block.rows(HALF_OFFSET, PHYSICAL)[0][2])
     ext = {
         "tranStateTableOffset": str(HALF_OFFSET), "commitLogOffset": str(PHYSICAL),
         "msgId": "ID", "transactionId": "ID", "offsetMsgId": "00", "bname": "b",
         "topic": "RMQ_SYS_TRANS_HALF_TOPIC",
     }  # fmt: skip
     asked = Command.request(
-        RequestCode.CHECK_TRANSACTION_STATE, ext | more, record if body is None else body
+        RequestCode.CHECK_TRANSACTION_STATE,
+        ext | more,
+        record("T", message_id) if body is None else body,
     )
     asked.flag = ONEWAY_FLAG
     return asked
@@ -347,6 +362,105 @@ def test_a_copy_of_a_half_message_that_a_check_has_committed_is_rolled_back() ->
 
     assert run(serve()) == ["8", "12", "12"]
     assert checked == ["ID"]
+
+
+@pytest.mark.parametrize(
+    ("found", "answer"),
+    [
+        ([("T", "ID")], ROLLBACK),
+        ([("T", "OTHER"), ("T", "ID")], ROLLBACK),
+        ([("T", "OTHER")], COMMIT),  # of the same hash
+        ([("T", "ID", 5)], COMMIT),  # the same object, sent before in another transaction
+        ([("RMQ_SYS_TRANS_HALF_TOPIC", "ID")], COMMIT),
+        ([], COMMIT),
+        (None, COMMIT),  # this account may only send
+    ],
+)
+def test_a_copy_of_what_is_in_the_topic_already_is_rolled_back(
+    found: list[tuple[Any, ...]] | None, answer: TransactionState
+) -> None:
+    """Its commit crossed the question, or it was another producer's."""
+
+    async def serve() -> str:
+        broker = Broker()
+        broker.found = None if found is None else b"".join(starmap(record, found))
+        async with answering(broker, lambda given: COMMIT):
+            broker.server.lines[-1].send(question())
+            await until(lambda: broker.of(RequestCode.END_TRANSACTION) != [])
+        (search,) = broker.of(RequestCode.QUERY_MESSAGE)
+        assert (search.ext["topic"], search.ext["key"]) == ("T", "ID")
+        (end,) = broker.of(RequestCode.END_TRANSACTION)
+        return end.ext["commitOrRollback"]
+
+    assert run(serve()) == FLAGS[answer]
+
+
+def test_a_question_that_crosses_the_commit_is_answered_when_the_broker_has_worked_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks before it reads the one-way end, and stores the message a moment later."""
+
+    class Watched(ManualClock):
+        waits = False
+
+        async def sleep_ms(self, delay_ms: int) -> None:
+            self.waits = self.waits or delay_ms == pause_ms
+            await super().sleep_ms(delay_ms)
+
+    clock, pause_ms = Watched(), 987
+    monkeypatch.setattr(transactions, "_CROSSING_MS", pause_ms)
+
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        sent = producer.send_in_transaction(message(), execute=lambda *_: COMMIT)
+        broker.soon(broker.server.lines[-1].send, question(message_id=sent.message_id))
+        on_loop(broker, lambda: clock.waits)
+        assert broker.of(RequestCode.QUERY_MESSAGE) == []
+        broker.found = record("T", sent.message_id)
+        # Once more each time: what waits was noted before it waited.
+        on_loop(broker, lambda: clock.advance(pause_ms) or broker.of(RequestCode.QUERY_MESSAGE))
+        on_loop(broker, lambda: len(broker.of(RequestCode.END_TRANSACTION)) == 2)
+        ends = broker.of(RequestCode.END_TRANSACTION)
+        assert [end.ext["commitOrRollback"] for end in ends] == [FLAGS[COMMIT], FLAGS[ROLLBACK]]
+
+    at_broker(work, clock=clock)
+
+
+@pytest.mark.parametrize("through", ["send_in_transaction", "end_transaction"])
+@pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
+def test_what_the_check_of_another_producer_committed_is_not_ended_again(
+    state: TransactionState, through: str
+) -> None:
+    """A broker asks any producer of the group, and forgets the half message that this one has."""
+    clock = ManualClock()
+
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        def execute(given: Message, _: object) -> TransactionState:
+            assert given.transaction_id is not None
+            if through == "send_in_transaction":
+                commit_elsewhere(given.transaction_id)
+                return state
+            return UNKNOWN
+
+        def commit_elsewhere(transaction_id: str) -> None:
+            broker.found = record("T", transaction_id, queue_id=0)
+            clock.advance(1_000)
+
+        def end_it() -> None:
+            mine = message()
+            receipt = producer.send_in_transaction(mine, execute=execute)
+            if through == "end_transaction":
+                commit_elsewhere(receipt.message_id)
+                producer.end_transaction(mine, receipt, state)
+
+        if state is COMMIT:
+            end_it()
+        else:
+            with pytest.raises(TransactionConflict, match="another producer's check committed"):
+                end_it()
+        ends = [each.ext["commitOrRollback"] for each in broker.of(RequestCode.END_TRANSACTION)]
+        assert set(ends) <= {FLAGS[UNKNOWN]}
+
+    at_broker(work, clock=clock)
 
 
 def test_a_check_of_what_is_being_committed_waits_for_the_next_one() -> None:
