@@ -122,6 +122,23 @@ def test_pulls_follow_the_hint_to_the_slave_and_back_and_commits_do_not(
     assert (from_master >= 8, from_slave) == (True, 40)
 
 
+def test_a_consumer_reads_on_from_the_slave_when_its_master_is_gone_under_held_pulls(
+    replicas: Replicas, consumer: LitePullConsumer
+) -> None:
+    """A pull that fails has the queue's life looked at, which only the master can tell."""
+    replicas.suggested = MASTER
+    assert polled(consumer, 400) == list(range(400))
+    fetcher = consumer._live()._fetcher
+    eventually(lambda: all(map(fetcher.is_pulling, QUEUES)), "the master holds the next pulls")
+    replicas.brokers[MASTER].close()
+    replicas.suggested = SLAVE
+    with closing(WireClient(replicas.brokers[SLAVE].port)) as client:
+        for number in range(400, 440):
+            client.send("orders", str(number).encode(), queue_id=number % 4)
+    assert polled(consumer, 40) == list(range(400, 440))
+    assert pulls(consumer)[1] >= 4
+
+
 def test_a_consumer_reads_on_from_the_master_when_its_slave_is_gone(
     replicas: Replicas, consumer: LitePullConsumer
 ) -> None:

@@ -416,7 +416,7 @@ class QueueFetcher:
         try:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
-            if self.life.is_doubtful and (life := await self.life.look()):
+            if self.life.is_doubtful and (life := await self._look(broker_id)):
                 self._begin_life(life)
                 await self._wait_for_generation(generation)
                 return
@@ -620,6 +620,24 @@ class QueueFetcher:
         )
         self._client.doubt_route(assigned.queue.topic)  # the new one may have other queues, too
         self._begin_there(assigned, life.first)
+
+    async def _look(self, broker_id: int) -> NewLife | None:
+        """Look at the queue's life, if its master can be asked.
+
+        Looks go to the master: a slave may have less than was read. While it is away the slave is
+        read without one, or nothing would be; the queue stays in doubt until the master is back.
+
+        Args: broker_id: the replica that is pulled from.
+        """
+        if broker_id == MASTER_ID:
+            return await self.life.look()
+        if not self._client.is_connected(self.assigned.queue.broker_name):
+            return None
+        try:
+            return await self.life.look()
+        except (RemotingError, RouteError) as error:
+            _log.debug("%s: read from a slave without a look: %s", self.assigned.queue, error)
+            return None
 
     async def _wait_for_generation(self, generation: int) -> None:
         """Pull nothing until the queue was moved, or is held no more; the move ends this task."""
