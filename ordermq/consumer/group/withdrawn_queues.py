@@ -18,7 +18,7 @@ from ordermq.client.withdrawn_queues import (
 )
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import MemberContext
-from ordermq.errors import OrderMQError
+from ordermq.errors import BrokerError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import QueueData, TopicRoute
 
@@ -80,7 +80,9 @@ class WithdrawnQueues:
             search = WithdrawnSearch(client.api, self._group, addresses)
             found = await search.unread(topic, data)
         except OrderMQError as error:
-            self._searched.discard((topic, data.broker_name))
+            # A broker that refuses would be asked again by each pass.
+            if not isinstance(error, BrokerError):
+                self._searched.discard((topic, data.broker_name))
             _log.debug("%s at %s: not searched yet: %s", topic, data.broker_name, error)
             return
         for queue, one in found.items():

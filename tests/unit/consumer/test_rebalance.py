@@ -172,7 +172,7 @@ class NewTopics:
                 SimpleNamespace(
                     start_offset=self.start_offset,
                     rule=SimpleNamespace(take_skipped=dict),
-                    is_local=False,
+                    is_local=True,  # no broker is asked for withdrawn queues
                 ),
             ),
             cast(Any, None),

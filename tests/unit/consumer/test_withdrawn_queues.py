@@ -12,7 +12,7 @@ import pytest
 from ordermq.client.withdrawn_queues import _NO_QUEUE
 from ordermq.clock import ManualClock
 from ordermq.consumer.group.withdrawn_queues import WithdrawnQueues
-from ordermq.errors import RequestTimeout
+from ordermq.errors import BrokerError, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
@@ -41,7 +41,7 @@ class Given:
         self.offsets: dict[int, int] = {}
         self.unknown: int | None = None
         self.first = 0
-        self.fails = False
+        self.fails = self.refuses = False
         self.clock = ManualClock()
         self.asked: list[int] = []
         self.found = 0
@@ -83,6 +83,8 @@ class Given:
     async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
         assert group == "g"
         self.asked.append(queue.queue_id)
+        if self.refuses:
+            raise BrokerError("no", response_code=16)
         if self.stored is not None:
             return self.stored
         return self.offsets.get(queue.queue_id, self.unknown)
@@ -200,6 +202,15 @@ def test_a_broker_that_did_not_answer_is_searched_again() -> None:
     assert given.problem_after_search(route_of(a=(2, 6))) == ""
     given.fails = False
     assert "60 unread" in given.problem_after_search(route_of(a=(2, 6)))
+
+
+def test_a_broker_that_refuses_is_not_searched_again() -> None:
+    given = Given()
+    given.refuses = True
+    assert given.problem_after_search(route_of(a=(2, 6))) == ""
+    before = len(given.asked)
+    assert given.problem_after_search(route_of(a=(2, 6))) == ""
+    assert len(given.asked) == before
 
 
 def test_offsets_that_no_broker_has_are_not_searched_for() -> None:
