@@ -74,9 +74,9 @@ class NativeEvent:
         with contextlib.suppress(RuntimeError):  # it is set
             self._lock.release()
 
-    def wait(self, timeout_s: float = -1) -> None:
-        """Return once set, or after the time; the caller checks its condition again."""
-        self._lock.acquire(timeout=timeout_s)
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Return True once set, or False after the time; the caller checks its condition again."""
+        return self._lock.acquire(timeout=timeout_s)
 
 
 def _start_plainly(work: Callable[[], None]) -> None:
@@ -121,6 +121,23 @@ def start_thread(thread: threading.Thread) -> None:
     started.wait()
     if errors:
         raise errors[0]
+
+
+def wait_for_thread(event: NativeEvent, thread: threading.Thread) -> None:
+    """Wait until a started thread has set an event.
+
+    Raises: StateError: it has ended without.
+    """
+    while not event.wait(SIGNAL_CHECK_S):
+        # What it set as the last thing it did counts.
+        if not thread.is_alive() and not event.wait(0):
+            from ordermq.errors import StateError  # as in `_no_thread`
+
+            raise StateError(
+                f"the thread {thread.name} ended at once, by the exception that "
+                "threading.excepthook told of: a function of threading.settrace or "
+                "threading.setprofile that raises?"
+            )
 
 
 def start_aside(thread: threading.Thread) -> None:

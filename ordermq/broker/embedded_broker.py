@@ -23,7 +23,7 @@ from ordermq.events import NoHistory, Recorder
 from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
 from ordermq.remoting.connecting import descriptors_used_up
 from ordermq.remoting.event_loop import new_event_loop
-from ordermq.threads import NativeEvent, start_thread
+from ordermq.threads import NativeEvent, start_thread, wait_for_thread
 
 
 class EmbeddedBroker(Starting):
@@ -100,7 +100,7 @@ class EmbeddedBroker(Starting):
         _started.add(self)
         try:
             start_thread(self._thread)
-            self._has_begun.wait()
+            wait_for_thread(self._has_begun, self._thread)
         except BaseException:  # as of Ctrl-C: it ends as soon as it has begun
             self._end()
             raise

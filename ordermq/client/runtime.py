@@ -21,7 +21,7 @@ from ordermq.errors import NoThread, OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.remoting.writing import LOCK_S
-from ordermq.threads import SIGNAL_CHECK_S, NativeEvent, RLock, start_thread
+from ordermq.threads import SIGNAL_CHECK_S, NativeEvent, RLock, start_thread, wait_for_thread
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
@@ -67,10 +67,10 @@ class Runtime(ProcessBound):
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         try:
             start_thread(self._thread)
-        except NoThread:
+            wait_for_thread(started, self._thread)
+        except (NoThread, StateError):
             self.loop.close()
             raise
-        started.wait()
         self._made.add(self)
 
     @classmethod

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ordermq.errors import NoThread
-from ordermq.threads import Lock, RLock, start_thread
+from ordermq.errors import NoThread, StateError
+from ordermq.threads import Lock, NativeEvent, RLock, start_thread, wait_for_thread
 from tests.component.interruption import InterruptedCall
 
 
@@ -108,3 +108,24 @@ def test_an_owner_takes_its_lock_again_and_a_plain_lock_refuses() -> None:
         assert plain.locked()
         assert not plain.acquire(blocking=False)
     assert not plain.locked()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_before_its_work_is_an_error_and_no_wait_for_ever() -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("of a trace function")
+
+    has_begun = NativeEvent()
+    thread = threading.Thread(target=has_begun.set, name="work", daemon=True)
+    before = threading.gettrace()
+    threading.settrace(refuse)
+    try:
+        start_thread(thread)
+    finally:
+        threading.settrace(before)  # type: ignore[arg-type]
+    with pytest.raises(StateError, match="thread work ended at once"):
+        wait_for_thread(has_begun, thread)
+    done = threading.Thread(target=has_begun.set, daemon=True)
+    start_thread(done)
+    done.join()
+    wait_for_thread(has_begun, done)  # it has ended, and has set it

@@ -10,12 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 from ordermq.errors import StoreError
-from ordermq.threads import NativeEvent, start_thread
+from ordermq.threads import NativeEvent, start_thread, wait_for_thread
 
 log = logging.getLogger("ordermq.broker")
 
 _PROGRESS_S = 5.0
-_LOOK_S = 0.5  # between looks for a signal
 _INTERRUPTED_S = 5.0  # for the page that is being read
 AFTER_DAMAGE = (
     "see what is wrong with `ordermq broker check`, then restore a back-up with `ordermq broker "
@@ -73,7 +72,6 @@ def integrity_rows(database: sqlite3.Connection, count: int) -> list[tuple[str]]
     """
     rows: list[tuple[str]] = []
     errors: list[sqlite3.Error] = []
-    ended: list[bool] = []
     is_over = NativeEvent()
 
     def check() -> None:
@@ -82,15 +80,12 @@ def integrity_rows(database: sqlite3.Connection, count: int) -> list[tuple[str]]
         except sqlite3.Error as error:
             errors.append(error)
         finally:
-            ended.append(True)
             is_over.set()
 
     thread = threading.Thread(target=check, name="ordermq-integrity", daemon=True)
     try:
         start_thread(thread)
-        # In parts: a signal that comes just before the wait would not end one without a limit.
-        while not ended:
-            is_over.wait(_LOOK_S)
+        wait_for_thread(is_over, thread)
     except BaseException:
         database.interrupt()
         is_over.wait(_INTERRUPTED_S)  # the caller closes what the thread uses
