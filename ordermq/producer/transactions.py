@@ -177,6 +177,7 @@ class TransactionProducer(Producer):
         self._topics = tuple(map(check_topic, topics))
         self._checks: concurrent.futures.ThreadPoolExecutor | None = None
         self._checking: set[concurrent.futures.Future[None]] = set()
+        self._is_refusing = False  # further checks, told once
         # By these two checks of this producer's transactions are answered, by message id.
         self._executing: dict[str, int] = {}  # since when, in ms
         self._asked_about: set[str] = set()  # of these, those that a broker has asked about
@@ -478,13 +479,18 @@ class TransactionProducer(Producer):
         # Bounded, because `check` may be slower than brokers ask; they ask again later.
         hold_max = self.config.transaction.check_request_hold_max
         if len(self._checking) >= hold_max:
-            _log.warning(
-                "%s: check refused, %d checks are waiting",
-                address,
-                hold_max,
-                extra=self._fields(broker=address),
-            )
+            if not self._is_refusing:
+                self._is_refusing = True
+                _log.warning(
+                    "%s: check refused, %d checks are waiting (check_request_hold_max); further "
+                    "ones are refused without a line until half of them are answered",
+                    address,
+                    hold_max,
+                    extra=self._fields(broker=address),
+                )
             return request.reply(ResponseCode.SYSTEM_BUSY)
+        if len(self._checking) <= hold_max // 2:
+            self._is_refusing = False
         try:
             header = CheckTransactionHeader.from_ext(request.ext)
             message = self._decoding(_view(request.body, header, self.config.remoting.namespace))

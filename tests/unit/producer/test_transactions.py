@@ -8,6 +8,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from itertools import starmap
 from typing import Any
 
@@ -23,7 +24,7 @@ from ordermq.model.properties import decode, encode
 from ordermq.model.stored_message import host_bytes
 from ordermq.producer import transactions
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
-from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import ONEWAY_FLAG, Command
 
 HALF_OFFSET, PHYSICAL = 7, 4_096
@@ -641,6 +642,23 @@ def test_questions_beyond_those_held_are_dropped_with_a_warning(
     finally:
         logging.getLogger("ordermq.producer").removeHandler(handler)
     assert [end.ext["commitOrRollback"] for end in ends] == ["8", "12"]  # of one transaction
+
+
+def test_refused_questions_are_told_once_until_there_is_room_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer = TransactionProducer(
+        "pg", name_servers="127.0.0.1:9", check=lambda _: COMMIT, check_request_hold_max=4
+    )
+    for lines in (1, 2):
+        producer._checking.update(Future() for _ in range(4))
+        for _ in range(5):
+            reply = producer._on_request("127.0.0.1:1", question())
+            assert reply is not None
+            assert reply.code == ResponseCode.SYSTEM_BUSY
+        assert caplog.text.count("check refused, 4 checks are waiting") == lines
+        producer._checking.clear()
+        producer._on_request("127.0.0.1:1", question(b"junk"))
 
 
 def test_after_a_broken_connection_the_broker_hears_of_the_producer_again() -> None:
