@@ -29,7 +29,7 @@ class Event(Protocol):
     def set(self) -> None:
         """Let the wait return; from any thread."""
 
-    def wait(self, timeout_s: float, /) -> None:
+    def wait(self, timeout_s: float, /) -> object:
         """Return once set, or after the time."""
 
 
