@@ -29,6 +29,7 @@ class HeldPop:
     Args:
         deadline_ms: when it is answered without a message.
         look_ms: when a queue it waits for may be popped, or the deadline.
+        expired: messages that retention took from the group, as this pop found.
     """
 
     connection: BrokerConnection
@@ -37,6 +38,7 @@ class HeldPop:
     tag_hashes: tuple[int, ...]
     deadline_ms: int
     look_ms: int
+    expired: int = 0
 
 
 class HeldPops:

@@ -182,6 +182,15 @@ class OpenPops:
         log = self._store.find_log(topic, queue_id)
         record = None if log is None else self._store.record(log, offset)
         if record is None:
+            if log is not None:
+                _log.warning(
+                    "topic %s, queue %d: the message at offset %d expired before group %s was done "
+                    "with it, and is not repeated",
+                    topic,
+                    queue_id,
+                    offset,
+                    group,
+                )
             return None
         message = StoredMessage.read(record)
         properties = _repeatable(message.properties, topic, f"{topic}/{queue_id}, offset {offset}")

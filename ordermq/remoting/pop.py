@@ -71,6 +71,8 @@ class PopReplyHeader(Header):
     message_offsets: str | None = ext_field("msgOffsetInfo", default=None)
     order_counts: str | None = ext_field("orderCountInfo", default=None)
     fenced: bool | None = ext_field("omqFenced", default=None)
+    # How many messages the group has not had, and the broker has no more.
+    expired: int | None = ext_field("omqExpired", default=None)
 
 
 class AckHeader(Header):

@@ -277,6 +277,37 @@ class Silent:
         return None
 
 
+@pytest.mark.parametrize("is_concurrent", [False, True])
+def test_messages_that_expired_unread_are_counted_and_told(
+    producer: Producer,
+    make: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_concurrent: bool,
+) -> None:
+    # That brokers say so is tested with their retention.
+    telling = [5]
+    handler = server.HANDLERS[RequestCode.POP_MESSAGE]
+
+    class Telling(Silent):
+        def reply(self, request: Any, code: int, ext: Any = None, *more: object) -> None:
+            if code == ResponseCode.SUCCESS and telling:
+                ext = {**ext, "omqExpired": str(telling.pop())}
+            self._connection.reply(request, code, ext, *more)  # type: ignore[arg-type]
+
+    def pop(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        handler(context, Telling(connection), request)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(server.HANDLERS, RequestCode.POP_MESSAGE, pop)
+    consumer = make(seen.take, concurrent=is_concurrent)
+    consumer.start()
+    send_all(producer, numbered(50))
+    seen.wait_for_count(50)
+    assert consumer.statistics["skipped"] == 5
+    assert len([text for text in caplog.messages if "5 messages expired unread" in text]) == 1
+
+
 def refuse(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     connection.reply(request, ResponseCode.SYSTEM_ERROR, remark="refused by the test")
 

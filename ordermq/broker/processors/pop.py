@@ -167,6 +167,8 @@ def _look_into(
     log = context.store.readable_log(key[1], key[2])
     stored = context.offsets.get(key)
     start = _first_offset(context, held.header, log) if stored is None else stored
+    # Told once: the group is moved behind them, by the lease or without one.
+    held.expired += max(log.min_offset - start, 0)
     # Retention may have overtaken the group; beyond the end is an offset of an earlier life.
     start = min(max(start, log.min_offset), log.max_offset)
     if start == log.max_offset:
@@ -231,6 +233,7 @@ def _grant(context: BrokerContext, held: HeldPop, found: Sequence[_Found]) -> No
             sum(part.rest for part in found),
             *offsets_to_texts(parts),
             fenced=True if header.fenced and header.order else None,
+            expired=held.expired or None,
         )
         held.connection.reply(held.request, ResponseCode.SUCCESS, reply.to_ext(), body, "FOUND")
 
@@ -270,7 +273,12 @@ def _repeated(context: BrokerContext, header: PopHeader, part: _Found, lease: Po
 
 def _reply_nothing(context: BrokerContext, held: HeldPop, code: int) -> None:
     header = held.header
-    reply = PopReplyHeader(context.steady.ms(), header.invisible_ms, _revive_queue(header))
+    reply = PopReplyHeader(
+        context.steady.ms(),
+        header.invisible_ms,
+        _revive_queue(header),
+        expired=held.expired or None,
+    )
     held.connection.reply(held.request, code, reply.to_ext(), remark="NO_MESSAGE_IN_QUEUE")
 
 

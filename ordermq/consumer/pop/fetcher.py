@@ -194,11 +194,26 @@ class QueuePops:
             return
         self.poll = None
         self._polled_ms, self._refusal = clock.now_ms(), ""
+        self._tell_expired()
         if not batches:
             self._statistics.add("pulls")
             return
         self._leases.keep(assigned.queue, batches[1:])
         await self._begin(batches[0])
+
+    def _tell_expired(self) -> None:
+        """Count and log what the broker removed before the group had it."""
+        queue = self.assigned.queue
+        count = self._transport.take_expired(queue)
+        if not count:
+            return
+        self._statistics.add("skipped", count)
+        _log.warning(
+            "%s: %d messages expired unread: the broker removed them before the group had them",
+            queue,
+            count,
+            extra=log_fields(queue),
+        )
 
     async def _begin(self, batch: PoppedBatch) -> None:
         if self._claims is not None and not await self._claim(self._claims, batch):
@@ -313,6 +328,7 @@ class QueuePops:
                 # If the broker leased something, its time ends.
                 self._client.report_failure(self.assigned.queue.broker_name, "pop", error)
                 return
+        self._tell_expired()
         await self._give_back(batches)
 
 

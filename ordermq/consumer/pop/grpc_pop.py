@@ -131,6 +131,9 @@ class GrpcPop:
     def keep_in(self, kept: KeptBatches) -> None:
         self.kept = kept
 
+    def take_expired(self, queue: MessageQueue) -> int:
+        return 0  # proxies do not tell
+
     def leave(self, queue: MessageQueue) -> None:
         feed = self._feeds.get((queue.topic, queue.broker_name))
         if feed is not None:

@@ -128,6 +128,10 @@ class PopTransport(Protocol):
         Raises: RemotingError, RouteError. ProtocolError: a malformed answer.
         """
 
+    def take_expired(self, queue: MessageQueue) -> int:
+        """Return how many messages expired unread, as the answers for a queue have told since the
+        last call; 0 also where nobody tells."""
+
     async def receive_missed(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str
     ) -> Sequence[PoppedBatch]:
@@ -218,6 +222,7 @@ class RemotingPop:
         self._init_mode = FROM_FIRST if from_first else FROM_LAST
         # What brokers' clocks say, ms since 1970, less the monotonic time here.
         self._ahead_ms: dict[str, int] = {}
+        self._expired: dict[MessageQueue, int] = {}
 
     async def turn(self, queue: MessageQueue) -> None:
         """Nothing: each queue is asked for by itself."""
@@ -260,7 +265,9 @@ class RemotingPop:
         if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
             told_ms = 0
             if answer.ext.get("popTime", "0") != "0":
-                told_ms = PopReplyHeader.from_ext(answer.ext).pop_ms
+                reply = PopReplyHeader.from_ext(answer.ext)
+                told_ms = reply.pop_ms
+                self._note_expired(queue, reply)
             self._note_time(queue.broker_name, told_ms)
             is_early = clock.now_ms() - asked_ms < poll_ms // 2
             if is_early and (told_ms or header.born_ms == BROKERS_TIME):
@@ -272,6 +279,7 @@ class RemotingPop:
         self._check(answer, "broker refused the pop", queue)
         reply = PopReplyHeader.from_ext(answer.ext)
         self._note_time(queue.broker_name, reply.pop_ms)
+        self._note_expired(queue, reply)
         parts = self._checked_parts(queue, reply)
         is_whole = len(parts) == 1 and parts[0].kind == NORMAL
         bodies = [answer.body] if is_whole else _split(answer.body, parts)
@@ -279,6 +287,13 @@ class RemotingPop:
             self._batch(queue, reply, part, body, asked_ms)
             for part, body in zip(parts, bodies, strict=True)
         ]
+
+    def _note_expired(self, queue: MessageQueue, reply: PopReplyHeader) -> None:
+        if reply.expired is not None and reply.expired > 0:
+            self._expired[queue] = self._expired.get(queue, 0) + reply.expired
+
+    def take_expired(self, queue: MessageQueue) -> int:
+        return self._expired.pop(queue, 0)
 
     def _header_of_pop(
         self, queue: MessageQueue, subscription: Subscription, attempt_id: str, poll_ms: int

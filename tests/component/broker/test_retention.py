@@ -14,8 +14,18 @@ from ordermq.broker.store.retention import STEP
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
 from ordermq.remoting.headers import QueueHeader
-from tests.component.broker.wire_client import WireClient, records
+from ordermq.remoting.pop import (
+    BROKERS_TIME,
+    BatchAck,
+    PopHandle,
+    PopHeader,
+    PopReplyHeader,
+    acks_to_body,
+    offsets_of_reply,
+)
+from tests.component.broker.wire_client import BROKER, WireClient, records
 from tests.component.conftest import eventually
 
 KEPT_MS, INTERVAL_MS = 10_000, 1_000
@@ -159,6 +169,87 @@ def test_a_clock_that_jumps_forward_for_a_moment_deletes_nothing_and_one_that_st
     trimmed(broker, clock, 5)
     clock.advance(3_600_000)
     trimmed(broker, clock, 9)
+
+
+class Popping:
+    """Pops queue 0 of the topic as one group."""
+
+    def __init__(self, client: WireClient, is_ordered: bool) -> None:
+        self._client = client
+        self._is_ordered = is_ordered
+
+    def start(self, most: int = 32, expression: str | None = None, poll_ms: int = 0) -> Command:
+        header = PopHeader(
+            "group", "orders", 0, most, 60_000, poll_ms, BROKERS_TIME, 0,
+            expression=expression, order=self._is_ordered, fenced=True,
+        )  # fmt: skip
+        return self._client.start(RequestCode.POP_MESSAGE, header.to_ext())
+
+    def pop(self, most: int = 32) -> tuple[int | None, tuple[int, ...]]:
+        """Return how many messages expired, and the offsets that were leased."""
+        answer = self._client.wait(self.start(most))
+        assert answer.code == ResponseCode.SUCCESS, answer
+        reply = PopReplyHeader.from_ext(answer.ext)
+        (part,) = offsets_of_reply(reply)
+        if self._is_ordered:
+            handle = PopHandle(part.start, reply.pop_ms, 60_000, 999, "0", BROKER, 0)
+            body = acks_to_body(BROKER, [BatchAck("group", "orders", handle, part.offsets)])
+            code = RequestCode.BATCH_ACK_MESSAGE
+            assert self._client.call(code, {}, body).code == ResponseCode.SUCCESS
+        return reply.expired, part.offsets
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_a_pop_says_once_how_many_messages_expired_before_it(
+    client: WireClient, clock: ManualClock, broker: EmbeddedBroker, is_ordered: bool
+) -> None:
+    group = Popping(client, is_ordered)
+    send(client, 5)
+    assert group.pop(most=2) == (None, (0, 1))
+    clock.advance(KEPT_MS)
+    send(client, 5)
+    clock.advance(1)
+    trimmed(broker, clock, 5)
+    assert group.pop(most=2) == (3, (5, 6))
+    assert group.pop() == (None, (7, 8, 9))
+
+
+def test_a_pop_that_finds_nothing_it_wants_says_what_expired_all_the_same(
+    client: WireClient, clock: ManualClock, broker: EmbeddedBroker
+) -> None:
+    group = Popping(client, is_ordered=True)
+    send(client, 5)
+    group.pop(most=2)
+    clock.advance(KEPT_MS)
+    send(client, 5)
+    clock.advance(1)
+    trimmed(broker, clock, 5)
+    answer = client.wait(group.start(expression="other", poll_ms=1_000), clock)
+    assert answer.code == ResponseCode.POLLING_TIMEOUT
+    assert PopReplyHeader.from_ext(answer.ext).expired == 3
+    send(client, 1)
+    assert group.pop() == (None, (10,))
+
+
+def test_a_popped_message_that_expired_before_its_repetition_is_told(
+    client: WireClient,
+    clock: ManualClock,
+    broker: EmbeddedBroker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = Popping(client, is_ordered=False)
+    send(client, 2)
+    assert group.pop() == (None, (0, 1))
+    clock.advance(KEPT_MS)
+    send(client, 1)
+    clock.advance(1)
+    trimmed(broker, clock, 2)
+
+    def is_told() -> bool:
+        clock.advance(INTERVAL_MS)
+        return sum("before group group was done" in text for text in caplog.messages) == 2
+
+    eventually(is_told, "both are told")
 
 
 class TestBySize:
