@@ -17,6 +17,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.broker.store.backup import back_up
 from ordermq.broker.store.backup import restore as restore_back_up
 from ordermq.broker.store.database_check import check_database
+from ordermq.broker.store.store import restored_path
 from ordermq.cli.output import (
     EXIT_CODES,
     ExitCode,
@@ -296,12 +297,22 @@ def _serve(
         note(f"stopped: {counts.messages_stored:,} messages stored since the start")
 
 
+def _is_database(path: Path) -> bool:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
+    return False
+
+
 def _make_folder(data: Path) -> None:
+    """Make the folder of a database; nothing where a program has named the database's file."""
+    # In the last step of a restore the file is away: a folder in its place would be another one.
+    if restored_path(data).exists() or _is_database(data):
+        return
     try:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(
-            f"--data {data}: cannot create this folder ({error.strerror}): use another one",
+            f"{data}: cannot create this folder ({error.strerror}): use another one",
             ExitCode.USAGE,
         )
 

@@ -101,6 +101,26 @@ def test_the_commands_back_up_and_restore(tmp_path: Path) -> None:
         assert bodies(client) == [b"in the back-up", b"later"]
 
 
+def test_a_database_that_was_named_as_a_file_is_restored_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, copy = tmp_path / "orders.db", tmp_path / "copy.db"
+    with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
+        client.send("orders", b"in the back-up")
+        assert ordermq("broker", "backup", path, copy).exit_code == 0
+        client.send("orders", b"later")
+    with monkeypatch.context() as patch:
+        replaced(patch, 3)
+        with pytest.raises(KeyboardInterrupt):
+            restore(copy, path, no_progress)
+    assert not path.exists()  # ended in the last step
+    for _ in range(2):
+        done = ordermq("broker", "restore", copy, path)
+        assert done.exit_code == 0, done.output
+        with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
+            assert bodies(client) == [b"in the back-up"]
+
+
 def test_help_of_the_commands_has_an_example() -> None:
     for command in ("backup", "restore"):
         assert f"ordermq broker {command} " in ordermq("broker", command, "--help").output
