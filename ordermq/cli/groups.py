@@ -98,9 +98,9 @@ def create_group(group: str, orderly: bool, servers: Servers, as_json: bool) -> 
 def delete_group(group: str, force: bool, dead_letters: bool, yes: bool, servers: Servers) -> None:
     """Delete GROUP at all brokers, with its offsets.
 
-    Its retry topic goes, too, with what waits there; those of a popping group, which are of group
-    and topic together, go with their topic. While members are online the command fails. A later
-    group of this name is a new one, and begins where its consume_from_where says.
+    Its retry topic goes, too, with what waits there; those that RocketMQ has for a popping group,
+    one for each topic, stay. While members are online the command fails. A later group of this name
+    is a new one, and begins where its consume_from_where says.
 
     \b
     Example:
