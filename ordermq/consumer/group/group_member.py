@@ -924,7 +924,9 @@ class GroupMember(ProcessBound):
         return made
 
     def _on_lease_lost(self, assigned: AssignedQueue, reason: str) -> None:
-        # Any thread, and between two batches of a listener: no request is made here.
+        # Any thread, and between two batches of a listener: no request is made here. The history
+        # first: the log may take its time, and the I/O thread regain the queue meanwhile.
+        self._recorder.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
         self._admin_requests.on_lease_lost(assigned.queue)
         self._settings.statistics.add("leases_lost", queue=assigned.queue)
         _log.warning(
@@ -933,7 +935,6 @@ class GroupMember(ProcessBound):
             reason,
             extra=self._fields(assigned.queue),
         )
-        self._recorder.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
         self._runtime.post(self._locks.renew_soon)
 
     def _on_assigned(self, assigned: AssignedQueue) -> None:
