@@ -360,21 +360,26 @@ class QueueLocks:
     async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:
         # While a batch of the old lease runs, the queue must not start again: the same messages
         # would run twice at the same time.
+        # Looked at anew: one that was lost a moment ago may have begun.
         wanted = {
             item.queue: item
             for item in assigned
-            if item.state is QueueState.ACTIVE
-            and not item.is_running
-            and item.queue not in self._restarts
+            if item.state is QueueState.ACTIVE and not item.is_running and self._is_lost(item)
         }
         if not wanted:
             return
         for queue, lease in (await self.acquire(list(wanted))).items():
+            if not self._is_lost(wanted[queue]):
+                continue  # granted again to what has begun meanwhile
             # Not awaited: a database that is locked, or away, would keep the renewals of all other
             # queues waiting, until their leases are lost, too.
             self._restarts[queue] = self._client.runtime.spawn(
                 self._restart_or_give_back(wanted[queue], lease), f"restart {queue}"
             )
+
+    def _is_lost(self, item: AssignedQueue) -> bool:
+        """Return whether a queue has no lease, and none that waits for its start offset."""
+        return item.lease is None and item.queue not in self._restarts
 
     async def _restart_or_give_back(self, item: AssignedQueue, lease: Lease) -> None:
         try:
@@ -457,12 +462,7 @@ class QueueLocks:
         retry_ms = self._config.lock_retry_ms
         now_ms = self._client.clock.now_ms()
         pause_ms = self._requests.times.pause_ms(deadlines_ms, now_ms, retry_ms)
-        if any(
-            item.lease is None
-            and item.state is QueueState.ACTIVE
-            and item.queue not in self._restarts
-            for item in held
-        ):
+        if any(item.state is QueueState.ACTIVE and self._is_lost(item) for item in held):
             # Both: locks shorter than a few retries must not end while another one is regained.
             return min(pause_ms, retry_ms)
         return pause_ms

@@ -250,6 +250,32 @@ def test_a_lock_that_was_granted_anew_is_not_given_back_for_the_grant_before() -
     assert broker.unlocked == []
 
 
+@pytest.mark.parametrize("turns", range(8))
+def test_a_queue_that_begins_while_a_round_begins_is_not_asked_for_and_given_back(
+    turns: int,
+) -> None:
+    broker = Broker(60_000)
+    broker.queue.lose_lease("a test's own")
+
+    async def start_offset(*_: object) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return 0
+
+    broker.locks._offsets = cast(Any, SimpleNamespace(start_offset=start_offset))
+
+    async def work() -> None:
+        # As behind a reconnect, where rounds follow one another at once.
+        for _ in range(6):
+            await broker.locks.renew_all()
+        await asyncio.gather(*broker.locks._restarts.values())
+
+    asyncio.run(work())
+    assert broker.unlocked == []
+    assert broker.queue.lease is not None
+    assert broker.queue.generation == 2, "it began once"
+
+
 def test_a_lease_that_is_due_when_its_queue_starts_is_renewed_at_once() -> None:
     broker = Broker(60_000)
     broker.held = []
