@@ -111,8 +111,8 @@ def require_known(state: GroupState) -> None:
     # Brokers know a group by its members and its committed offsets; a new group may have neither.
     if not state.progress and not state.members:
         fail(
-            f"group {state.group!r} has no member and no offset: check its name, or add the "
-            "topics to the command"
+            f"group {state.group!r} has no member and no offset: check its name, or start a member "
+            "(ordermq lag GROUP TOPIC needs none)"
         )
 
 
