@@ -322,6 +322,17 @@ async def stop_and_resume(broker: EmbeddedBroker) -> None:
             await consumer.health()
 
 
+def moving_consumer(
+    make_consumer: MakeConsumer, listener: Any, mode: dict[str, bool]
+) -> tuple[PushConsumer, int]:
+    """Return a consumer that soon moves what fails, and after how many attempts it does."""
+    attempts = 2 if "concurrent" not in mode else 1
+    consumer = make_consumer(
+        listener, on_failure=DeadLetter(attempts), suspend_current_queue_time_ms=10, **mode
+    )
+    return consumer, attempts
+
+
 @MODES
 @KINDS
 def test_an_exception_without_a_text_moves_its_message_like_any_other(
@@ -344,16 +355,8 @@ def test_an_exception_without_a_text_moves_its_message_like_any_other(
         if bytes(messages[0].body) == b"1":
             raise Unspeakable
 
-    attempts = 2 if "concurrent" not in mode else 1
-    with (
-        make_consumer(
-            of_kind(listen, kind),
-            on_failure=DeadLetter(attempts),
-            suspend_current_queue_time_ms=10,
-            **mode,
-        ) as consumer,
-        Admin(name_servers=broker.name_servers) as admin,
-    ):
+    moving, attempts = moving_consumer(make_consumer, of_kind(listen, kind), mode)
+    with moving as consumer, Admin(name_servers=broker.name_servers) as admin:
         eventually(lambda: bool(admin.dead_letters()), "there is a dead letter")
         eventually(lambda: tries[b"2"] == 1, "its queue goes on")
         (letter,) = admin.peek("%DLQ%g")
@@ -383,16 +386,8 @@ def test_a_dead_letter_carries_its_story(
         choose_level(context, 1)
         raise ValueError("no\x01amount\x02 here: \ud800" + "x" * 5_000)
 
-    attempts = 2 if "concurrent" not in mode else 1
-    with (
-        make_consumer(
-            of_kind(listen, kind),
-            on_failure=DeadLetter(attempts),
-            suspend_current_queue_time_ms=10,
-            **mode,
-        ) as consumer,
-        Admin(name_servers=broker.name_servers) as admin,
-    ):
+    moving, attempts = moving_consumer(make_consumer, of_kind(listen, kind), mode)
+    with moving as consumer, Admin(name_servers=broker.name_servers) as admin:
         eventually(lambda: bool(admin.dead_letters()), "there is a dead letter")
         (letter,) = admin.peek("%DLQ%g")
         story = FailureStory.of(letter)
