@@ -18,7 +18,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.sql.databases import DATABASES, TransactionEnded
 from ordermq.sql.guard import Guard, allow_commits, engine_that_commits, guard_engine
 from ordermq.sql.statements import Statements, offsets_table, row_key
-from ordermq.sql.writer_line import Turn, WriterLine
+from ordermq.sql.writer_line import NoLine, NoTurn, Turn, WriterLine
 
 _log = logging.getLogger("ordermq.consumer")
 _T = TypeVar("_T")
@@ -80,7 +80,7 @@ class SqlOffsets:
         # Spares the periodic commits of what transactions have stored already, and tells when the
         # database has lost what it had committed.
         self._stored: dict[tuple[str, MessageQueue], _Stored] = {}
-        self._line = line if self._database.has_one_writer else None
+        self._line = line if self._database.has_one_writer else NoLine()
         guard_engine(self._engine, engine)
 
     def __repr__(self) -> str:
@@ -92,8 +92,7 @@ class SqlOffsets:
         with self._errors_as_store_errors(), self._engine.connect() as connection:
             if self._database.is_autocommit(connection):
                 raise ConfigError(_AUTOCOMMIT)
-            if self._line is not None:
-                self._line.timeout_s = self._database.wait_s(connection)
+            self._line.timeout_s = self._database.wait_s(connection)
         if self._creates:
             with self._errors_as_store_errors():
                 self._create()
@@ -140,7 +139,7 @@ class SqlOffsets:
         # Before the row is read: a periodic commit may store more meanwhile, and never less.
         known = self._known(group, queue, epoch)
         # Before a connection of the pool is taken, which those that wait would keep.
-        turn = None if self._line is None else self._line.take()
+        turn = self._line.take()
         with self._errors_as_store_errors(), _ended_by_errors(turn):
             connection = self._connect()
             try:
@@ -225,7 +224,7 @@ class SqlOffsets:
 
     def _alone(self, work: Callable[[Connection], _T]) -> _T:
         """Do something in a transaction of its own."""
-        turn = None if self._line is None else self._line.take()
+        turn = self._line.take()
         try:
             with self._errors_as_store_errors():
                 connection = self._connect()
@@ -237,8 +236,7 @@ class SqlOffsets:
                 finally:
                     _discard(connection)
         finally:
-            if turn is not None:
-                turn.end()
+            turn.end()
 
     def _note(
         self,
@@ -367,11 +365,7 @@ class _Call(NamedTuple):
     queue: MessageQueue
     epoch: int
     first_offset: int
-    turn: Turn | None
-
-    def end_turn(self) -> None:
-        if self.turn is not None:
-            self.turn.end()
+    turn: Turn | NoTurn
 
 
 class SqlTransaction:
@@ -417,13 +411,13 @@ class SqlTransaction:
         self._begun = None
         store._note(call.group, call.queue, call.epoch, next_offset)
         connection.close()
-        call.end_turn()
+        call.turn.end()
 
     def roll_back(self) -> None:
         if self._begun is not None:
             self._begun = None
             _discard(self.connection)
-        self._call.end_turn()
+        self._call.turn.end()
 
     def _ended(self) -> StateError:
         return StateError(
@@ -439,12 +433,11 @@ class SqlTransaction:
 
 
 @contextmanager
-def _ended_by_errors(turn: Turn | None) -> Iterator[None]:
+def _ended_by_errors(turn: Turn | NoTurn) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if turn is not None:
-            turn.end()
+        turn.end()
         raise
 
 

@@ -118,3 +118,22 @@ class Turn:
         # Of a call that was interrupted between its begin and its end.
         if hasattr(self, "event"):
             self.end()
+
+
+class NoLine:
+    """The line of a database whose transactions write side by side: each has its turn at once."""
+
+    timeout_s = 0.0
+
+    def take(self) -> NoTurn:
+        return _NO_TURN
+
+
+class NoTurn:
+    """A turn that nobody waits behind."""
+
+    def end(self) -> None:
+        """Nothing waits."""
+
+
+_NO_TURN = NoTurn()
