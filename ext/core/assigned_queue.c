@@ -105,6 +105,9 @@ static bool restart(omq_assigned_queue *queue, int64_t offset) {
         (queue->lanes != NULL && omq_lane_map_reset(queue->lanes, offset) != OMQ_OK)) {
         return false;
     }
+    if (queue->life_start >= 0) {
+        queue->buffer->last_read.offset = -1; /* of the life before */
+    }
     queue->generation++;
     queue->done = offset;
     queue->life_start = queue->isolate_until = queue->oldest_lost_ms = -1;
@@ -461,6 +464,7 @@ omq_status omq_assigned_queue_accept(omq_assigned_queue *queue, int64_t generati
         }
         if (status == OMQ_OK) { /* else the same answer is asked for again */
             queue->buffer->next_pull = next_pull;
+            queue->buffer->last_read = arrival->count > 0 ? arrival->last : queue->buffer->last_read;
             *follow = OMQ_COUNTS | (arrival->count > 0 ? begin_dispatch(queue) : 0);
         }
     }
@@ -642,6 +646,14 @@ bool omq_assigned_queue_oldest_stored_ms(omq_assigned_queue *queue, int64_t *sto
     }
     unlock(queue);
     return is_found;
+}
+
+omq_read_message omq_assigned_queue_last_read(omq_assigned_queue *queue) {
+    lock(queue);
+    omq_read_message last = queue->buffer->last_read;
+    last.offset = queue->life_start < 0 ? last.offset : -1;
+    unlock(queue);
+    return last;
 }
 
 void omq_assigned_queue_read(omq_assigned_queue *queue, omq_assigned_queue_state *state) {

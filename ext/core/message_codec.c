@@ -333,6 +333,13 @@ void omq_message_locate(const uint8_t *body, const omq_message_rows *rows, size_
     parts->property_size = end - parts->property_at;
 }
 
+omq_read_message omq_message_last(const uint8_t *body, const omq_message_rows *rows) {
+    omq_message last;
+    omq_message_read(body, rows, rows->count - 1, &last);
+    return (omq_read_message){last.queue_offset, last.stored_ms, last.physical_offset,
+                              last.born_ms};
+}
+
 void omq_message_read(const uint8_t *body, const omq_message_rows *rows, size_t row,
                       omq_message *message) {
     bool is_entry;

@@ -385,6 +385,14 @@ typedef struct {
     bool commits; /* some are done and not held */
 } omq_settlement;
 
+/* A message that was read: what it is known again by at its broker. */
+typedef struct {
+    int64_t offset; /* in its queue; -1: none was read */
+    int64_t stored_ms;
+    int64_t physical_offset; /* in its broker's log */
+    int64_t born_ms;
+} omq_read_message;
+
 /* Messages to buffer, ascending: as put_batch, or as put_run where `offsets` is NULL. */
 typedef struct {
     const int64_t *offsets;
@@ -394,6 +402,7 @@ typedef struct {
     uint64_t bytes;             /* sum of the sizes, where `offsets` is NULL */
     const uint64_t *tokens;     /* for the lanes; NULL where the queue has none */
     const omq_key_column *keys; /* likewise */
+    omq_read_message last;      /* of the messages */
 } omq_arrival;
 
 /* The state at one moment. */
@@ -544,6 +553,10 @@ void omq_assigned_queue_discard(omq_assigned_queue *queue);
 /* Write when the broker stored the lowest message that the pull engine has buffered, or had when the
  * lease was lost, ms since 1970. False: there is none. */
 bool omq_assigned_queue_oldest_stored_ms(omq_assigned_queue *queue, int64_t *stored_ms);
+
+/* Return the last message that was buffered of the queue's present life; offset -1: there is none, or
+ * the queue is about to be moved to another life. */
+omq_read_message omq_assigned_queue_last_read(omq_assigned_queue *queue);
 
 void omq_assigned_queue_read(omq_assigned_queue *queue, omq_assigned_queue_state *state);
 
@@ -729,6 +742,9 @@ void omq_message_locate(const uint8_t *body, const omq_message_rows *rows, size_
 void omq_message_read(const uint8_t *body, const omq_message_rows *rows, size_t row,
                       omq_message *message);
 int64_t omq_message_offset(const uint8_t *body, const omq_message_rows *rows, size_t row);
+
+/* Return what the last message of rows that are not empty is known by. */
+omq_read_message omq_message_last(const uint8_t *body, const omq_message_rows *rows);
 
 /* Columns of an index: 0-3 are int64, 4-8 uint32, the others int32. ordermq/core/status.py has
  * their names. */

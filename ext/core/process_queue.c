@@ -31,6 +31,7 @@ omq_process_queue *omq_process_queue_new(void) {
         return NULL;
     }
     queue->max_offset = -1; /* below offset 0, so the first put takes the fast path of put_run */
+    queue->last_read.offset = -1;
     omq_batch_slots_open(&queue->slots);
     if (omq_mutex_init(&queue->mutex) == 0) {
         if (omq_offset_tree_open(&queue->pending) == OMQ_OK) {
@@ -524,6 +525,7 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
                                      bool *dispatch) {
     omq_fill_next next = OMQ_FILL_REFUSED;
     int64_t *offsets = NULL;
+    omq_read_message last = omq_message_last(answer->body, &answer->rows);
     *dispatch = false;
     /* A filter, or compaction, left some out; lanes want them all. */
     if (!answer->rows.is_run || queue->lanes.map != NULL) {
@@ -551,6 +553,7 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
          omq_filled_lanes_add(&queue->lanes, answer, offsets) == OMQ_OK)) {
         queue->next_pull = next_pull;
         queue->queue_end = queue_end;
+        queue->last_read = last;
         *dispatch = omq_locked_begin_dispatch(queue);
         next = next_fill(queue, limits, waiter);
     }

@@ -25,6 +25,7 @@ struct omq_process_queue {
     uint64_t duplicates_ignored;
     int64_t next_pull;
     int64_t queue_end;
+    omq_read_message last_read; /* of the answers; stays when they are cleared */
     omq_shape shape; /* what the first put chose */
     bool is_dispatched;
     omq_batch_slots slots;

@@ -177,6 +177,13 @@ cdef class AssignedQueue:
             return stored_ms
         return None
 
+    @property
+    def last_read(self):
+        cdef omq.omq_read_message last = omq.omq_assigned_queue_last_read(self._state)
+        if last.offset < 0:
+            return None
+        return last.offset, last.stored_ms, last.physical_offset, last.born_ms
+
     def follow(self, flags):
         raise NotImplementedError
 
@@ -550,6 +557,8 @@ cdef class AssignedQueue:
         arrival.bytes = index._rows.size_bytes
         arrival.tokens = NULL
         arrival.keys = NULL
+        if count > 0:
+            arrival.last = omq.omq_message_last(index._bytes(), &index._rows)
         try:
             if count > 0 and (self.lanes is not None or not index._rows.is_run):
                 columns = <int64_t *>allocate(count, 3 * sizeof(int64_t))

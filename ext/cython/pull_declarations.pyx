@@ -134,10 +134,6 @@ cdef extern from "pull_engine.h" nogil:
         uint64_t messages
         uint64_t pull_ms
         uint64_t buckets[OMQ_DURATION_BUCKETS]
-    ctypedef struct omq_read_message:
-        int64_t offset
-        int64_t stored_ms
-        int64_t physical_offset
     ctypedef struct omq_pull_event:
         omq_pull_connection *connection
         omq_connection_end connection_end
@@ -192,7 +188,6 @@ cdef extern from "pull_engine.h" nogil:
     void omq_pull_stream_free(omq_pull_stream *stream)
     void omq_pull_stream_limit(omq_pull_stream *stream, const omq_fill_limits *limits)
     omq_pull_counts omq_pull_stream_take_counts(omq_pull_stream *stream)
-    omq_read_message omq_pull_stream_first_read(omq_pull_stream *stream)
     omq.bool omq_pull_stream_is_asking(const omq_pull_stream *stream)
     int64_t omq_pull_stream_asked_ms(const omq_pull_stream *stream)
     omq.bool omq_pull_engine_next(omq_pull_engine *engine, omq_pull_event *event)

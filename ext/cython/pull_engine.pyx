@@ -340,13 +340,6 @@ cdef class PullStream:
         return counts.pulls, counts.messages, counts.pull_ms, buckets
 
     @property
-    def first_read(self):
-        cdef omq_read_message first = omq_pull_stream_first_read(self._stream)
-        if not first.stored_ms:
-            return None
-        return first.offset, first.stored_ms, first.physical_offset
-
-    @property
     def is_asking(self):
         return omq_pull_stream_is_asking(self._stream)
 

@@ -49,7 +49,6 @@ struct omq_pull_stream {
     uint8_t *frame;
     size_t frame_size;
     int64_t last_offset;
-    omq_read_message first_read;
 
     /* Any thread. */
     _Atomic uint64_t pulls;
@@ -266,15 +265,10 @@ static void unlist_ready(omq_pull_engine *engine, omq_pull_stream *stream) {
     stream->is_ready = false;
 }
 
-/* Tell of messages that were buffered: the first ones, of which `first` is one, or while the queue
- * had none. */
-static void tell_filled(omq_pull_stream *stream, const omq_read_message *first,
-                        bool is_dispatched) {
+/* Tell of messages that were buffered: the first ones, or while the queue had none. */
+static void tell_filled(omq_pull_stream *stream, bool is_first, bool is_dispatched) {
     omq_mutex_lock(&stream->connection->engine->lock);
-    if (first != NULL) {
-        stream->first_read = *first;
-    }
-    if (first != NULL || stream->is_told) {
+    if (is_first || stream->is_told) {
         stream->is_dispatched |= is_dispatched;
         tell(stream);
     } else {
@@ -575,13 +569,6 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
         return false;
     }
     bool is_first = !stream->has_begun;
-    omq_read_message first;
-    if (is_first) {
-        omq_message message;
-        omq_message_read(answer->body, &answer->rows, count - 1, &message);
-        first = (omq_read_message){message.queue_offset, message.stored_ms,
-                                   message.physical_offset};
-    }
     bool is_dispatched = false;
     omq_fill_next then =
         plan->answers != NULL
@@ -604,7 +591,7 @@ static bool take_messages(omq_pull_stream *stream, const omq_reply_header *heade
         atomic_fetch_add_explicit(&stream->pull_buckets[bucket], 1, memory_order_relaxed);
         if (is_dispatched || is_first) {
             stream->has_begun = true;
-            tell_filled(stream, is_first ? &first : NULL, is_dispatched);
+            tell_filled(stream, is_first, is_dispatched);
         }
     }
     if (plan->is_single) {
@@ -1207,13 +1194,6 @@ omq_pull_counts omq_pull_stream_take_counts(omq_pull_stream *stream) {
             atomic_exchange_explicit(&stream->pull_buckets[i], 0, memory_order_relaxed);
     }
     return counts;
-}
-
-omq_read_message omq_pull_stream_first_read(omq_pull_stream *stream) {
-    omq_mutex_lock(&stream->connection->engine->lock);
-    omq_read_message first = stream->first_read;
-    omq_mutex_unlock(&stream->connection->engine->lock);
-    return first;
 }
 
 bool omq_pull_stream_is_asking(const omq_pull_stream *stream) {

@@ -148,15 +148,6 @@ typedef struct {
 /* Return what was counted since the last call. */
 omq_pull_counts omq_pull_stream_take_counts(omq_pull_stream *stream);
 
-typedef struct {
-    int64_t offset; /* in its queue */
-    int64_t stored_ms;
-    int64_t physical_offset; /* in its broker's log */
-} omq_read_message;
-
-/* Return a message of the first answer that was buffered; `stored_ms` 0: there was none. */
-omq_read_message omq_pull_stream_first_read(omq_pull_stream *stream);
-
 /* Return whether a pull waits for its answer. */
 bool omq_pull_stream_is_asking(const omq_pull_stream *stream);
 

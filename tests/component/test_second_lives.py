@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ import pytest
 from ordermq import Admin, LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.queue_life import QueueMark
+from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch import life_watch
-from ordermq.consumer.fetch.life_watch import LifeWatch
+from ordermq.consumer.fetch.life_watch import LifeWatch, PulledMark
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.errors import BrokerError, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
@@ -276,21 +279,19 @@ def test_a_look_at_which_a_broker_fails_is_not_the_last_one(
         member.close()
 
 
-@pytest.mark.parametrize("part", ["stored_ms", "physical_offset"])
+@pytest.mark.parametrize("part", ["stored_ms", "physical_offset", "born_ms"])
 def test_a_pulled_message_of_which_a_part_was_damaged_begins_no_life(
     part: str, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No checksum covers its store time and its place in the log."""
+    """No checksum covers its times and its place in the log."""
     monkeypatch.setattr(life_watch, "_PAUSE_MS", 1)
-    note_read = LifeWatch.note_read
+    last_read = LifeWatch._last_read
 
-    def damaged(watch: LifeWatch, offset: int, stored_ms: int, physical_offset: int) -> None:
-        note_read(watch, offset, *(
-            (stored_ms ^ 1 << 40, physical_offset) if part == "stored_ms"
-            else (stored_ms, physical_offset ^ 1 << 40)
-        ))  # fmt: skip
+    def damaged(watch: LifeWatch) -> PulledMark | None:
+        mark = last_read(watch)
+        return mark and replace(mark, **{part: getattr(mark, part) ^ 1 << 40})
 
-    monkeypatch.setattr(LifeWatch, "note_read", damaged)
+    monkeypatch.setattr(LifeWatch, "_last_read", damaged)
     send(broker, "old", 30)
     member = Member("orderly", broker.name_servers, tmp_path)
     member.wait_for("old", 30)
@@ -300,6 +301,77 @@ def test_a_pulled_message_of_which_a_part_was_damaged_begins_no_life(
     member.wait_for("more", 5)
     assert len(member.got) == 35
     assert member.consumer.statistics["new_lives"] == 0
+    member.close()
+
+
+class CutLog:
+    """A broker whose log is replaced by an older copy of it, into which others have written."""
+
+    def __init__(self, folder: Path, config: BrokerConfig) -> None:
+        self.file = folder / "cut.db"
+        self._copy = folder / "copy.db"
+        self._config = config
+        self.broker = EmbeddedBroker(self.file, config=config).start()
+        self.name_servers, self._port = self.broker.name_servers, self.broker.port
+
+    def again(self) -> None:
+        self.broker = EmbeddedBroker(self.file, port=self._port, config=self._config).start()
+
+    def keep_copy(self) -> None:
+        self.broker.close()
+        shutil.copy(self.file, self._copy)
+        self.again()
+
+    def put_copy_back(self, name: str, count: int) -> None:
+        """Start the copy with so many other messages: members find no broker before those."""
+        self.broker.close()
+        with EmbeddedBroker(self._copy, config=self._config) as elsewhere:
+            send(elsewhere, name, count)
+        shutil.copy(self._copy, self.file)
+        self.again()
+
+
+@pytest.fixture
+def cut_log(tmp_path: Path, broker_config: BrokerConfig) -> Iterator[CutLog]:
+    log = CutLog(tmp_path, broker_config)
+    yield log
+    log.broker.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "between_pulls"),
+    [
+        *((kind, 60, False) for kind in KINDS),
+        *((kind, 10, False) for kind in ("orderly", "broadcasting", "lite")),
+        *((kind, 60, True) for kind in ("orderly", "by key", "concurrent", "broadcasting")),
+    ],
+)
+def test_what_took_the_place_of_lost_messages_is_delivered(
+    kind: str,
+    count: int,
+    between_pulls: bool,
+    cut_log: CutLog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mark lies in the part that both logs have, and says that the queue is the same. Between
+    two pulls there is none that could fail."""
+    monkeypatch.setattr(life_watch, "QUIET_MS", 600_000)
+    monkeypatch.setattr(life_watch, "_RENEW_MS", 600_000)
+    send(cut_log.broker, "old", 30)
+    pulls = {"pull_interval_ms": 1_500, "broker_suspend_ms": 1} if between_pulls else {}
+    member = Member(kind, cut_log.name_servers, tmp_path, pull_delay_on_error_ms=200, **pulls)
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    eventually(lambda: member.committed() == 30, "it is stored")
+    cut_log.keep_copy()
+    send(cut_log.broker, "lost", 20)
+    member.wait_for("lost", 20)
+    eventually(lambda: member.committed() == 50, "it is stored")
+    cut_log.put_copy_back("new", count)
+    member.wait_for("new", count)
+    eventually(lambda: member.committed() == 30 + count, "the new messages' offset")
+    assert len(member.got) == len(set(member.got)) == 50 + count
     member.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -42,7 +41,6 @@ class EngineLoop:
         self._code = pulls.frames.code
         self._begun_ms = client.clock.now_ms()
         self._has_messages = False
-        self._has_told_first = False
         self.offset = pulls.offset
         self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
         # Cancelled or not: an answer that comes later must not be buffered.
@@ -109,22 +107,16 @@ class EngineLoop:
         # Also after the end of the loop: a set dispatch flag without a submitted queue would keep
         # the queue from ever being consumed.
         if is_dispatched or not self.ended.done():
-            self._filled(is_dispatched)
+            self._target.filled(is_dispatched)
 
     def on_end(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
         self.gather()
         self._path.running.discard(self)
         self.offset = offset
         if is_dispatched or (self._has_messages and not self.ended.done()):
-            self._filled(is_dispatched)
+            self._target.filled(is_dispatched)
         most = self._client.config.max_frame_bytes
         settle_end(self.ended, self._connection, end, frame, most)
-
-    def _filled(self, is_dispatched: bool) -> None:
-        if not self._has_told_first and (first := self._stream.first_read) is not None:
-            self._has_told_first = True
-            self._target.began(*first)
-        self._target.filled(is_dispatched)
 
     def _end(self, _: asyncio.Future[Command | None]) -> None:
         self._stream.forbid()
@@ -149,9 +141,11 @@ class EnginePath:
         self._receiver = receiver
         self.running: set[EngineLoop] = set()
 
-    async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> RunningPulls:
-        connection = await self._client.pulls.get(address)
-        return EngineLoop(self._client, connection, self, plan())
+    async def connect(self, address: str) -> PullConnection:
+        return await self._client.pulls.get(address)
+
+    def begin(self, connection: PullConnection, pulls: QueuePulls) -> RunningPulls:
+        return EngineLoop(self._client, connection, self, pulls)
 
     def limits(self, config: PullConfig) -> FillLimits:
         """Return the limits of one queue."""

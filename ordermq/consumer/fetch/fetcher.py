@@ -182,9 +182,11 @@ class PythonPath:
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
 
-    async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> PullLoop:
-        connection = await self._api.begin_pulls(address)
-        return PullLoop(self._api, connection, plan())
+    async def connect(self, address: str) -> Connection:
+        return await self._api.begin_pulls(address)
+
+    def begin(self, connection: Connection, pulls: QueuePulls) -> PullLoop:
+        return PullLoop(self._api, connection, pulls)
 
 
 class FetchParts(Value):
@@ -198,7 +200,7 @@ class FetchParts(Value):
     config: PullConfig
     offsets: OffsetCommitter
     receiver: Receiver[Any]
-    path: PullPath
+    path: PullPath[Any]
     begin_life: BeginLife
 
 
@@ -248,6 +250,7 @@ class QueueFetcher:
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
         self._wake = asyncio.Event()
+        self._connection: object = None  # of the last pull loop
         self._loop: RunningPulls | None = None
         self._generation = 0  # of the queue when the pull loop began
         self._polled_ms = client.clock.now_ms()  # when a pull loop last ended with an answer
@@ -369,12 +372,9 @@ class QueueFetcher:
     def accept(
         self, batch: MessageBatch, next_offset: int, max_offset: int
     ) -> Callable[[], object] | None:
-        self._count(len(batch))
-        if self.life.mark is None and len(batch):
-            last = batch[-1]
-            self.began(last.queue_offset, last.store_timestamp_ms, last.physical_offset)
         self.assigned.max_offset = max_offset
         submits = self._copies.accept(self._generation, batch, next_offset)
+        self._count(len(batch))
         return partial(self._receiver.submit, self.assigned) if submits else None
 
     def may_pull(self) -> bool:
@@ -391,11 +391,6 @@ class QueueFetcher:
 
     def permit(self, permit: FillPermit) -> bool:
         return self.assigned.permit(self._generation, permit)
-
-    def began(self, offset: int, stored_ms: int, physical_offset: int) -> None:
-        # Not of the life before, whose last answers may still come.
-        if self._moving != self.assigned.generation == self._generation:
-            self.life.note_read(offset, stored_ms, physical_offset)
 
     def filled(self, is_dispatched: bool) -> None:
         self._begun()
@@ -416,15 +411,27 @@ class QueueFetcher:
         try:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
-            if self.life.is_doubtful and (life := await self._look(broker_id)):
-                self._begin_life(life)
-                await self._wait_for_generation(generation)
-                return
+            connection = await self._path.connect(address)
+            if connection is not self._connection:
+                # A broker that lost messages ended its connections first, also while no pull was
+                # on its way that could fail.
+                if self._connection is not None:
+                    self.life.doubt()
+                self._connection = connection
+            doubts = -1
+            # What a look leaves in doubt the answer to the pull tells, but not what came up since.
+            while self.life.is_doubtful and self.life.doubts != doubts:
+                doubts = self.life.doubts
+                if life := await self._look(broker_id):
+                    self._begin_life(life)
+                    await self._wait_for_generation(generation)
+                    return
             moved = await self._copies.prepare(address, self._header, self._tags)
             if moved is not None:
                 await self._move(generation, offset, moved, is_reset=True)
                 return
-            loop = await self._path.begin(address, partial(self._plan, offset))
+            # At last: thresholds and subscriptions may have changed meanwhile.
+            loop = self._path.begin(connection, self._plan(offset))
             self._generation = generation
             self._has_messages = False
             self._loop = loop
@@ -475,6 +482,7 @@ class QueueFetcher:
         """Note that the present pull loop has brought messages."""
         self._has_messages = True
         self._not_refused()
+        self.life.note_read()
         self.life.note_messages()
         if self.assigned.bad_answer_at >= 0:
             bad_answer_at, self.assigned.bad_answer_at = self.assigned.bad_answer_at, -1
@@ -502,11 +510,14 @@ class QueueFetcher:
                 next_offset = batch.last_offset + 1
                 if not is_whole(batch, offset):
                     self._tell_missing(offset, next_offset, next_offset - offset - len(batch))
-            self._count(len(batch))
+            submits = False
             if len(batch) == 0:
                 assigned.skip_to(generation, next_offset)
-            elif self._copies.accept(generation, batch, next_offset):
+            else:
                 # Messages, but the broker suggests another replica for the next pull.
+                submits = self._copies.accept(generation, batch, next_offset)
+            self._count(len(batch))
+            if submits:
                 self._receiver.submit(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             await self._move(generation, offset, reply, is_reset=remark == OFFSET_RESET)
@@ -554,6 +565,7 @@ class QueueFetcher:
     ) -> None:
         """Continue where the broker says: it does not have the offset, or an admin reset it."""
         assigned, target = self.assigned, reply.next_begin_offset
+        is_cut = False
         # Counted before the buffer is done: an admin who asks learns that the reset has arrived.
         assigned.resets += is_reset
         if not is_reset and (offset > reply.max_offset or target < offset):
@@ -562,7 +574,7 @@ class QueueFetcher:
                 self._begin_life(found)
                 await self._wait_for_generation(generation)
                 return
-            target = found
+            target, is_cut = found, True
         # What is buffered comes first: it is older than the answer.
         while assigned.generation == generation and assigned.wait_for_room(1):
             await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
@@ -590,7 +602,8 @@ class QueueFetcher:
                 extra=self._fields(assigned.queue, offset=target),
             )
             self._statistics.add("skipped", max(target - offset, 0))
-        await self._offsets.reset(assigned, generation, target)
+        if await self._offsets.reset(assigned, generation, target) and is_cut:
+            self.life.moved()
 
     def _begin_life(self, life: NewLife) -> None:
         """Continue with what a queue has in its new life, from its first unread message on.
@@ -671,7 +684,7 @@ class QueueFetcher:
             await self._client.clock.sleep_ms(_FLOW_CONTROL_DELAY_MS)
             return
         self._statistics.add("pull_errors")
-        self.life.is_doubtful = True
+        self.life.doubt()
         # Reported with the broker, not once for each of its queues.
         self._client.outages.failed(address, "pull", error)
         await self._source.failed()
@@ -801,7 +814,7 @@ class Fetcher:
         """Look at a topic's queues before their next pulls: its route has changed."""
         for queue, fetcher in self._by_queue.items():
             if queue.topic == topic:
-                fetcher.life.is_doubtful = True
+                fetcher.life.doubt()
                 # RocketMQ holds a pull beyond the end of its topic, and answers it with messages of
                 # the next one of that name, from the middle.
                 self.pull_now(fetcher.assigned)
@@ -812,7 +825,7 @@ class Fetcher:
             fetcher.life.close()
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
 
-    def _choose_path(self, statistics: ConsumerStatistics) -> PullPath:
+    def _choose_path(self, statistics: ConsumerStatistics) -> PullPath[Any]:
         if engine_obstacle() is not None:
             return PythonPath(self._client.api)
         path = EnginePath(self._client, self._receiver)

@@ -33,29 +33,33 @@ _PAUSE_MS = 5_000  # between two looks: a queue with a message each few seconds 
 
 
 class PulledMark(Value):
-    """A message of a pull, by which the life of its queue is known until a look has made a mark.
+    """A message that was pulled, by which the life of its queue is known without a look.
 
-    No checksum covers what it is made of. So it is another message only if both differ.
+    No checksum covers what it is made of. So it is another message only if the store time and one
+    of the others differ. What takes its place in a log that was cut short may begin at the same
+    byte.
 
     Args:
         offset: of the message in its queue.
         stored_ms: when its broker stored it, since 1970.
         physical_offset: in the broker's log.
+        born_ms: when its producer sent it, since 1970.
     """
 
     offset: int
     stored_ms: int
     physical_offset: int
+    born_ms: int
 
     @property
     def minute(self) -> int:
         return self.stored_ms // 60_000
 
     def is_of(self, message: MessageView) -> bool:
-        return (
-            message.store_timestamp_ms == self.stored_ms
-            or message.physical_offset == self.physical_offset
-        )
+        return message.store_timestamp_ms == self.stored_ms or (
+            message.physical_offset,
+            message.born_timestamp_ms,
+        ) == (self.physical_offset, self.born_ms)
 
 
 class LifeWatch:
@@ -70,7 +74,7 @@ class LifeWatch:
         on_new_life: called with what a look beside the pulls found.
     Attributes:
         mark: a message of the queue; None before the first one is read.
-        is_doubtful: look before the next pull: something may have happened to the topic.
+        doubts: number of times that something may have happened to the queue.
     """
 
     def __init__(
@@ -86,7 +90,12 @@ class LifeWatch:
         self.mark = mark
         self._statistics = statistics
         self._on_new_life = on_new_life
-        self.is_doubtful = False
+        self._lives = 0  # that began under this watch
+        self.doubts = self._settled_doubts = 0
+        # What had been read last when a doubt came up: a mark may be older than what a broker lost.
+        # Of doubts that no look has settled the first and the last.
+        self._trusted: tuple[PulledMark, ...] = ()
+        self._lost_read: PulledMark | None = None  # last read, and no more at the broker
         self._is_denied = False
         self._read_ms = client.clock.now_ms()  # when messages were last known to have come
         self._looked_ms: int | None = None
@@ -97,14 +106,25 @@ class LifeWatch:
         if self._assigned.next_pull_offset:
             self._look_soon()
 
-    def note_read(self, offset: int, stored_ms: int, physical_offset: int) -> None:
-        """Note a message of the present life; on the I/O thread.
+    @property
+    def is_doubtful(self) -> bool:
+        """True: look before the next pull, as something may have happened to the queue."""
+        return self.doubts != self._settled_doubts
+
+    def doubt(self) -> None:
+        """Have the queue looked at before its next pull; on the I/O thread."""
+        self.doubts += 1
+        if (last := self._last_read()) is not None:
+            self._trusted = (*self._trusted[:1], last)
+
+    def note_read(self) -> None:
+        """Have a mark as soon as messages were buffered; on the I/O thread.
 
         A look takes a request. A topic may be deleted, and be made again with as many messages,
         before that is answered.
         """
         if self.mark is None:
-            self.mark = PulledMark(offset, stored_ms, physical_offset)
+            self.mark = self._last_read()
 
     def note_messages(self) -> None:
         """Note that messages have come; any thread, at each answer."""
@@ -131,12 +151,24 @@ class LifeWatch:
         queue, at = self._assigned.queue, self._assigned.next_pull_offset
         if self._is_denied:
             return None
+        lives, doubts = self._lives, self.doubts
         self._looked_ms = self._client.clock.now_ms()
         try:
             # Taken first: if the old one still holds behind it, both are of the same life.
             fresh = await self._mark_before(at)
             if fresh != self.mark:
-                if (life := await self._new_life(at)) is not None:
+                life = await self._new_life(at, self.mark)
+                for last in () if life is not None else self._trusted:
+                    if (life := await self._new_life(at, last)) is not None:
+                        if life.end <= last.offset:
+                            return None  # in doubt: the next pull is told of it, unless it grows
+                        # The mark lies in the part that the broker still has.
+                        behind = 0 if self.mark is None else self.mark.offset + 1
+                        life = life._replace(first=max(life.first, behind))
+                        break
+                if lives != self._lives:
+                    return None  # another look has found it meanwhile
+                if life is not None:
                     return life
                 # No checksum covers what a mark is made of.
                 if fresh != await self._mark_before(at):
@@ -150,7 +182,7 @@ class LifeWatch:
             if is_busy(error) or error.response_code == ResponseCode.TOPIC_NOT_EXIST:
                 raise
             # A look that is refused must not keep the pulls waiting.
-            self.is_doubtful = False
+            self._settled_doubts = doubts
             if is_denied(error.response_code, str(error)):
                 self._is_denied = True
                 told = "another life of the topic is found by its end only"
@@ -158,8 +190,12 @@ class LifeWatch:
                 told = "looked in vain"  # a broker that fails now may answer the next one
             _log.info("%s: %s: %s", queue, told, error)
             return None
+        if lives != self._lives:
+            return None
         self.mark = fresh or self.mark
-        self.is_doubtful = False
+        self._settled_doubts = doubts
+        if not self.is_doubtful:
+            self._trusted = ()
         return None
 
     async def found_by_broker(self, at: int, reply: PullReplyHeader) -> NewLife | int:
@@ -174,7 +210,7 @@ class LifeWatch:
             if mark is not None and await is_there(self._client, TOOLS_GROUP, queue, mark):
                 # The queue was cut short, or somebody has sought beyond its end.
                 return min(mark.offset + 1, first)
-            if life := await self._new_life(at):
+            if life := await self._new_life(at, mark):
                 return life
         except OrderMQError as error:
             self._client.report_failure(queue.broker_name, "look at a queue", error)
@@ -188,28 +224,43 @@ class LifeWatch:
 
         return await mark_before(self._client, TOOLS_GROUP, self._assigned.queue, offset)
 
-    async def _new_life(self, at: int) -> NewLife | None:
-        """Return the new life since the mark, if it is found twice; None without a mark."""
+    async def _new_life(self, at: int, mark: Landmark | None) -> NewLife | None:
+        """Return the new life since a mark, if it is found twice; None without a mark."""
         from ordermq.client.queue_life import new_life
 
         found = None
-        for _ in range(2 if self.mark is not None else 0):
-            found = await new_life(self._client, TOOLS_GROUP, self._assigned.queue, at, self.mark)
+        for _ in range(2 if mark is not None else 0):
+            found = await new_life(self._client, TOOLS_GROUP, self._assigned.queue, at, mark)
             if found is None:
                 return None
         return found
 
+    def moved(self) -> None:
+        """Note that the queue goes on behind the part which its broker has lost."""
+        self._lost_read = self._last_read()
+        self._settle()
+
     def began(self) -> None:
         """Forget the mark of the life before."""
+        self._lives += 1
         self.mark = None
         self._looked_ms = None  # the first messages bring the next look
-        self.is_doubtful = False
+        self._settle()
 
     def close(self) -> None:
         """Look no more."""
         self._is_denied = True
         if self._look_task is not None:
             self._look_task.cancel()
+
+    def _settle(self) -> None:
+        self._settled_doubts, self._trusted = self.doubts, ()
+
+    def _last_read(self) -> PulledMark | None:
+        """Return the last message that was buffered, unless its broker has lost it."""
+        read = self._assigned.last_read
+        mark = None if read is None else PulledMark(*read)
+        return None if mark == self._lost_read else mark
 
     def _look_soon(self) -> None:
         if self._look_task is None and not self._is_denied:
@@ -226,7 +277,7 @@ class LifeWatch:
             if life := await self.look():
                 self._on_new_life(life)
         except OrderMQError as error:
-            self.is_doubtful = True
+            self.doubt()
             _log.debug("%s: no look now: %s", self._assigned.queue, error)
         finally:
             self._look_task = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ordermq import core
 from ordermq.config import PullConfig
@@ -17,6 +17,8 @@ from ordermq.model.message import MessageBatch
 from ordermq.remoting.command import Command
 from ordermq.remoting.framing import PullFrames
 from ordermq.value import Value
+
+C = TypeVar("C")  # a connection for pulls
 
 
 class PullTarget(Protocol):
@@ -44,9 +46,6 @@ class EngineTarget(PullTarget, Protocol):
 
     def permit(self, permit: FillPermit) -> bool:
         """Give the queue's permit; False: the generation in which the loop began is over."""
-
-    def began(self, offset: int, stored_ms: int, physical_offset: int) -> None:
-        """Note a message of the loop's first answer; called before `filled`, once."""
 
     def filled(self, is_dispatched: bool) -> None:
         """Note that messages were buffered.
@@ -107,13 +106,14 @@ class RunningPulls(Protocol):
         """Keep other limits from now on."""
 
 
-class PullPath(Protocol):
+class PullPath(Protocol[C]):
     """Makes the pull loops of a member's queues."""
 
-    async def begin(self, address: str, plan: Callable[[], QueuePulls]) -> RunningPulls:
-        """Return a loop that can start: the broker is connected.
+    async def connect(self, address: str) -> C:
+        """Return the connection to a broker by which it is pulled.
 
-        Args:
-            plan: called then: thresholds and subscriptions may change while a broker is connected.
-        Raises: ConnectFailed: it is not.
+        Raises: ConnectFailed: it cannot be opened.
         """
+
+    def begin(self, connection: C, pulls: QueuePulls) -> RunningPulls:
+        """Return a loop that can start; it fails at once if the connection has ended."""

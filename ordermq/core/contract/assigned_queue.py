@@ -155,6 +155,13 @@ class AssignedQueue(Protocol):
         not done, ms since 1970; it goes on with a lost lease. None if there is none.
         """
 
+    @property
+    def last_read(self) -> tuple[int, int, int, int] | None:
+        """The queue offset, store time in ms since 1970, physical offset and birth time of the last
+        message that was buffered; it goes on with a lost lease, and after a seek. None before the
+        first, and from `begin_life` on until one of that life was.
+        """
+
     def follow(self, flags: int) -> None:
         """Do what follows from a call of native code; a subclass defines it.
 

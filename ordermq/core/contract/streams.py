@@ -471,12 +471,6 @@ class PullStream(Protocol):
         """
 
     @property
-    def first_read(self) -> tuple[int, int, int] | None:
-        """The queue offset, store time in ms and physical offset of a message of the first answer
-        that was buffered; None before.
-        """
-
-    @property
     def is_asking(self) -> bool:
         """True while a pull waits for its answer."""
 

@@ -33,6 +33,7 @@ from ordermq.threads import RLock
 
 _ROW_BITS = 32  # a token of the lanes: number of a batch << 32 | row
 _SHARDING_KEY = "__SHARDINGKEY"
+_READ = "offsets", "store_timestamps", "physical_offsets", "born_timestamps"  # of `last_read`
 
 
 class Claim:
@@ -76,6 +77,7 @@ class AssignedQueue:
         self._pauses = 0
         self._done = self._committed = start_offset
         self._life_start = -1
+        self._last_read: Any = None
         self._isolate_until = -1
         self._room_below = 0
         self._is_ending = False
@@ -217,6 +219,11 @@ class AssignedQueue:
 
     def oldest_filled_ms(self) -> int | None:
         return None  # no engine fills this core
+
+    @property
+    def last_read(self) -> tuple[int, int, int, int] | None:
+        with self._lock:
+            return self._last_read if self._life_start < 0 else None
 
     def follow(self, flags: int) -> None:
         raise NotImplementedError
@@ -461,6 +468,7 @@ class AssignedQueue:
                 if self._lanes is not None:
                     self._add_to_lanes(batch)
                 submits = self._buffer.put_batch(batch)
+                self._last_read = tuple(each[-1] for each in batch.columns(*_READ).values())
             self._buffer.advance(next_offset)
             if submits and self._pauses:
                 self._buffer.end_dispatch()  # resume_from sets it again
@@ -655,6 +663,8 @@ class AssignedQueue:
             self._lanes.reset(self._done)
 
     def _restart(self, offset: int) -> None:
+        if self._life_start >= 0:
+            self._last_read = None
         self._generation += 1
         self._done = offset
         self._life_start = self._isolate_until = -1

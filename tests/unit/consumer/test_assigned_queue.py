@@ -532,6 +532,30 @@ def test_a_call_outside_of_the_order_needs_a_valid_lease(orders: Orders) -> None
     assert orders.queue.regain(LEASE, 0)
 
 
+# -- the last message that was read ---------------------------------------------------------
+
+
+def test_the_last_message_that_was_read_is_known_until_the_queue_begins_a_new_life(
+    orders: Orders,
+) -> None:
+    queue = orders.queue
+    assert queue.last_read is None
+    queue.accept(queue.generation, batch([0, 1, 5], apart_ms=1_000), 7)
+    assert queue.last_read == (5, 5_002, 0, 1)
+    assert queue.skip_to(queue.generation, 9) is None
+    queue.accept(queue.generation - 1, batch([9]), 10)
+    queue.lose_lease("a test's")
+    assert queue.regain(LEASE, 0)
+    assert queue.last_read == (5, 5_002, 0, 1), "its messages are read again, of the same queue"
+    assert queue.begin_life(2)
+    queue.accept(queue.generation, batch([6]), 7)
+    assert queue.last_read is None, "of which life it is, is not known"
+    assert queue.reposition(queue.generation, 2)
+    assert queue.last_read is None
+    queue.accept(queue.generation, batch([2]), 3)
+    assert queue.last_read == (2, 2, 0, 1)
+
+
 # -- the age of the oldest message ---------------------------------------------------------
 
 

@@ -69,6 +69,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
         self.waiting_below = 0
         self.restart(0)
         self.committed = 0
+        self.last_read: int | None = None
         # Pull answers and commits on their way: what they were asked under.
         self.pulls: list[tuple[int, int]] = []
         self.commit: tuple[int, Lease, int] | None = None
@@ -140,6 +141,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
         else:
             submit = self.queue.accept(generation, batch(offsets), next_offset)
             if counts:
+                self.last_read = offsets[-1]
                 floor = max(self.done, self.queue.process_queue.next_uncommitted)
                 self.pending |= {o for o in offsets if o >= floor} - self.consuming
             due = counts and self.pending and not self.paused and self.request is Request.NONE
@@ -376,6 +378,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
         assert buffered.consuming_count == len(self.consuming)
         assert queue.done_offset == self.done
         assert queue.committed_offset == self.committed
+        assert (queue.last_read or [None])[0] == self.last_read
 
     @invariant()
     def the_dispatch_flag_means_one_request(self) -> None:

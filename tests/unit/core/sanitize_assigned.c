@@ -3,7 +3,7 @@
  * here it may read and free nothing wrong, and lose no lock. */
 #include "sanitize.h"
 
-enum { MOST = 40, SPAN = 400, KEY_BYTES = 4 };
+enum { MOST = 40, SPAN = 400, KEY_BYTES = 4, LAST_READ = 1000 };
 
 static const uint8_t key_bytes[KEY_BYTES] = "abcd";
 
@@ -18,6 +18,7 @@ static void accept(omq_assigned_queue *queue, int64_t generation, bool has_lanes
     omq_key_column keys = {key_bytes, KEY_BYTES, positions, key_sizes};
     omq_arrival arrival = {.first = draw(seed, SPAN), .sizes = sizes, .bytes = 907};
     arrival.count = draw(seed, 4) == 0 ? 0 : 3 + draw(seed, MOST - 3);
+    arrival.last.offset = draw(seed, LAST_READ);
     if (has_lanes || draw(seed, 2)) {
         for (size_t i = 0; i < arrival.count; i++) {
             offsets[i] = arrival.first + (int64_t)(i * (1 + draw(seed, 2) * (i > 5)));
@@ -143,6 +144,7 @@ void step_assigned(omq_assigned_queue *queue, bool has_lanes, uint64_t *seed) {
         (void)omq_assigned_queue_begin_run(queue, draw(seed, 2));
         (void)omq_assigned_queue_wait_for_room(queue, draw(seed, MOST));
         (void)omq_assigned_queue_oldest_stored_ms(queue, &stored_ms);
+        REQUIRE(omq_assigned_queue_last_read(queue).offset < LAST_READ);
         omq_assigned_queue_end_claim(queue);
         (void)omq_assigned_queue_is_ending(queue);
         break;

@@ -476,8 +476,6 @@ static void take_event(owner *self, omq_pull_engine *engine, bool goes_on) {
             int32_t queue_id = (int32_t)((buffer *)event.owner - buffers);
             omq_pull_counts counts = omq_pull_stream_take_counts(self->streams[queue_id]);
             REQUIRE(counts.messages <= LAST);
-            omq_read_message first = omq_pull_stream_first_read(self->streams[queue_id]);
-            REQUIRE(first.offset >= 0 && first.offset <= LAST);
             omq_pull_stream_free(self->streams[queue_id]);
             self->streams[queue_id] = NULL;
         }

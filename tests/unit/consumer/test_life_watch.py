@@ -1,0 +1,179 @@
+"""A look at a queue, and when it says that others took the place of what was read
+(docs/internals/semantics.md#a-topics-second-life)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+from ordermq.client.queue_life import NewLife, QueueMark
+from ordermq.clock import ManualClock
+from ordermq.consumer.fetch.life_watch import LifeWatch, PulledMark
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+
+from .batches import QUEUE
+
+
+class Watched(LifeWatch):
+    """A watch of a queue whose broker is a list of the times at which its messages were stored.
+
+    Attributes:
+        answers: a look waits for it.
+    """
+
+    def __init__(self) -> None:
+        self.queue: Any = SimpleNamespace(queue=QUEUE, next_pull_offset=0, last_read=None)
+        client = cast(Any, SimpleNamespace(clock=ManualClock()))
+        super().__init__(client, self.queue, None, ConsumerStatistics(0), lambda life: None)
+        self.stored: list[int] = []
+        self._comparisons = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    def read(self, *stored: int) -> None:
+        """Store messages, and have them read."""
+        self.stored += stored
+        last = len(self.stored) - 1
+        self.queue.next_pull_offset = last + 1
+        self.queue.last_read = (last, stored[-1], last, stored[-1])
+
+    async def _mark_before(self, offset: int) -> QueueMark | None:
+        await self.answers.wait()
+        for each in (offset - 1, offset):
+            if 0 <= each < len(self.stored):
+                return QueueMark(each, 0, self.stored[each])
+        return None
+
+    async def _new_life(self, at: int, mark: Any) -> NewLife | None:
+        self._comparisons += 1
+        for _ in range(9 * self._comparisons):  # each takes longer than the one before
+            await asyncio.sleep(0)
+        if mark is None:
+            return None
+        if mark.offset < len(self.stored):
+            read = mark.digest if isinstance(mark, QueueMark) else mark.stored_ms
+            if self.stored[mark.offset] == read:
+                return None
+        return NewLife(QUEUE, at, 0, len(self.stored), "another message")
+
+
+def looks_after(steps: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(steps)
+
+
+async def cut_and_grown() -> Watched:
+    """Return a watch of a queue whose last two messages are others, behind its mark at offset 1."""
+    watch = Watched()
+    watch.read(10, 11)
+    assert await watch.look() is None
+    assert watch.mark == QueueMark(1, 0, 11)
+    watch.read(12, 13)
+    watch.doubt()
+    watch.stored = [10, 11, 22, 23, 24]
+    return watch
+
+
+def test_a_look_goes_back_behind_the_mark_where_others_took_the_place_of_the_last_one() -> None:
+    async def steps() -> NewLife | None:
+        watch = await cut_and_grown()
+        return await watch.look()
+
+    life = looks_after(steps())
+    assert life is not None
+    assert (life.at, life.first, life.end) == (4, 2, 5)
+
+
+def test_a_queue_that_is_too_short_stays_in_doubt_until_it_has_moved() -> None:
+    async def steps() -> None:
+        watch = await cut_and_grown()
+        watch.stored = [10, 11]
+        assert await watch.look() is None
+        assert watch.is_doubtful
+        watch.stored = [10, 11, 22, 23, 24]  # before the pull
+        assert await watch.look() is not None
+        watch.stored = [10, 11]
+        watch.moved()
+        watch.queue.next_pull_offset = 2
+        assert not watch.is_doubtful
+        watch.doubt()
+        watch.stored = [10, 11, 22, 23, 24]
+        assert await watch.look() is None, "what was lost is known"
+
+    looks_after(steps())
+
+
+def test_a_doubt_that_comes_up_during_a_look_is_not_settled_by_it() -> None:
+    async def steps() -> None:
+        watch = Watched()
+        watch.read(10, 11)
+        watch.doubt()
+        watch.answers.clear()
+        look = asyncio.create_task(watch.look())
+        await asyncio.sleep(0)
+        watch.doubt()
+        watch.answers.set()
+        assert await look is None
+        assert watch.is_doubtful
+        assert await watch.look() is None
+        assert not watch.is_doubtful
+
+    looks_after(steps())
+
+
+def test_of_doubts_that_no_look_has_settled_the_first_and_the_last_are_compared() -> None:
+    async def steps(*stored: int) -> NewLife | None:
+        watch = Watched()
+        watch.read(10)
+        assert await watch.look() is None
+        for each in 11, 12, 13:
+            watch.read(each)
+            watch.doubt()
+        watch.stored = list(stored)
+        return await watch.look()
+
+    assert looks_after(steps(10, 11, 12, 13, 14)) is None
+    for stored in (10, 11, 12, 23, 24), (10, 11, 22, 23, 24), (10, 21, 22, 23, 24):
+        life = looks_after(steps(*stored))
+        assert life is not None
+        assert life.first == 1
+
+
+def test_of_two_looks_that_find_the_same_life_one_tells_of_it() -> None:
+    async def steps() -> tuple[NewLife | None, NewLife | None]:
+        watch = await cut_and_grown()
+        watch.stored = [20, 21, 22, 23, 24]
+        watch.answers.clear()
+        looks = [asyncio.create_task(watch.look()) for _ in range(2)]
+        await asyncio.sleep(0)
+        watch.answers.set()
+        first = await looks[0]
+        watch.began()
+        return first, await looks[1]
+
+    first, late = looks_after(steps())
+    assert first is not None
+    assert late is None
+
+
+def test_a_pulled_message_is_another_one_if_its_store_time_and_one_more_part_differ() -> None:
+    mark = PulledMark(7, 100, 5_000, 90)
+
+    def is_same(stored_ms: int, physical_offset: int, born_ms: int) -> bool:
+        return mark.is_of(
+            cast(
+                Any,
+                SimpleNamespace(
+                    store_timestamp_ms=stored_ms,
+                    physical_offset=physical_offset,
+                    born_timestamp_ms=born_ms,
+                ),
+            )
+        )
+
+    assert is_same(100, 5_000, 90)
+    for damaged in (101, 5_000, 90), (100, 5_001, 90), (100, 5_000, 91):
+        assert is_same(*damaged)
+    for another in (101, 5_001, 90), (101, 5_000, 91), (101, 5_001, 91):
+        assert not is_same(*another)
