@@ -112,6 +112,9 @@ class ResponseCode(IntEnum):
 
 # Remark of PULL_OFFSET_MOVED where an admin moved the group, as RocketMQ's GetMessageStatus has it.
 OFFSET_RESET = "OFFSET_RESET"
+# Remark of the embedded broker to a pull between the messages of a restored back-up and those that
+# came since: nothing was removed there.
+OFFSETS_LEFT_OUT = "OFFSETS_LEFT_OUT"
 
 
 class LanguageCode(IntEnum):

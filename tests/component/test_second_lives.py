@@ -15,6 +15,7 @@ import pytest
 
 from ordermq import Admin, LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.store.backup import back_up, restore
 from ordermq.client.queue_life import QueueMark
 from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch import life_watch
@@ -372,6 +373,26 @@ def test_what_took_the_place_of_lost_messages_is_delivered(
     member.wait_for("new", count)
     eventually(lambda: member.committed() == 30 + count, "the new messages' offset")
     assert len(member.got) == len(set(member.got)) == 50 + count
+    member.close()
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "broadcasting", "lite"])
+def test_the_gap_of_a_restored_back_up_is_no_loss(
+    kind: str, cut_log: CutLog, tmp_path: Path
+) -> None:
+    send(cut_log.broker, "old", 30)
+    member = Member(kind, cut_log.name_servers, tmp_path, pull_delay_on_error_ms=200)
+    member.wait_for("old", 30)
+    back_up(cut_log.file, tmp_path / "back-up.db", lambda done, pages: None)
+    send(cut_log.broker, "lost", 20)
+    member.wait_for("lost", 20)
+    cut_log.broker.close()
+    restore(tmp_path / "back-up.db", cut_log.file, lambda done, pages: None)
+    cut_log.again()
+    send(cut_log.broker, "new", 20)
+    member.wait_for("new", 20)
+    assert member.consumer.statistics["skipped"] == 0
+    assert not [text for text in member.consumer.health().reasons if "expired" in text]
     member.close()
 
 

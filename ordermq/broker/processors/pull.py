@@ -21,7 +21,13 @@ from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType
 from ordermq.model.hashing import string_hash
 from ordermq.model.subscription import split_tags
-from ordermq.remoting.codes import OFFSET_RESET, PullFlag, RequestCode, ResponseCode
+from ordermq.remoting.codes import (
+    OFFSET_RESET,
+    OFFSETS_LEFT_OUT,
+    PullFlag,
+    RequestCode,
+    ResponseCode,
+)
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
@@ -222,10 +228,9 @@ def _answer_found(
     if not body:
         # Messages, but none with the tags: the client pulls again behind what was scanned. Or the
         # gap of a restored back-up.
+        remark = "NO_MATCHED_MESSAGE" if tag_hashes else OFFSETS_LEFT_OUT
         ext = _reply_ext(log, context.store.next_stored(log, next_offset))
-        connection.reply(
-            request, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, remark="NO_MATCHED_MESSAGE"
-        )
+        connection.reply(request, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
         return
     context.statistics.bytes_pulled += len(body)
     if not request.is_oneway:

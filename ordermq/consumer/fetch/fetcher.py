@@ -35,7 +35,7 @@ from ordermq.errors import OrderMQError, ProtocolError, RemotingError, RouteErro
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.codes import OFFSET_RESET, PullFlag, ResponseCode
+from ordermq.remoting.codes import OFFSET_RESET, OFFSETS_LEFT_OUT, PullFlag, ResponseCode
 from ordermq.remoting.command import Command, next_opaque
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
@@ -524,7 +524,15 @@ class QueueFetcher:
         else:
             # Nothing new, or other tags only: the position moves past them without a message.
             target = reply.next_begin_offset
-            if target > offset and (not self._is_filtered or remark == _BEING_REMOVED):
+            if remark == OFFSETS_LEFT_OUT:
+                _log.info(
+                    "%s: the broker was restored from a back-up, and left out offsets %d to %d",
+                    assigned.queue,
+                    offset,
+                    target - 1,
+                    extra=self._fields(assigned.queue, offset=offset),
+                )
+            elif target > offset and (not self._is_filtered or remark == _BEING_REMOVED):
                 self._tell_missing(offset, target, target - offset)
             assigned.skip_to(generation, target)
             self.life.note_nothing()
