@@ -58,6 +58,7 @@ else:
 # thread, such as one that is just starting another, or in the instant before the wait. Then nothing
 # interrupts the wait, and Python calls the handler only after it.
 SIGNAL_CHECK_S = 0.5
+_CHECKS_OF_A_START = 10
 
 
 class NativeEvent:
@@ -101,11 +102,18 @@ def start_thread(thread: threading.Thread) -> None:
     """Start a thread and wait until it runs; an exception in the wait is raised as it came.
 
     By a thread in between: after an exception in `Thread.start` Python releases a lock that it has
-    not taken again, raises a RuntimeError, and may end the new thread by another one.
+    not taken again, raises a RuntimeError, and may end the new thread by another one. Either of the
+    two may end before its first line, as without memory, and nobody is told.
 
-    Raises: NoThread
+    Raises: NoThread: the system gives none, or it did not begin within 5 s, and never will.
     """
     started, errors = NativeEvent(), list[BaseException]()
+    begins = threading.Lock()  # taken once: by the thread, or by who gives it up
+
+    def run() -> None:
+        del thread.run
+        if begins.acquire(blocking=False):
+            thread.run()
 
     def start() -> None:
         try:
@@ -117,8 +125,15 @@ def start_thread(thread: threading.Thread) -> None:
         finally:
             started.set()
 
+    thread.run = run  # type: ignore[method-assign]
     _start_plainly(start)
-    started.wait()
+    checks = 0
+    while not started.wait(SIGNAL_CHECK_S):
+        checks += 1
+        if begins.locked():
+            return
+        if checks >= _CHECKS_OF_A_START and begins.acquire(blocking=False):
+            raise _no_thread(RuntimeError(f"the thread {thread.name} did not begin"))
     if errors:
         raise errors[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ordermq import threads
 from ordermq.errors import NoThread, StateError
 from ordermq.threads import Lock, NativeEvent, RLock, start_thread, wait_for_thread
 from tests.component.interruption import InterruptedCall
@@ -90,10 +92,10 @@ def test_a_lock_keeps_others_out_of_its_block(make: Callable[[], Lock]) -> None:
                 os.sched_yield()
                 inside -= 1
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
+    running = [threading.Thread(target=count) for _ in range(4)]
+    for thread in running:
         thread.start()
-    for thread in threads:
+    for thread in running:
         thread.join()
     assert most == 1
     with pytest.raises(RuntimeError):
@@ -129,3 +131,38 @@ def test_a_thread_that_ends_before_its_work_is_an_error_and_no_wait_for_ever() -
     start_thread(done)
     done.join()
     wait_for_thread(has_begun, done)  # it has ended, and has set it
+
+
+@pytest.mark.parametrize("in_between", [True, False])
+def test_a_thread_that_does_not_begin_is_given_up_and_runs_no_more(
+    in_between: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without memory a thread ends before its first line, and nobody is told."""
+    monkeypatch.setattr(threads, "SIGNAL_CHECK_S", 0.01)
+    ran = threading.Event()
+    thread = threading.Thread(target=ran.set, name="work", daemon=True)
+    late: list[Callable[[], object]] = []
+    if in_between:
+        monkeypatch.setattr(threads, "_start_plainly", late.append)
+    else:
+        begin = thread._bootstrap  # type: ignore[attr-defined]
+        monkeypatch.setattr(thread, "_bootstrap", lambda: late.append(begin))
+    with pytest.raises(NoThread, match="the thread work did not begin"):
+        start_thread(thread)
+    _thread.start_new_thread(late.pop(), ())
+    while thread.ident is None or thread.is_alive():
+        os.sched_yield()
+    assert not ran.is_set(), "nobody knows of it any more"
+
+
+def test_a_thread_has_begun_though_the_one_that_started_it_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "SIGNAL_CHECK_S", 0.01)
+    goes_on = threading.Event()
+    thread = threading.Thread(target=goes_on.wait, daemon=True)
+    monkeypatch.setattr(threads, "_start_plainly", lambda start: thread.start())
+    start_thread(thread)
+    assert thread.is_alive()
+    goes_on.set()
+    thread.join()
