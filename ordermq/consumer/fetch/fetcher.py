@@ -372,9 +372,9 @@ class QueueFetcher:
     def accept(
         self, batch: MessageBatch, next_offset: int, max_offset: int
     ) -> Callable[[], object] | None:
+        self._count(len(batch))
         self.assigned.max_offset = max_offset
         submits = self._copies.accept(self._generation, batch, next_offset)
-        self._count(len(batch))
         return partial(self._receiver.submit, self.assigned) if submits else None
 
     def may_pull(self) -> bool:
@@ -393,9 +393,10 @@ class QueueFetcher:
         return self.assigned.permit(self._generation, permit)
 
     def filled(self, is_dispatched: bool) -> None:
-        self._begun()
+        # First: what follows may raise, as without memory, and nobody would consume the queue.
         if is_dispatched:
             self._receiver.submit(self.assigned)
+        self._begun()
 
     def counted(self, pulls: int, messages: int, spent_ms: int, buckets: Sequence[int]) -> None:
         self.life.note_messages()
@@ -482,7 +483,6 @@ class QueueFetcher:
         """Note that the present pull loop has brought messages."""
         self._has_messages = True
         self._not_refused()
-        self.life.note_read()
         self.life.note_messages()
         if self.assigned.bad_answer_at >= 0:
             bad_answer_at, self.assigned.bad_answer_at = self.assigned.bad_answer_at, -1
@@ -510,14 +510,11 @@ class QueueFetcher:
                 next_offset = batch.last_offset + 1
                 if not is_whole(batch, offset):
                     self._tell_missing(offset, next_offset, next_offset - offset - len(batch))
-            submits = False
+            self._count(len(batch))
             if len(batch) == 0:
                 assigned.skip_to(generation, next_offset)
-            else:
+            elif self._copies.accept(generation, batch, next_offset):
                 # Messages, but the broker suggests another replica for the next pull.
-                submits = self._copies.accept(generation, batch, next_offset)
-            self._count(len(batch))
-            if submits:
                 self._receiver.submit(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             await self._move(generation, offset, reply, is_reset=remark == OFFSET_RESET)
