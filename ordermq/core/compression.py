@@ -83,39 +83,88 @@ def decompress(
     return plain
 
 
-# Each returns the whole body, or more bytes than `most`: by how many is not known then.
+# Each returns the whole body, or more bytes than `most`: by how many is not known then. As Java's
+# clients they read one stream of zlib and ignore what follows, and frame after frame of the others.
 
 
 def _inflate(library: Any, body: bytes, most: int) -> bytes:
     stream = library.decompressobj()
-    return _whole(stream.decompress(body, most + 1), stream.eof, most)
+    plain: bytes = stream.decompress(body, most + 1)
+    if not stream.eof and len(plain) <= most:
+        raise ValueError(_CUT_OFF)
+    return plain
 
 
 def _from_lz4(library: Any, body: bytes, most: int) -> bytes:
+    plain = bytearray()
     stream = library.LZ4FrameDecompressor()
-    return _whole(stream.decompress(body, most + 1), stream.eof, most)
+    # In pieces, for the rest behind each frame is copied.
+    for start in range(0, len(body), _PIECE):
+        piece = body[start : start + _PIECE]
+        while piece:
+            if stream.eof:
+                stream = library.LZ4FrameDecompressor()
+            plain += stream.decompress(piece, most + 1 - len(plain))
+            if len(plain) > most:
+                return bytes(plain)
+            piece = stream.unused_data
+    if not stream.eof:
+        raise ValueError(_CUT_OFF)
+    return bytes(plain)
 
 
 def _from_zstd(library: Any, body: bytes, most: int) -> bytes:
-    size = library.get_frame_parameters(body).content_size
+    plain = bytearray()
+    rest = memoryview(body)
+    frames = library.ZstdDecompressor()  # one for all: a body may be made of nothing but frames
+    while True:
+        if bytes(rest[1:4]) == _SKIPPABLE and rest[0] >> 4 == 5:
+            size = 8 + int.from_bytes(rest[4:8], "little")
+        else:
+            plain += _from_zstd_frame(library, frames, rest, most - len(plain))
+            if len(plain) > most:
+                return bytes(plain)
+            size = _zstd_frame_size(library, rest)
+        if size > len(rest):
+            raise ValueError(_CUT_OFF)
+        rest = rest[size:]
+        if not rest:
+            return bytes(plain)
+
+
+def _from_zstd_frame(library: Any, frames: Any, rest: memoryview, most: int) -> bytes:
+    size = library.get_frame_parameters(rest).content_size
     is_told = size != library.CONTENTSIZE_UNKNOWN  # Java's frames do not tell it
     if is_told and size > most:
         return bytes(most + 1)
     try:
-        return bytes(library.ZstdDecompressor().decompress(body, max_output_size=most))
+        return bytes(frames.decompress(rest, max_output_size=most + 1))
     except library.ZstdError:
         # Too long and damaged are one error here; a reader stops at the limit, and tells them
         # apart.
-        start: bytes = library.ZstdDecompressor().stream_reader(body).read(most + 1)
+        start: bytes = frames.stream_reader(rest).read(most + 1)
         if len(start) > most:
             return start
         raise
 
 
-def _whole(plain: bytes, is_end: bool, most: int) -> bytes:
-    if not is_end and len(plain) <= most:
-        raise ValueError("it is cut off")
-    return plain
+def _zstd_frame_size(library: Any, rest: memoryview) -> int:
+    """Return the bytes of the frame at the begin (RFC 8878), which no call of the library tells."""
+    at: int = library.frame_header_size(rest)
+    is_last = False
+    while not is_last:
+        block = int.from_bytes(rest[at : at + 3], "little")
+        is_last = bool(block & 1)
+        at += 3 + (1 if block >> 1 & 3 == _RUN else block >> 3)
+        if at > len(rest):
+            raise ValueError(_CUT_OFF)
+    return at + (4 if library.get_frame_parameters(rest).has_checksum else 0)
+
+
+_CUT_OFF = "it is cut off"
+_PIECE = 4096
+_SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f: a frame without content
+_RUN = 1  # the type of a block that is one byte, repeated
 
 
 _DECOMPRESSORS: dict[int, tuple[str, Callable[[Any, bytes, int], bytes]]] = {

@@ -33,6 +33,47 @@ def test_a_damaged_body_says_so(sys_flag: int) -> None:
         decompress(b"no such data", sys_flag)
 
 
+def frames(kind: str, *bodies: bytes) -> bytes:
+    return b"".join(compress(body, kind, 3)[0] for body in bodies)
+
+
+# Of both formats: a frame that holds none of the body, as parallel compressors write.
+SKIPPABLE = bytes.fromhex("502a4d18") + (4).to_bytes(4, "little") + b"note"
+
+
+@pytest.mark.parametrize(("kind", "sys_flag"), [("lz4", 0x101), ("zstd", 0x201)])
+def test_a_body_of_several_frames_is_read_to_its_end(kind: str, sys_flag: int) -> None:
+    assert decompress(frames(kind, b"first, ", b"", b"second"), sys_flag) == b"first, second"
+    assert decompress(SKIPPABLE + frames(kind, b"body") + SKIPPABLE, sys_flag) == b"body"
+
+
+@pytest.mark.parametrize(("kind", "sys_flag"), [("lz4", 0x101), ("zstd", 0x201)])
+@pytest.mark.parametrize("rest", [b"rest", b"0123456789"])
+def test_half_of_a_body_is_never_given_for_the_whole(kind: str, sys_flag: int, rest: bytes) -> None:
+    with pytest.raises(ProtocolError, match="damaged"):
+        decompress(frames(kind, b"good") + rest, sys_flag)
+    with pytest.raises(ProtocolError, match="damaged"):
+        decompress(frames(kind, b"good", b"cut" * 99)[:-1], sys_flag)
+
+
+@pytest.mark.parametrize(("kind", "sys_flag"), [("lz4", 0x101), ("zstd", 0x201)])
+def test_the_limit_is_that_of_all_frames_together(kind: str, sys_flag: int) -> None:
+    body = frames(kind, *(bytes(100) for _ in range(10)))
+    assert decompress(body, sys_flag, 1000) == bytes(1000)
+    with pytest.raises(ProtocolError, match="becomes more than 999 bytes"):
+        decompress(body, sys_flag, 999)
+    with pytest.raises(ProtocolError, match="becomes more than 999 bytes"):
+        decompress(frames(kind, b"", bytes(100 << 20)), sys_flag, 999)
+
+
+def test_a_frame_of_zstd_that_tells_its_size_is_given_no_more_than_the_limit() -> None:
+    zstandard = importlib.import_module("zstandard")
+    told = zstandard.ZstdCompressor().compress(bytes(5000))
+    assert decompress(told, 0x201, 5000) == bytes(5000)
+    with pytest.raises(ProtocolError, match="becomes more than 4999 bytes"):
+        decompress(told, 0x201, 4999)
+
+
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ProtocolError, match="0x701"):
         decompress(ZLIB, 0x701)
