@@ -35,6 +35,11 @@ _NO_GROUP = (
     "the broker does not create it (autoCreateSubscriptionGroup=false): create it (mqadmin "
     "updateSubGroup), or check its name"
 )
+_NO_TOPIC = (
+    "the broker does not create it (autoCreateTopicEnable=false): create it (`ordermq topics "
+    "create`, mqadmin updateTopic), or check its name"
+)
+_APPLY_FIRST = " not exist, apply first please"  # followed by a link to a page of questions
 _NO_READS = (
     "] pulling message is forbidden",
     "] pop message is forbidden",  # of a broker; of a topic a pop is answered "peeking"
@@ -256,6 +261,9 @@ class Connections(ProcessBound):
             answer.remark = f"{(answer.remark or 'not supported').strip()}; {_NOT_SERVED}"
         elif answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             answer.remark = f"{(answer.remark or 'the group does not exist').strip()}; {_NO_GROUP}"
+        elif answer.code == ResponseCode.TOPIC_NOT_EXIST and _APPLY_FIRST in (answer.remark or ""):
+            topic = (answer.remark or "").partition(_APPLY_FIRST)[0]
+            answer.remark = f"{topic} does not exist; {_NO_TOPIC}"
         elif is_denied(answer.code, answer.remark):
             remark = answer.remark or "no permission"
             answer.remark = f"{remark}; {_what_is_closed(remark) or self._who_asked()}"

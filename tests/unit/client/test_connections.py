@@ -325,6 +325,19 @@ def test_a_refusal_that_is_about_no_account_names_what_is_closed_and_suspects_no
     assert is_closed_for_reads(error) is (told == "closed for reads")
 
 
+def test_a_topic_that_is_not_created_is_told_with_the_remedy() -> None:
+    # RocketMQ 5.5.0 with autoCreateTopicEnable=false.
+    remark = (
+        "topic[orders] not exist, apply first please!\n"
+        "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+    )
+    told = connections_of().explained(Command(17, remark=remark)).remark or ""
+    assert told.startswith("topic[orders] does not exist; the broker does not create it")
+    assert "autoCreateTopicEnable=false" in told
+    assert "updateTopic" in told
+    assert connections_of().explained(Command(17, remark="no route")).remark == "no route"
+
+
 def test_joined_requests_are_sent_in_one_write_per_connection_even_after_an_exception() -> None:
     async def work() -> None:
         connections, told = connections_of(), dict[str, list[str]](x=[], y=[])
