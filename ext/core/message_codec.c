@@ -100,6 +100,22 @@ static omq_status read_record(const omq_scan *scan, size_t start, omq_record *re
     return OMQ_OK;
 }
 
+/* Return whether a body is that of an inner batch: entries up to its end. */
+static bool is_batch_body(const uint8_t *body, const omq_message_parts *parts) {
+    size_t at = parts->body_at;
+    size_t end = at + parts->body_size;
+    while (at < end) {
+        uint32_t size;
+        omq_message_parts entry;
+        omq_message_fault none;
+        if (omq_read_entry(body, at, end, &size, &entry, &none) != OMQ_OK) {
+            return false;
+        }
+        at += size;
+    }
+    return parts->body_size != 0;
+}
+
 /* Check a record against the pull that it answers; `before` is the offset of the message before
  * it. The offsets decide what is committed, and no checksum covers them. */
 static omq_status check_pulled(const omq_scan *scan, size_t start, const omq_record *record,
@@ -111,9 +127,10 @@ static omq_status check_pulled(const omq_scan *scan, size_t start, const omq_rec
     if (record->offset <= before) {
         return malformed(scan->fault, OMQ_FAULT_OFFSET_ORDER, start + QUEUE_OFFSET_AT);
     }
-    /* Brokers set both marks or none: one alone would hide the messages of an inner batch. */
+    /* Brokers set both marks or none. One alone is a producer's on a plain message, which RocketMQ
+     * stores, or damage that would hide the messages of an inner batch: the body tells. */
     uint32_t marks = record->sys_flag & INNER_BATCH;
-    if (marks != 0 && marks != INNER_BATCH) {
+    if (marks != 0 && marks != INNER_BATCH && is_batch_body(scan->body, &record->parts)) {
         return malformed(scan->fault, OMQ_FAULT_INNER_MARKS, start + SYS_FLAG_AT);
     }
     /* A pull from the middle of an inner batch is answered with all of it. */

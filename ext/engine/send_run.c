@@ -158,6 +158,7 @@ static bool read_fields(const omq_send_fields *fields, omq_plain_send *send) {
         !read_number(value_of(fields, 'd'), INT32_MAX, &queues) ||
         !read_number(value_of(fields, 'e'), INT32_MAX, &queue_id) ||
         !read_number(value_of(fields, 'f'), INT32_MAX, &sys_flag) ||
+        (sys_flag & INNER_BATCH) != 0 || /* which is refused */
         !read_number(value_of(fields, 'g'), INT64_MAX, &send->born_ms) ||
         !read_number(value_of(fields, 'h'), INT32_MAX, &flag)) {
         return false;

@@ -107,7 +107,7 @@ _FAULTS: Final[dict[int, str]] = {
     QUEUE_ID: "its queue id is not that of the queue that was pulled",
     OFFSET_ORDER: "its queue offset is not greater than that of the message before it",
     OFFSET_RANGE: "its queue offset is outside of what was asked for",
-    INNER_MARKS: "it has one of the two marks of an inner batch, which no broker does",
+    INNER_MARKS: "it is an inner batch and has one of the two marks of it alone",
 }
 
 # The same for a batch body on its way to the store; the text follows "message 3, byte 7: ".

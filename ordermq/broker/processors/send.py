@@ -29,6 +29,7 @@ from ordermq.broker.transactions import TRANSACTION_BITS
 from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.model import properties as props
 from ordermq.model.delay_levels import FIRST_RETRY_LEVEL
+from ordermq.model.message import INNER_BATCH
 from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic, retry_topic
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.stored_message import StoredMessage
@@ -57,7 +58,7 @@ def _send(
     context: BrokerContext, connection: BrokerConnection, request: Command, header: SendHeader
 ) -> None:
     topic = _writable_topic(context, header)
-    _check_body(context, len(request.body), header)
+    _check_message(context, len(request.body), header)
     # Substring tests on the encoded properties: almost no message has any of these, and parsing
     # the properties of every send costs more than the rest of this function.
     if props.REPLY_TO_CLIENT in header.properties:
@@ -191,7 +192,7 @@ def _append(
 def send_batch(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     header = read_send_header(request.ext)
     topic = _writable_topic(context, header)
-    _check_body(context, len(request.body), header)
+    _check_message(context, len(request.body), header)
     if is_retry_topic(topic.name):
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a retry topic accepts no batches")
     queue_id = _queue_id(topic, header.queue_id)
@@ -243,7 +244,14 @@ def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
     return topic
 
 
-def _check_body(context: BrokerContext, size: int, header: SendHeader) -> None:
+def _check_message(context: BrokerContext, size: int, header: SendHeader) -> None:
+    # No reader would get past a message that claims to be a batch and is none.
+    if header.sys_flag & INNER_BATCH:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"message for topic {header.topic!r}: its sysFlag {header.sys_flag & 0xFFFFFFFF:#x} "
+            "has a mark of an inner batch (0x40 or 0x80), which brokers set and producers do not",
+        )
     limit = context.config.max_message_bytes
     if size > limit:
         raise RequestRefused(

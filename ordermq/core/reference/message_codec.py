@@ -410,7 +410,10 @@ def _read_record(
     if pulled:
         need(queue_id_asked < 0 or queue_id == queue_id_asked, status.QUEUE_ID, start + 12)
         need(offset > before, status.OFFSET_ORDER, start + 20)
-        need(is_inner or not flags & _INNER_BATCH, status.INNER_MARKS, start + 36)
+        # One mark alone: a producer's on a plain message, or the damaged one of an inner batch.
+        has_one = not is_inner and bool(flags & _INNER_BATCH)
+        is_damaged = has_one and _is_batch_body(data[body : body + body_size])
+        need(not is_damaged, status.INNER_MARKS, start + 36)
         # A pull from the middle of an inner batch is answered with all of it.
         is_in_range = offset < end_asked and (offset >= first_asked or is_inner)
         need(is_in_range, status.OFFSET_RANGE, start + 20)
@@ -470,6 +473,20 @@ def _inner_batch(data: bytes, outer: _Row, record: int) -> list[_Row]:
         )
         at += size
     return rows
+
+
+def _is_batch_body(body: bytes) -> bool:
+    at = 0
+    while at < len(body):
+        if len(body) - at < 22:
+            return False
+        size, _, _, _, body_size = struct.unpack_from(">iiiii", body, at)
+        if not 22 <= size <= len(body) - at or not 0 <= body_size <= size - 22:
+            return False
+        if struct.unpack_from(">h", body, at + 20 + body_size) != (size - 22 - body_size,):
+            return False
+        at += size
+    return at > 0
 
 
 def _properties(text: bytes) -> dict[bytes, bytes]:

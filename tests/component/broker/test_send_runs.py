@@ -75,6 +75,7 @@ def every_kind() -> list[Command]:
         request(replace(PLAIN, topic="TBW102")),
         request(replace(PLAIN, reconsume_times=3)),
         request(replace(PLAIN, max_reconsume_times=3)),
+        request(replace(PLAIN, sys_flag=0x40)),
         request(of_queue(77)),
         request(replace(PLAIN, born_timestamp_ms=1 << 70)),
         request(replace(PLAIN, flag=1 << 40)),

@@ -163,6 +163,27 @@ def test_unsupported_sends_are_refused_not_ignored(
     assert missing.code == ResponseCode.TOPIC_NOT_EXIST, "a refused send creates no topic"
 
 
+@pytest.mark.parametrize("sys_flag", [0x40, 0x80, 0xC0, 0x41])
+@pytest.mark.parametrize("batch", [None, True])
+def test_a_producer_that_marks_an_inner_batch_is_refused(
+    client: WireClient, sys_flag: int, batch: bool | None
+) -> None:
+    header = SendHeader("producers", "orders", 0, sys_flag=sys_flag, batch=batch)
+    body = batch_body([b"x"]) if batch else b"x"
+    answer = client.call(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert f"sysFlag {sys_flag:#x}" in (answer.remark or "")
+    missing = client.call(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0).to_ext())
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST, "a refused send creates no topic"
+
+
+@pytest.mark.parametrize("sys_flag", [0x30, 0xC, 0x700, -(1 << 31), 0x7FFFFF00 & ~0xC0])
+def test_other_bits_of_a_producers_flag_hide_no_message(client: WireClient, sys_flag: int) -> None:
+    client.send("orders", sys_flag=sys_flag)
+    client.send("orders", b"next")
+    assert [m.body for m in records(client.pull("orders", 0).body)] == [b"x", b"next"]
+
+
 def test_a_truncated_batch_is_refused_as_a_whole(client: WireClient) -> None:
     body = batch_body([b"a", b"b"])
     ext = SendHeader("producers", "orders", 0).to_ext()

@@ -69,8 +69,17 @@ def test_numbers_over_64_bits_are_those_of_no_answer(core, pulled):
 @pytest.mark.parametrize("flag", [0x40, 0x80])
 def test_half_of_the_marks_of_an_inner_batch_are_damage(core, flag):
     body = record(offset=5, sys_flag=flag, body=INNER, queue_id=3)
-    with pytest.raises(ProtocolError, match="byte 36: it has one of the two marks"):
+    with pytest.raises(ProtocolError, match="byte 36: it is an inner batch and has one"):
         core.MessageIndex(body, (), True, (3, 5, 9))
+
+
+@pytest.mark.parametrize("flag", [0x40, 0x80])
+@pytest.mark.parametrize("inner", [b"", b"a producer's own", INNER + b"x", INNER[:-1], INNER[4:]])
+def test_a_producers_own_mark_on_a_plain_message_makes_no_queue_unreadable(core, flag, inner):
+    # RocketMQ 5.5.0 stores 0x40 of a producer, and Java's clients read on.
+    body = record(offset=5, sys_flag=flag, body=inner, queue_id=3) + answer(6)
+    index = core.MessageIndex(body, (), True, (3, 5, 9))
+    assert [bytes(view.body) for view in index.views(core.MessageView, 0, 2)] == [inner, b"body"]
 
 
 def test_a_pull_from_the_middle_of_an_inner_batch_gets_the_rest_of_it(core):

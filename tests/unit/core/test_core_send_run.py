@@ -18,6 +18,7 @@ from ordermq.broker.processors.fast_path import SEND_REPLY, send_reply
 from ordermq.broker.recent_sends import unique_id_of
 from ordermq.errors import ProtocolError
 from ordermq.model import properties as props
+from ordermq.model.message import INNER_BATCH
 from ordermq.model.stored_message import host_bytes
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command, Framer, encode, make_binary
@@ -56,6 +57,7 @@ def is_special(ext: Mapping[str, str], properties: str) -> bool:
         or props.TRANSACTION_PREPARED in properties
         or "DELAY" in properties
         or "TIMER_DELIVER" in properties
+        or bool(int(ext["f"]) & INNER_BATCH)  # refused
     )
 
 
@@ -163,7 +165,7 @@ def test_other_spellings_of_plain_values_are_taken() -> None:
     sends = [
         send(1, j=None, k="false", m="true", n="broker-a"),
         send(2, i=escapes),
-        send(3, e="000", g="0", f="2147483647", h="2147483647"),
+        send(3, e="000", g="0", f="2147483455", h="2147483647"),
         send(4, body=b""),
         send(5, i=last),
         send(6, body=b"x" * MOST_BODY, b="orders"),
@@ -204,6 +206,8 @@ NOT_PLAIN: Mapping[str, Command] = {
     "unknown field": send(2, x="1"),
     "signature": send(2, Signature="1", AccessKey="2"),
     "a retry": send(2, j="1"),
+    "a mark of an inner batch": send(2, f="64"),
+    "the other mark": send(2, f="129"),
     "most retries": send(2, l="3"),
     "body": send(2, body=b"x" * (MOST_BODY + 1)),
     "frame": send(2, a="x" * MOST_FRAME),
