@@ -375,8 +375,7 @@ class LitePullConsumer(GroupConsumer):
             refuse_unknown(LitePullConsumer.subscribe, unknown)
         if self._assigned is not None:
             raise StateError("subscribe or assign, not both", topic=topic, group=self.group)
-        version = self._clock.wall_ms()
-        subscription = Subscription.of(topic, expression, sql, version)
+        subscription = Subscription.of(topic, expression, sql, self._next_version())
         if self._member is not None:
             self._run(self._subscribe(self._live(), subscription))
         self._subscriptions[subscription.topic] = subscription
@@ -412,7 +411,7 @@ class LitePullConsumer(GroupConsumer):
         wanted = _several(queues)
         if not wanted:
             raise ConfigError("assign needs at least one queue", group=self.group)
-        version = self._clock.wall_ms()
+        version = self._next_version()
         topics = {queue.topic for queue in wanted}
         choices = [Subscription.of(topic, expression, sql, version) for topic in sorted(topics)]
         if self._member is not None:

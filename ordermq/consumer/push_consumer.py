@@ -56,7 +56,7 @@ from ordermq.errors import ConfigError, StateError, exc_info_of
 from ordermq.events import History, NoHistory
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue, require_offset, require_queue
-from ordermq.model.names import check_group, check_topic, retry_topic
+from ordermq.model.names import check_group, retry_topic
 from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
 from ordermq.threads import SIGNAL_CHECK_S
@@ -307,11 +307,7 @@ class PushConsumer(GroupConsumer):
             refuse_unknown(PushConsumer.subscribe, unknown)
         if self._is_closing:
             raise StateError("the consumer is closed", topic=topic, group=self.group)
-        before = self._subscriptions.get(check_topic(topic))
-        # Brokers keep the subscription with the greatest version: a second call within one
-        # millisecond, or after the clock was set back, must win too.
-        version = max(self._clock.wall_ms(), before.version + 1 if before is not None else 0)
-        wanted = Subscription.of(topic, expression, sql, version)
+        wanted = Subscription.of(topic, expression, sql, self._next_version())
         if self._member is not None:
             # Recorded here only if every broker took it: else the old expression stays.
             self._member.client.call(self._member.subscribe([wanted]))

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import LitePullConsumer, Message, Producer, PushConsumer, json_text
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext
 from ordermq.broker.server import HANDLERS
+from ordermq.clock import SystemClock
 from ordermq.config import PullConfig
 from ordermq.errors import BrokerError, ConfigError, StateError
 from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
@@ -109,6 +110,38 @@ def test_another_expression_holds_from_the_next_pull_on(
         send_to(producer, "orders", range(12, 14), tags="paid")
         seen.wait_for_count(8)
     assert [int(body) for body in seen.bodies_of("k")] == [0, 1, 2, 9, 10, 11, 12, 13]
+
+
+class SetBackClock(SystemClock):
+    """The system's clock, whose wall time an operator has set back."""
+
+    set_back_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() - self.set_back_ms
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "given up before"])
+@pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer])
+def test_the_last_expression_counts_after_the_clock_was_set_back(
+    broker: EmbeddedBroker, producer: Producer, kind: Any, again: bool
+) -> None:
+    # Brokers keep the one with the greatest version: pulls of Java's members are filtered by it.
+    send_to(producer, "orders", range(1))
+    clock = SetBackClock()
+    consumer = kind("g", name_servers=broker.name_servers, clock=clock)
+    if kind is PushConsumer:
+        consumer.orderly(lambda messages, context: None)
+    consumer.subscribe("orders", "paid")
+    with consumer, WireClient(broker.port, "tool") as tool:
+        for number, expression in enumerate(("refunded", "sent")):
+            clock.set_back_ms = 3_600_000 * (number + 1)
+            if again:
+                consumer.unsubscribe("orders")
+            consumer.subscribe("orders", expression)
+            answer = tool.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
+            table = json_text.loads(answer.body)["subscriptionTable"]
+            assert table["orders"]["subString"] == expression
 
 
 def test_a_condition_in_sql_is_refused_by_a_broker_without_it_and_says_what_to_set(

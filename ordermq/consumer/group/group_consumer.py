@@ -16,6 +16,7 @@ from ordermq.remoting.connecting import taking_descriptors
 
 if TYPE_CHECKING:
     from ordermq.client.user_code import UserCode
+    from ordermq.clock import Clock
     from ordermq.health import ConsumerHealth
 
 
@@ -28,6 +29,8 @@ class GroupConsumer(ExplainsMethods, Starting):
 
     group: str
     _kind = "consumer"
+    _clock: Clock
+    _newest_version = 0  # of the subscriptions so far
     _member: GroupMember | None = None  # from `start` on
     _is_closing = False
     _is_start_given_up = False
@@ -37,6 +40,13 @@ class GroupConsumer(ExplainsMethods, Starting):
     def stop(self) -> None:
         """Make whoever consumes come to an end; any thread."""
         raise NotImplementedError
+
+    def _next_version(self) -> int:
+        """Return the version of another subscription, above those of all before."""
+        # Brokers keep the subscription with the greatest version: a second call within one
+        # millisecond, or after the clock was set back, must win too.
+        self._newest_version = max(self._clock.wall_ms(), self._newest_version + 1)
+        return self._newest_version
 
     def _join(self, user_code: UserCode) -> None:
         """Make `_member` and start it."""
