@@ -16,6 +16,7 @@ from ordermq.client.session import ClientSession
 from ordermq.errors import (
     BrokerError,
     ConfigError,
+    DecodeError,
     LockRefused,
     OrderingError,
     RouteError,
@@ -424,9 +425,26 @@ def _as_message(letter: MessageView, to_topic: str | None, body: bytes | None = 
     own = {name: value for name, value in letter.properties.items() if name not in _OWN_PROPERTIES}
     return Message(
         topic,
-        bytes(letter.body) if body is None else body,
+        _body_of(letter) if body is None else body,
         tags=letter.tags or None,
         keys=letter.keys,
         properties=own | {ORIGIN_PROPERTY: letter.message_id},
         flag=letter.flag,
+    )
+
+
+def _body_of(letter: MessageView) -> bytes:
+    try:
+        if body := bytes(letter.body):
+            return body
+        problem = "its body is empty"
+    except DecodeError as error:
+        problem = str(error)
+    # Letters behind it are not sent before it, whatever their keys are: so the way out is named.
+    raise DecodeError(
+        f"dead letter {letter.message_id} cannot be sent again: {problem}; send it with another "
+        "body (`ordermq dlq redrive GROUP --id ID --body FILE`), or skip it (`ordermq dlq skip "
+        "GROUP ID`)",
+        topic=letter.stored_topic,
+        offset=letter.queue_offset,
     )

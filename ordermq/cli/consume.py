@@ -17,6 +17,7 @@ from ordermq.cli.output import EXIT_CODES, fail, fail_to_write, note, progress_b
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.errors import DecodeError
 from ordermq.model.message import MessageView
 
 _FROM = {"first": ConsumeFromWhere.FIRST_OFFSET, "last": ConsumeFromWhere.LAST_OFFSET}
@@ -173,8 +174,12 @@ class _Printer:
 
 
 def _text_line(message: MessageView, context: ConsumeContext) -> str:
-    # Never fails: a binary body must not stop the group at its offset.
-    body = bytes(message.body).decode(errors="backslashreplace")
+    # Never fails: no body, binary or damaged, must stop the group at its offset.
+    raw, problem = _raw_body(message)
+    if problem is not None:
+        where = f"{context.message_queue} offset {message.queue_offset}"
+        note(f"{where}: {problem}; its bytes are printed as they are stored")
+    body = raw.decode(errors="backslashreplace")
     key = message.sharding_key or "-"
     return f"{context.message_queue}\t{message.queue_offset}\t{key}\t{body}"
 
@@ -183,14 +188,29 @@ def _json_line(message: MessageView, context: ConsumeContext) -> str:
     return json_text.dumps(message_document(message)).decode()
 
 
-def message_document(message: MessageView) -> dict[str, object]:
-    """Return a message for JSON; its body as text, or in base64 if it is not text."""
-    # JSON has no bytes: a body that is not text gets a field of its own.
-    raw = bytes(message.body)
+def _raw_body(message: MessageView) -> tuple[bytes, str | None]:
+    """Return a body; one that cannot be decompressed as it is stored, and the reason."""
     try:
-        body = {"body": raw.decode()}
+        return bytes(message.body), None
+    except DecodeError as error:
+        return bytes(message.stored_body), str(error)
+
+
+def message_document(message: MessageView) -> dict[str, object]:
+    """Return a message for JSON; its body as text, or in base64 if it is not text.
+
+    A body that cannot be decompressed is there as it is stored, with the reason.
+    """
+    # JSON has no bytes: a body that is not text gets a field of its own.
+    raw, problem = _raw_body(message)
+    body = {} if problem is None else {"body_error": problem}
+    try:
+        if problem is None:
+            body["body"] = raw.decode()
     except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(raw).decode()}
+        pass
+    if "body" not in body:
+        body["body_base64"] = base64.b64encode(raw).decode()
     queue = message.message_queue
     return {
         "topic": queue.topic,

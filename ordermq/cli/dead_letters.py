@@ -101,7 +101,8 @@ def show_letters(
             if all(each.group != group for each in admin.dead_letters()):
                 fail(f"group {group!r} has no dead letters")
             raise
-    show_dead_letters(f"dead letters of {group}", letters, as_json)
+    with exit_on_error():  # a library that a body needs may be missing
+        show_dead_letters(f"dead letters of {group}", letters, as_json)
 
 
 @dlq.command("redrive", epilog=EXIT_CODES)

@@ -80,6 +80,11 @@ def find(
             count=count,
             parking_topic=parking_topic,
         )
+    with exit_on_error():  # a library that a body needs may be missing
+        _print(topic, found, as_json)
+
+
+def _print(topic: str, found: list[FoundMessage], as_json: bool) -> None:
     if as_json:
         print_json_list(
             {

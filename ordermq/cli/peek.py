@@ -23,6 +23,7 @@ from ordermq.cli.place import count_option, from_option, queues_option
 from ordermq.model.failure_story import FailureStory
 from ordermq.model.message import MessageView
 
+_SHOWN_BODY = "body_error", "body", "body_base64"  # the first of a document's fields
 _MOST_BODY = 60  # characters of a body in a table; --json has all of it
 _WIDTH_WITH_IDS = 130  # columns of a terminal
 
@@ -46,7 +47,8 @@ def peek(
     """
     with exit_on_error(), Admin(**servers.settings()) as admin:
         messages = admin.peek(topic, count, start=place, queues=queues)
-    show_messages(topic, messages, as_json)
+    with exit_on_error():  # a library that a body needs may be missing
+        show_messages(topic, messages, as_json)
 
 
 def show_messages(title: str, messages: list[MessageView], as_json: bool) -> None:
@@ -106,7 +108,7 @@ def message_row(message: MessageView) -> list[object]:
         f"{message.message_queue.broker_name}/{message.queue_id}",
         message.sharding_key,
         message.tags,
-        _line(str(document.get("body") or document.get("body_base64"))),
+        _line(str(next(document[name] for name in _SHOWN_BODY if name in document))),
         message.queue_offset,
         local_time(message.store_timestamp_ms),
     ]

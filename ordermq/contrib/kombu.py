@@ -37,7 +37,14 @@ from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.contrib.rejected import Rejected, with_rejections
-from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError, StateError
+from ordermq.errors import (
+    ConfigError,
+    DecodeError,
+    OrderMQError,
+    RemotingError,
+    RouteError,
+    StateError,
+)
 from ordermq.model.message import Message, MessageView
 from ordermq.model.status import ConsumeResult
 from ordermq.producer.producer import Producer
@@ -233,7 +240,7 @@ def payload_of(message: MessageView) -> dict[str, Any]:
         payload["body"], payload["headers"], payload["content-type"]
         properties["delivery_tag"] = uuid()
         properties["delivery_info"]["redelivered"] = message.reconsume_times > 0
-    except (ValueError, KeyError, TypeError, LookupError) as error:
+    except (DecodeError, ValueError, KeyError, TypeError, LookupError) as error:
         raise Rejected(
             f"{message.message_queue} offset {message.queue_offset}: no message of kombu: {error!r}"
         ) from error

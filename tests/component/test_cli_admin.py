@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
@@ -214,6 +215,44 @@ def test_a_body_is_shown_without_markup_and_without_commands_to_the_terminal(cli
     assert "[red]a\ufffd[2Jb c" in shown
     assert "\x1b" not in shown
     assert {row.get("body_base64") for row in cli.json("peek odd")} == {None, "//4="}
+
+
+def send_damaged(cli: Cli, topic: str, key: str = "o-1") -> None:
+    """Store a message that is said to be compressed, and is not."""
+    with WireClient(cli.broker.port) as client:
+        properties = {"__SHARDINGKEY": key, "UNIQ_KEY": f"damaged-{key}"}
+        assert client.send(topic, b"not \xff", properties=properties, sys_flag=0x301).code == 0
+
+
+def test_a_body_that_cannot_be_decompressed_is_shown_as_it_is_stored(cli: Cli) -> None:
+    send_damaged(cli, "damaged")
+    with Producer("shop", name_servers=cli.broker.name_servers) as producer:
+        producer.send(Message("damaged", b"behind it"), sharding_key="o-1")
+    (shown,) = [row for row in cli.json("peek damaged --from first") if "body_error" in row]
+    assert base64.b64decode(shown["body_base64"]) == b"not \xff"
+    assert "damaged: not zlib data" in shown["body_error"]
+    assert "damaged: not zlib data" in cli.shown("peek damaged --from first")
+    lines = cli.run("consume damagers damaged --from first --count 2")
+    assert lines.exit_code == 0
+    assert "not \\xff" in lines.stdout
+    assert "behind it" in lines.stdout
+    assert "offset 0: message body is damaged" in lines.stderr
+    printed = cli.run("consume others damaged --from first --count 2 --json").stdout
+    assert ["body_error" in json.loads(line) for line in printed.splitlines()] == [True, False]
+
+
+def test_a_dead_letter_whose_body_cannot_be_read_is_named_with_the_way_out(
+    cli: Cli, tmp_path: Path
+) -> None:
+    send_damaged(cli, "%DLQ%billing")
+    (letter,) = cli.json("dlq show billing --from first")
+    refused = cli.run("dlq redrive billing --to-topic mended --yes")
+    assert (refused.exit_code, letter["message_id"] in refused.stderr) == (1, True)
+    assert "dlq skip" in refused.stderr
+    corrected = tmp_path / "corrected"
+    corrected.write_bytes(b"corrected")
+    line = f"dlq redrive billing --id {letter['message_id']} --body {corrected} --to-topic mended"
+    assert "1 dead letter of 1 key sent again, 0 left" in cli.shown(f"{line} --yes")
 
 
 def give_up_all(cli: Cli) -> None:

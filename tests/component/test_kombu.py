@@ -22,6 +22,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError
 from ordermq.testing import read
+from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import DEADLINE_S, eventually
 
 OPTIONS: dict[str, Any] = {"consumer": {"suspend_current_queue_time_ms": 10}, "queues": 1}
@@ -99,11 +100,14 @@ def test_a_rejected_message_and_a_foreign_one_become_dead_letters(
         queue = connection.SimpleQueue("celery")
         for body in (b"\xff", b"[]", b'{"properties": {}}'):
             sender.send(Message("celery", body), sharding_key="foreign")
+        with WireClient(embedded.port) as client:  # it is said to be compressed, and is not
+            assert client.send("celery", b"!!", sys_flag=0x301).code == 0
         queue.put("bad")
         message = queue.get(timeout=DEADLINE_S)
         message.reject()
-        letters = read(embedded.name_servers, "%DLQ%kombu-celery", 4, DEADLINE_S)
-        assert {bytes(each.body)[:2] for each in letters} == {b"\xff", b"[]", b'{"'}
+        letters = read(embedded.name_servers, "%DLQ%kombu-celery", 5, DEADLINE_S)
+        found = {bytes(each.stored_body)[:2] for each in letters}
+        assert found == {b"\xff", b"[]", b'{"', b"!!"}
         queue.put("good")
         assert queue.get(timeout=DEADLINE_S).payload == "good"
 
@@ -167,6 +171,9 @@ def test_every_transient_queue_of_an_exchange_gets_what_it_is_bound_to(
             reader(second, "workers", events, "worker.#"),
         ):
             producer = Producer(third)
+            with WireClient(embedded.port) as client:  # what is no message of kombu stops no reader
+                for queue_id in range(8):
+                    client.send("kombu-exchange-news", b"!!", queue_id, sys_flag=0x301)
             producer.publish("hello", exchange=news, declare=[news])
             producer.publish("up", exchange=events, routing_key="worker.up", declare=[events])
             producer.publish("no", exchange=events, routing_key="task.sent", declare=[events])
