@@ -31,6 +31,7 @@ from ordermq.contrib.faststream import (
 )
 from ordermq.contrib.faststream.annotations import OrderMQMessage
 from ordermq.testing import read, wait_until_consumed
+from tests.component.broker.wire_client import WireClient
 
 DEADLINE_S = 40.0
 LEASE_MS = 3_000
@@ -334,6 +335,38 @@ def test_a_body_that_cannot_be_read_fails_like_a_handler(
     asyncio.run(main())
     (letter,) = read(embedded.name_servers, "%DLQ%bill", 1)
     assert bytes(letter.body) == b'{"id": \xff'
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR])
+@pytest.mark.parametrize(
+    ("order", "batch"), [("queue", False), ("queue", True), ("key", False), ("none", False)]
+)
+def test_a_body_that_cannot_be_decompressed_is_passed_over_by_the_policy(
+    broker: OrderMQBroker, embedded: EmbeddedBroker, policy: AckPolicy, order: Any, batch: bool
+) -> None:
+    with WireClient(embedded.port) as client:
+        client.create_topic("orders", 1)
+        for number in range(3):
+            sys_flag = 0x301 if number == 1 else 0
+            properties = {"UNIQ_KEY": f"id-{number}", "__SHARDINGKEY": "k"}
+            client.send("orders", b"abc"[number:][:1], properties=properties, sys_flag=sys_flag)
+
+    async def main() -> None:
+        got = Got()
+        more = {"batch": True} if batch else {}
+
+        @broker.subscriber("orders", group="bill", ack_policy=policy, order=order, **FIRST, **more)
+        async def handle(orders: Any) -> None:
+            for each in orders if batch else [orders]:
+                await got.take(each)
+
+        async with running(broker):
+            assert sorted(await got.wait_for(2)) == [b"a", b"c"]
+
+    asyncio.run(main())
+    if policy is AckPolicy.REJECT_ON_ERROR:
+        (letter,) = read(embedded.name_servers, "%DLQ%bill", 1)
+        assert bytes(letter.stored_body) == b"b"
 
 
 def test_an_empty_body_travels_as_one_byte_and_arrives_empty(

@@ -34,6 +34,7 @@ from ordermq.contrib.faststream.message import (
 )
 from ordermq.contrib.faststream.publisher import ReplyPublisher
 from ordermq.contrib.rejected import Rejected, with_rejections
+from ordermq.errors import DecodeError
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ordermq.faststream")
 _NO_LIMIT_S = 3_600.0  # `graceful_timeout=None` waits for handlers as long as they take
 _DEAD_LETTER_NOW = -1  # of `ConcurrentContext.delay_level`
+_PASSES_OVER = frozenset({AckPolicy.ACK, AckPolicy.REJECT_ON_ERROR})
 Order = Literal["queue", "key", "none"]
 
 
@@ -273,6 +275,15 @@ class TopicSubscriber(SubscriberUsecase[Any]):
             return None
         if status is AckStatus.REJECTED:
             return self._rejected(raw, context, error)
+        if isinstance(error, DecodeError) and not messages and self.ack_policy in _PASSES_OVER:
+            # FastStream applies its policy to what was parsed, and this is not.
+            is_alone = isinstance(raw, MessageView) or len(raw) == 1
+            if is_alone and self.ack_policy is AckPolicy.ACK:
+                return None
+            # In order, a rejected batch is called one by one: only the unreadable one is rejected.
+            is_ordered = not isinstance(context, ConcurrentContext)
+            if is_ordered or self.ack_policy is AckPolicy.REJECT_ON_ERROR:
+                return self._rejected(raw, context, error)
         if isinstance(settled, OrderMQMessage) and settled.suspend_ms is not None:
             context.suspend_ms = settled.suspend_ms
             return ConsumeResult.SUSPEND
