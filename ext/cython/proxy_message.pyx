@@ -148,7 +148,12 @@ cdef bytes proxy_record(const omq_proxy_message *message, uint8_t *text, str top
     head.born_host.size = head.store_host.size = sizeof(no_host)
     head.born_ms, head.stored_ms = message.born_ms, message.stored_ms
     head.queue_id, head.reconsume_times = message.queue_id, message.reconsume_times
-    head.sys_flag = _compression.ZLIB if message.is_zipped else 0
+    head.sys_flag = 0
+    if message.is_zipped:
+        start = PyBytes_FromStringAndSize(
+            <const char *>message.body.bytes, min(message.body.size, <size_t>4)
+        )
+        head.sys_flag = _compression.zipped_sys_flag(start)
     outgoing.body, outgoing.flag = message.body, 0
     outgoing.properties.bytes = text
     outgoing.properties.size = omq_proxy_properties(message, text)

@@ -22,6 +22,7 @@ _ZSTD = 0x200
 ZLIB = COMPRESSED | 0x300
 _ZLIB = (0x000, 0x300)  # clients before RocketMQ 5 set no type, and know zlib only
 _SYS_FLAGS = {"zlib": ZLIB, "lz4": COMPRESSED | _LZ4, "zstd": COMPRESSED | _ZSTD}
+_MAGIC = {b"\x04\x22\x4d\x18": "lz4", b"\x28\xb5\x2f\xfd": "zstd"}
 _LIBRARIES = {"zlib": "zlib", "lz4": "lz4.frame", "zstd": "zstandard"}
 
 
@@ -41,6 +42,17 @@ def compress(body: bytes, kind: str, level: int) -> tuple[bytes, int]:
     else:
         packed = _library(kind).compress(body, level)
     return bytes(packed), _SYS_FLAGS[kind]
+
+
+def zipped_sys_flag(start: bytes) -> int:
+    """Return the bits of sysFlag of a compressed body, of which nobody tells how.
+
+    RocketMQ 5's proxy says gzip of every compressed body, whatever compressed it.
+
+    Args:
+        start: the body's first four bytes.
+    """
+    return _SYS_FLAGS[_MAGIC.get(start, "zlib")]
 
 
 def require(kind: str) -> None:
@@ -88,7 +100,8 @@ def decompress(
 
 
 def _inflate(library: Any, body: bytes, most: int) -> bytes:
-    stream = library.decompressobj()
+    # Also with gzip's header, which RocketMQ 5's protocol names and its client for Go reads.
+    stream = library.decompressobj(_EITHER_HEADER + library.MAX_WBITS)
     plain: bytes = stream.decompress(body, most + 1)
     if not stream.eof and len(plain) <= most:
         raise ValueError(_CUT_OFF)
@@ -162,6 +175,7 @@ def _zstd_frame_size(library: Any, rest: memoryview) -> int:
 
 
 _CUT_OFF = "it is cut off"
+_EITHER_HEADER = 32  # added to the bits of the window: zlib's header, or gzip's
 _PIECE = 4096
 _SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f: a frame without content
 _RUN = 1  # the type of a block that is one byte, repeated

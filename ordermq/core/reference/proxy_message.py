@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ordermq.core import status
-from ordermq.core.compression import ZLIB
+from ordermq.core.compression import zipped_sys_flag
 from ordermq.core.contract import ProxyMessage, StoredByProxy
 from ordermq.core.reference.message_writer import RecordWriter
 from ordermq.errors import ProtocolError
@@ -139,7 +139,7 @@ def _message(data: bytes, topic: str) -> ProxyMessage:
             body,
             text.encode(),
             flag=0,
-            sys_flag=ZLIB if found.get("encoding") == _ZIPPED else 0,
+            sys_flag=zipped_sys_flag(body[:4]) if found.get("encoding") == _ZIPPED else 0,
             born_ms=found.get("born", 0),
             stored_ms=found.get("stored", 0),
             reconsume_times=max(found.get("attempt", 0) - 1, 0),

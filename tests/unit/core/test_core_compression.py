@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 from typing import Any
 
@@ -72,6 +73,12 @@ def test_a_frame_of_zstd_that_tells_its_size_is_given_no_more_than_the_limit() -
     assert decompress(told, 0x201, 5000) == bytes(5000)
     with pytest.raises(ProtocolError, match="becomes more than 4999 bytes"):
         decompress(told, 0x201, 4999)
+
+
+def test_the_header_of_gzip_is_read_in_the_place_of_zlibs() -> None:
+    assert decompress(gzip.compress(PLAIN), 0x301) == PLAIN
+    with pytest.raises(ProtocolError, match="damaged"):
+        decompress(gzip.compress(PLAIN)[:-1], 0x301)
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.core import _cython, reference
+from ordermq.core.compression import compress
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ProtocolError
 from ordermq.grpc.messages import (
@@ -86,6 +87,16 @@ def test_a_compressed_body_is_said_to_be_so(core):
     for encoding, flag in ((BodyEncoding.IDENTITY, 0), (BodyEncoding.GZIP, 0x301)):
         *_, record = core.read_proxy_message(part_of(message(body_encoding=encoding)), "orders")
         assert struct.unpack_from(">i", record, 36) == (flag,)
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+def test_what_a_proxy_calls_gzip_is_read_whatever_compressed_it(core, kind):
+    packed, sys_flag = compress(b"body" * 9, kind, 3)
+    data = message(body=packed, body_encoding=BodyEncoding.GZIP)
+    *_, record = core.read_proxy_message(part_of(data), "orders")
+    assert struct.unpack_from(">i", record, 36) == (sys_flag,)
+    [view] = MessageBatch(QUEUE, record)
+    assert view.body == b"body" * 9
 
 
 def test_the_longest_properties_are_taken_and_longer_ones_refused(core):
