@@ -24,7 +24,7 @@ from ordermq.cdc.change import Change, Operation, Order, Position, require_chang
 from ordermq.cdc.progress import Mark, Progress, QueueName
 from ordermq.cdc.tables import CopiedTable, require_databases
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.errors import ChangeRefused, ConfigError
+from ordermq.errors import ChangeRefused, ConfigError, DecodeError
 from ordermq.model.message import MessageView
 
 _log = logging.getLogger("ordermq.cdc")
@@ -367,9 +367,9 @@ def _place_in_errors(message: MessageView) -> Iterator[None]:
     """Add the place of a message to errors of its changes."""
     try:
         yield
-    except ChangeRefused as error:
+    except (ChangeRefused, DecodeError) as error:
         queue = message.message_queue
-        raise ChangeRefused(
+        raise type(error)(
             str(error),
             topic=queue.topic,
             broker=queue.broker_name,

@@ -19,7 +19,7 @@ from sqlalchemy import Column, Engine, MetaData, Table, func, select
 from ordermq import json_text
 from ordermq.cdc import ApplyChanges, CanalCodec, Change, DebeziumCodec, Operation
 from ordermq.cdc.change import POSITION_PROPERTY, Position
-from ordermq.errors import ChangeRefused, ConfigError
+from ordermq.errors import ChangeRefused, ConfigError, DecodeError
 from ordermq.model.message_queue import MessageQueue
 
 QUEUE = MessageQueue("changes", "broker-a", 0)
@@ -207,6 +207,21 @@ def test_messages_of_other_programs_are_applied_as_they_come(engine: Engine, goo
     messages[0].properties[POSITION_PROPERTY] = "nonsense"
     with call(engine) as context, pytest.raises(ChangeRefused, match="CDC_POSITION='nonsense'"):
         apply(messages, context)
+
+
+def test_a_body_that_cannot_be_decompressed_is_named(engine: Engine, goods: Table) -> None:
+    class Damaged(FakeMessage):
+        @property
+        def body(self) -> bytes:
+            raise DecodeError("message body is damaged")
+
+        @body.setter
+        def body(self, body: bytes) -> None: ...
+
+    apply = ApplyChanges(engine, [goods], CODEC)
+    with call(engine) as context, pytest.raises(DecodeError, match=r"damaged.*offset=7") as raised:
+        apply([Damaged(b"", queue_offset=7)], context)
+    assert raised.value.topic == QUEUE.topic
 
 
 def test_by_key_a_late_call_changes_nothing(engine: Engine, goods: Table) -> None:
