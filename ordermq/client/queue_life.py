@@ -132,6 +132,12 @@ async def new_life(
     Raises: RemotingError, RouteError: refused, or not answered.
     """
     message = None if mark is None else await _message(session, group, queue, mark.offset)
+    ends = None
+    if message is None:
+        ends = first, end = await _ends(session, queue)
+        if mark is not None and first <= mark.offset < end:
+            # It has grown meanwhile; or the message is being removed, and is not found again.
+            message = await _message(session, group, queue, mark.offset)
     reason = ""
     if mark is not None and message is not None:
         if mark.is_of(message):
@@ -140,15 +146,17 @@ async def new_life(
             f"its message at offset {mark.offset} was stored at {_moment(mark.minute * _MS)}, "
             f"and now one is there that was stored at {_moment(message.store_timestamp_ms)}"
         )
-    api, address = session.api, session.routes.master_of(queue.broker_name)
-    first, end = await asyncio.gather(
-        api.min_offset(address, queue), api.max_offset(address, queue)
-    )
+    first, end = ends or await _ends(session, queue)
     if not reason:
         if end >= max(at, 0 if mark is None else mark.offset):
             return None  # the marked message has expired
         reason = f"it ends at offset {end}, and was read up to {at}"
     return NewLife(queue, at, await _first_unread(session, group, queue, first, mark), end, reason)
+
+
+async def _ends(session: ClientSession, queue: MessageQueue) -> tuple[int, int]:
+    api, address = session.api, session.routes.master_of(queue.broker_name)
+    return await asyncio.gather(api.min_offset(address, queue), api.max_offset(address, queue))
 
 
 async def _first_unread(

@@ -157,9 +157,9 @@ class LifeWatch:
                     if (life := await self._new_life(at, last)) is not None:
                         if life.end <= last.offset:
                             return None  # in doubt: the next pull is told of it, unless it grows
-                        # The mark lies in the part that the broker still has.
-                        behind = 0 if self.mark is None else self.mark.offset + 1
-                        life = life._replace(first=max(life.first, behind))
+                        if (mark := self.mark) is not None and await self._has(mark):
+                            # It lies in the part that the broker still has.
+                            life = life._replace(first=max(life.first, mark.offset + 1))
                         break
                 if lives != self._lives:
                     return None  # another look has found it meanwhile
@@ -197,12 +197,12 @@ class LifeWatch:
         """Return the new life of a queue, where a broker sends its reader back from `at`; or
         within its present life the offset to continue from.
         """
-        from ordermq.client.queue_life import NewLife, is_there  # here and below: long after start
+        from ordermq.client.queue_life import NewLife  # here and below: long after start
 
         queue, first, end = self._assigned.queue, reply.next_begin_offset, reply.max_offset
         mark = self.mark
         try:
-            if mark is not None and await is_there(self._client, TOOLS_GROUP, queue, mark):
+            if mark is not None and await self._has(mark):
                 # The queue was cut short, or somebody has sought beyond its end.
                 return min(mark.offset + 1, first)
             if life := await self._new_life(at, mark):
@@ -213,6 +213,12 @@ class LifeWatch:
             reason = f"it ends at offset {end}, and was read up to {at}"
             return NewLife(queue, at, reply.min_offset, end, reason)
         return NewLife(queue, at, first, end, f"the broker counts anew from {first} on")
+
+    async def _has(self, mark: Landmark) -> bool:
+        """Return whether the broker still has a marked message."""
+        from ordermq.client.queue_life import is_there
+
+        return await is_there(self._client, TOOLS_GROUP, self._assigned.queue, mark)
 
     async def _mark_before(self, offset: int) -> QueueMark | None:
         from ordermq.client.queue_life import mark_before

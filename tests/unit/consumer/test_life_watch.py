@@ -28,6 +28,7 @@ class Watched(LifeWatch):
         client = cast(Any, SimpleNamespace(clock=ManualClock()))
         super().__init__(client, self.queue, None, ConsumerStatistics(0), lambda life: None)
         self.stored: list[int] = []
+        self.expired: set[int] = set()
         self._comparisons = 0
         self.answers = asyncio.Event()
         self.answers.set()
@@ -50,13 +51,18 @@ class Watched(LifeWatch):
         self._comparisons += 1
         for _ in range(9 * self._comparisons):  # each takes longer than the one before
             await asyncio.sleep(0)
-        if mark is None:
+        if mark is None or mark.offset in self.expired:
             return None
         if mark.offset < len(self.stored):
             read = mark.digest if isinstance(mark, QueueMark) else mark.stored_ms
             if self.stored[mark.offset] == read:
                 return None
         return NewLife(QUEUE, at, 0, len(self.stored), "another message")
+
+    async def _has(self, mark: Any) -> bool:
+        if mark.offset in self.expired or mark.offset >= len(self.stored):
+            return False
+        return bool(self.stored[mark.offset] == mark.digest)
 
 
 def looks_after(steps: Coroutine[Any, Any, Any]) -> Any:
@@ -83,6 +89,17 @@ def test_a_look_goes_back_behind_the_mark_where_others_took_the_place_of_the_las
     life = looks_after(steps())
     assert life is not None
     assert (life.at, life.first, life.end) == (4, 2, 5)
+
+
+def test_a_mark_that_is_gone_tells_nothing_of_what_is_before_it() -> None:
+    async def steps() -> NewLife | None:
+        watch = await cut_and_grown()
+        watch.expired = {1}
+        return await watch.look()
+
+    life = looks_after(steps())
+    assert life is not None
+    assert life.first == 0
 
 
 def test_a_queue_that_is_too_short_stays_in_doubt_until_it_has_moved() -> None:
