@@ -263,5 +263,5 @@ def test_an_offset_of_a_start_is_read_by_the_version_that_knows_it_only():
     begin = StreamOffset({QUEUES[0]: 7}, is_start=True)
     assert begin.to_json() == {"orders@b:0": 7, "@start": 1, "@version": 4}
     assert StreamOffset.of(begin.to_json()) == begin
-    with pytest.raises(StateError, match="has version 5, this ordermq reads up to 4"):
-        StreamOffset.of({"@version": 5})
+    with pytest.raises(StateError, match="has version 6, this ordermq reads up to 5"):
+        StreamOffset.of({"@version": 6})

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from ordermq.client.queue_life import is_told_by_routes
 from ordermq.client.runtime import cancelled
@@ -19,12 +19,13 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.errors import BrokerError, OrderMQError, ProtocolError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.admin_bodies import queue_ends_from_body
+from ordermq.remoting.admin_bodies import QueueEnds, queue_ends_from_body
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
 from ordermq.spark.options import Selection
 from ordermq.spark.session import closed_brokers, queues_of, selected_topics
 from ordermq.spark.source.offsets import Offsets
+from ordermq.spark.source.queue_lives import StoreTimes
 from ordermq.threads import Lock
 
 _log = logging.getLogger("ordermq.spark")
@@ -36,6 +37,16 @@ _IDLE_MS: Final = 75  # pause of an idle stream, so that a message is seen withi
 _HOLD_MS: Final = 60_000  # of a held pull; the broker counts from its arrival
 _HOLD_TIMEOUT_MS: Final = _HOLD_MS + 10_000
 _RETRY_HOLD_MS: Final = 5_000  # after a held pull failed: the broker is away, or does not hold
+
+
+class _Told(NamedTuple):
+    """The answer of a broker to the question for the ends of a topic.
+
+    Args: stored_ms: store time of the newest message; None where it is not told.
+    """
+
+    ends: Offsets
+    stored_ms: int | None = None
 
 
 class LatestOffsets:
@@ -54,6 +65,10 @@ class LatestOffsets:
         closed: topics and brokers whose queues an admin has closed for reads.
         silent: brokers that did not answer the last question, and their errors; their queues keep
             the end before.
+        told: the ends, and by when the messages before them were stored, both of one answer: a
+            later time would hide that others took an offset. Without a time where none is told.
+        connected: over how many connections, one after the other, each broker has answered: behind
+            another one it may have been started anew, or be another, with a part of what was read.
     """
 
     def __init__(self, session: ClientSession, selection: Selection, group: str) -> None:
@@ -72,11 +87,15 @@ class LatestOffsets:
         self.missing: frozenset[str] = frozenset()
         self.closed: frozenset[tuple[str, str]] = frozenset()
         self.silent: Mapping[str, OrderMQError] = {}
+        self.connected: Mapping[str, int] = {}
+        self._stored: StoreTimes = {}
+        self.told: tuple[Offsets, StoreTimes] = {}, {}
         self._asked_ms: int | None = None  # send time of the request that was answered last
         self._refresh: Future[None] | None = None
         self._last_warning = ""
         # On the I/O thread.
-        self._answers: dict[tuple[str, str], tuple[bytes, dict[int, int]]] = {}
+        self._answers: dict[tuple[str, str], tuple[bytes, dict[int, int], int | None]] = {}
+        self._connections: dict[str, Any] = {}  # by broker, of its last answer
         self._one_by_one: set[tuple[str, str]] = set()  # topics and brokers without such answers
         self._held: dict[MessageQueue, asyncio.Task[None]] = {}
         self._hold_again_ms = 0
@@ -231,7 +250,7 @@ class LatestOffsets:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                self._learn(answer)
+                self._learn((topic, broker), answer)
         self.silent = silent
         self._asked_ms = asked_ms
 
@@ -245,12 +264,26 @@ class LatestOffsets:
         gone = self._known.keys() - self.routed
         self.gone = {queue: self.gone.get(queue, now_ms) for queue in gone}
 
-    def _learn(self, ends: Offsets) -> None:
-        changed = {queue: end for queue, end in ends.items() if self._known.get(queue) != end}
-        if changed:
-            # A new dict: Spark's thread may be copying the old one.
-            self._known = self._known | changed
-            self.version += 1
+    def _learn(self, place: tuple[str, str], told: _Told) -> None:
+        known = self._known
+        changed = {queue: end for queue, end in told.ends.items() if known.get(queue) != end}
+        # New dicts: Spark's thread may be copying the old ones.
+        if self._stored.get(place) != told.stored_ms:
+            others = {each: ms for each, ms in self._stored.items() if each != place}
+            own = {} if told.stored_ms is None else {place: told.stored_ms}
+            self._stored = others | own
+        self._known = known = known | changed if changed else known
+        self.told = known, self._stored
+        self.version += bool(changed)
+
+    async def _note_connection(self, broker: str, address: str) -> None:
+        """Note whether a broker has answered over another connection than the last time."""
+        # Asked for behind the answer: what was told over a new connection is never taken for what
+        # the old one told.
+        connection = await self._session.connections.get(address)
+        if self._connections.get(broker) is not connection:
+            self._connections[broker] = connection
+            self.connected = {**self.connected, broker: self.connected.get(broker, 0) + 1}
 
     async def _queues(self, now_ms: int) -> list[MessageQueue]:
         if self._routed_ms is None:
@@ -270,42 +303,51 @@ class LatestOffsets:
         self.missing = missing
         return queues
 
-    async def _ends_at(self, topic: str, broker: str, queues: list[MessageQueue]) -> Offsets:
+    async def _ends_at(self, topic: str, broker: str, queues: list[MessageQueue]) -> _Told:
         """Return the ends of a topic's queues at a broker, by one request where it has it."""
         address = self._session.routes.master_of(broker)
+        told = await self._asked_ends(address, topic, broker, queues)
+        await self._note_connection(broker, address)
+        return told
+
+    async def _asked_ends(
+        self, address: str, topic: str, broker: str, queues: list[MessageQueue]
+    ) -> _Told:
         if all(queue not in self._known for queue in queues):
             # The first time both ways: of a static topic of RocketMQ 5 the statistics have the
             # offsets of the broker's own log, which are lower than those that are pulled.
             ends = await self._each_end(address, queues)
             together = await self._ends_together(address, topic, broker, queues)
-            if any(together.get(queue, -1) < end for queue, end in ends.items()):
+            if any(together.ends.get(queue, -1) < end for queue, end in ends.items()):
                 self._one_by_one.add((topic, broker))
-                return ends
+                return _Told(ends)
             return together
         together = await self._ends_together(address, topic, broker, queues)
-        if any(together.get(queue, -1) < self._known.get(queue, 0) for queue in queues):
-            return await self._each_end(address, queues)
+        if any(together.ends.get(queue, -1) < self._known.get(queue, 0) for queue in queues):
+            return _Told(await self._each_end(address, queues))
         return together
 
     async def _ends_together(
         self, address: str, topic: str, broker: str, queues: list[MessageQueue]
-    ) -> Offsets:
+    ) -> _Told:
         """Return the ends as the topic's statistics have them; empty where there are none."""
         if (topic, broker) in self._one_by_one:
-            return {}
+            return _Told({})
         try:
             body = await self._session.api.topic_statistics(address, topic)
-            before, ends = self._answers.get((topic, broker), (b"", {}))
+            before, ends, stored_ms = self._answers.get((topic, broker), (b"", {}, None))
             if before != body:
                 told = queue_ends_from_body(body)
                 ends = {queue.queue_id: each.end for queue, each in told.items()}
-                self._answers[topic, broker] = body, ends
+                stored_ms = _newest(told.values())
+                self._answers[topic, broker] = body, ends, stored_ms
         except (BrokerError, ProtocolError) as error:
             if not error.retriable:  # not known to this broker, or not allowed to this account
                 _log.info("%s: ends of %s are asked for one by one: %s", broker, topic, error)
                 self._one_by_one.add((topic, broker))
-            return {}
-        return {queue: ends[queue.queue_id] for queue in queues if queue.queue_id in ends}
+            return _Told({})
+        own = {queue: ends[queue.queue_id] for queue in queues if queue.queue_id in ends}
+        return _Told(own, stored_ms)
 
     async def _each_end(self, address: str, queues: list[MessageQueue]) -> Offsets:
         api = self._session.api
@@ -317,3 +359,9 @@ class LatestOffsets:
         if str(error) != self._last_warning:
             self._last_warning = str(error)
             _log.warning("routes not refreshed, using the known queues: %s", error)
+
+
+def _newest(told: Iterable[QueueEnds]) -> int | None:
+    """Return the store time of the newest message; None where a queue's is not told."""
+    times = [each.last_stored_ms for each in told if each.messages]
+    return max(times) if times and min(times) > 0 else None

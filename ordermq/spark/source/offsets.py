@@ -28,7 +28,7 @@ from ordermq.spark.options import (
     queue_text,
 )
 from ordermq.spark.session import closed_brokers, closed_error, queues_of, selected_topics
-from ordermq.spark.source.queue_lives import Marks
+from ordermq.spark.source.queue_lives import Marks, StoreTimes
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.spark")
@@ -40,10 +40,12 @@ _GROUP: Final = "@group"  # in no checkpoint: only in what a query reports of it
 _ANEW: Final = "@anew"
 _START: Final = "@start"
 _MARKS: Final = "@marks "  # and the topic and broker, as in `_compact`
+_STORED: Final = "@stored "  # likewise
 _VERSION: Final = "@version"  # only where a version before it could not read the offset
 _PACKED_VERSION: Final = 2
 _MARKED_VERSION: Final = 3
-_NEWEST_VERSION: Final = 4  # with a start
+_STARTED_VERSION: Final = 4
+_NEWEST_VERSION: Final = 5  # with store times
 # With more queues than this the offsets of a broker are one text: those of 1,000 queues would be
 # 26 KB, which Spark writes twice per batch and passes to Python at each call.
 _MOST_BY_NAME: Final = 64
@@ -65,6 +67,8 @@ class StreamOffset:
         tasks: of the batch that ends here, `@tasks`; None: each queue is read by one of its own.
         group: of the query, `@group`, where the ends of its queues are reported; else empty.
         marks: by which the lives of queues are known again, `@marks ...`, one text per broker.
+        stored: a time in ms per topic and broker, `@stored ...`: what is before the offsets there
+            was stored by then.
         anew: queues that go on in a new life from here on, `@anew`: this batch reads none of them.
         is_start: the stream begins here, `@start`: this batch reads nothing, wherever a start that
             is decided again would be.
@@ -75,6 +79,7 @@ class StreamOffset:
     tasks: int | None = None
     group: str = ""
     marks: Marks = field(default_factory=dict)
+    stored: StoreTimes = field(default_factory=dict)
     anew: frozenset[MessageQueue] = frozenset()
     is_start: bool = False
 
@@ -93,16 +98,21 @@ class StreamOffset:
             anew = frozenset(map(parse_queue, filter(None, named.pop(_ANEW, "").split(","))))
             queues: Offsets = {}
             marks: Marks = {}
+            stored: StoreTimes = {}
             for key, at in named.items():
                 if key.startswith(_MARKS):
                     marks |= _by_number(key.removeprefix(_MARKS), at, QueueMark.parse)
+                    continue
+                if key.startswith(_STORED):
+                    place = _topic_and_broker(key.removeprefix(_STORED))
+                    stored[place] = _whole(at, "a store time")
                     continue
                 found = _queues_of_text(key, at) if isinstance(at, str) else {parse_queue(key): at}
                 for queue, offset in found.items():
                     if queue in queues:
                         raise ValueError(f"{key!r} names {queue_text(queue)} a second time")
                     queues[queue] = _whole(offset, f"an offset of {queue_text(queue)}")
-            return cls(queues, run_id, tasks, group, marks, anew, is_start)
+            return cls(queues, run_id, tasks, group, marks, stored, anew, is_start)
         except (ValueError, TypeError, AttributeError) as error:
             raise StateError(
                 "the checkpoint holds no offset of this source: give this query a "
@@ -130,9 +140,14 @@ class StreamOffset:
             members[_ANEW] = ",".join(queue_text(queue) for queue in sorted(self.anew))
         for name, marks in _by_broker(self.marks).items():
             members[_MARKS + name] = _numbered(marks)
+        for (topic, broker), stored_ms in self.stored.items():
+            members[f"{_STORED}{topic}@{broker}"] = stored_ms
         if self.is_start:
             members[_START] = 1
+        if self.stored:
             members[_VERSION] = _NEWEST_VERSION
+        elif self.is_start:
+            members[_VERSION] = _STARTED_VERSION
         elif self.anew or self.marks:
             members[_VERSION] = _MARKED_VERSION
         elif is_compact or self.tasks is not None:
@@ -141,7 +156,7 @@ class StreamOffset:
 
 
 def _check_version(version: Any) -> None:
-    if version not in (None, _PACKED_VERSION, _MARKED_VERSION, _NEWEST_VERSION):
+    if version is not None and version not in range(_PACKED_VERSION, _NEWEST_VERSION + 1):
         raise StateError(
             f"the checkpoint has version {version}, this ordermq reads up to {_NEWEST_VERSION}: "
             "continue with the later ordermq that wrote it, or give this query a new "
@@ -175,14 +190,19 @@ def _numbered(values: Mapping[int, object]) -> str:
 
 def _by_number(name: str, text: str, value: Callable[[str], _T]) -> dict[MessageQueue, _T]:
     """Return the values of a text made by `_numbered`, for the queues of a `topic@broker`."""
-    topic, _, broker = name.partition("@")
-    if not topic or not broker:
-        raise ValueError(f"{name!r} is no topic@broker")
+    topic, broker = _topic_and_broker(name)
     return {
         MessageQueue(topic, broker, number): value(each)
         for number, each in enumerate(text.split(","))
         if each
     }
+
+
+def _topic_and_broker(name: str) -> tuple[str, str]:
+    topic, _, broker = name.partition("@")
+    if not topic or not broker:
+        raise ValueError(f"{name!r} is no topic@broker")
+    return topic, broker
 
 
 def _compact(queues: Offsets) -> dict[str, str]:

@@ -15,14 +15,19 @@ from ordermq.client.queue_life import (
     mark_before,
     new_life,
 )
+from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
 from ordermq.errors import DataLoss, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 
 _T = TypeVar("_T")
 _AT_ONCE: Final = 64  # queues that are asked for at the same time
+_MS_OF_A_MINUTE: Final = 60_000
 
 Marks = dict[MessageQueue, QueueMark]
+# Of a topic's messages at a broker, ms since 1970: those that were there were stored by then.
+StoreTimes = dict[tuple[str, str], int]
+_NO_TIMES: Final[StoreTimes] = {}
 
 
 def data_loss(life: NewLife) -> DataLoss:
@@ -50,6 +55,7 @@ class QueueLives:
         self._session = session
         self._mark = partial(mark_before, session, group)
         self._ask_for_life = partial(new_life, session, group)
+        self._scan = partial(scan, session, group)
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def mark(self, offsets: Mapping[MessageQueue, int]) -> Marks:
@@ -62,20 +68,27 @@ class QueueLives:
         return found
 
     async def check(
-        self, starts: Mapping[MessageQueue, int], marks: Mapping[MessageQueue, QueueMark | None]
+        self,
+        starts: Mapping[MessageQueue, int],
+        marks: Mapping[MessageQueue, QueueMark | None],
+        stored: StoreTimes = _NO_TIMES,
     ) -> tuple[dict[MessageQueue, NewLife], set[MessageQueue]]:
         """Return the queues that began a new life, and those whose broker does not answer.
 
         Args:
             starts: the stream's offsets in the queues to check.
             marks: of these queues; where there is none, only the queue's end is looked at.
+            stored: by when the messages before these offsets were stored, as far as known.
         Raises: OrderMQError: a broker refuses the pull.
         """
-        asked = ((queue, at, marks.get(queue)) for queue, at in starts.items())
+        asked = (
+            (queue, at, marks.get(queue), stored.get((queue.topic, queue.broker_name)))
+            for queue, at in starts.items()
+        )
         return await self._each(self._new_life, asked)
 
     async def _new_life(
-        self, queue: MessageQueue, at: int, mark: QueueMark | None
+        self, queue: MessageQueue, at: int, mark: QueueMark | None, stored_ms: int | None
     ) -> NewLife | None:
         life = await self._ask_for_life(queue, at, mark)
         if life is not None:
@@ -86,15 +99,33 @@ class QueueLives:
         # between the two may be lost: others take its offsets, and would be left out.
         address = self._session.routes.master_of(queue.broker_name)
         end = await self._session.api.max_offset(address, queue)
-        if end >= at:
+        if end < at:
+            reason = f"it ends at offset {end}, and was read up to {at}"
+        elif stored_ms is None or not await self._is_later(queue, at - 1, mark, stored_ms):
             return None
-        reason = f"it ends at offset {end}, and was read up to {at}"
+        else:
+            reason = (
+                f"its message at offset {at - 1} was stored after the stream had found one there, "
+                "so the broker lost messages, and others took their offsets"
+            )
         return NewLife(queue, at, mark.offset + 1, end, reason)
+
+    async def _is_later(
+        self, queue: MessageQueue, offset: int, mark: QueueMark, stored_ms: int
+    ) -> bool:
+        """Return whether another message is at an offset than the one that was stored by then."""
+        # A broker whose clock was set back has messages that seem to come later: where the marked
+        # one does, too, times tell nothing.
+        if mark.minute * _MS_OF_A_MINUTE > stored_ms:
+            return False
+        async for message in self._scan(queue, offset, offset + 1):
+            return message.store_timestamp_ms > stored_ms
+        return False
 
     async def _each(
         self,
         work: Callable[..., Awaitable[_T | None]],
-        asked: Iterable[tuple[MessageQueue, Any] | tuple[MessageQueue, Any, Any]],
+        asked: Iterable[tuple[Any, ...]],
     ) -> tuple[dict[MessageQueue, _T], set[MessageQueue]]:
         """Return what was found of each queue, and the queues whose broker does not answer."""
         found: dict[MessageQueue, _T] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from ordermq.client.queue_life import NewLife, is_told_by_routes
@@ -32,7 +32,7 @@ from ordermq.spark.source.offsets import (
     resolve_boundary,
     warn_of_unnamed,
 )
-from ordermq.spark.source.queue_lives import Marks, QueueLives, data_loss
+from ordermq.spark.source.queue_lives import Marks, QueueLives, StoreTimes, data_loss
 from ordermq.spark.source.task_ranges import Range, task_count
 
 _log = logging.getLogger("ordermq.spark")
@@ -75,6 +75,9 @@ class StreamDriver(ProcessBound):
         self._pause_ms = 0
         self._batch_ms = self._began_ms  # the last batch was planned
         self._frozen_end: Offsets | None = None  # of Trigger.AvailableNow
+        self._stored_by: StoreTimes = {}  # when the messages before the last ends were stored
+        self._connected: Mapping[str, int] = {}  # as `LatestOffsets` has it, at the last look at it
+        self._doubted: set[str] = set()  # brokers that have another connection since the last look
         self._may_be_last = False  # of the batch that is planned: Spark does not tell it
         self._initial: StreamOffset | None = None
         self._in_flight: Offsets | None = None  # the end of a batch handed out, not yet finished
@@ -166,7 +169,7 @@ class StreamDriver(ProcessBound):
         """
         session, options = self._session, self._options
         deadline_ms = session.clock.now_ms() + options.read_timeout_ms
-        ends = self._latest.get_now()
+        ends = self._ask_for_ends()
         while silent := self._latest.silent:
             broker = min(silent)
             error = silent[broker]
@@ -180,7 +183,12 @@ class StreamDriver(ProcessBound):
                     broker=broker,
                 ) from error
             session.call(session.clock.sleep_ms(_RETRY_MS))
-            ends = self._latest.get_now()
+            ends = self._ask_for_ends()
+        return ends
+
+    def _ask_for_ends(self) -> Offsets:
+        self._latest.get_now()
+        ends, self._stored_by = self._latest.told
         return ends
 
     def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
@@ -204,7 +212,7 @@ class StreamDriver(ProcessBound):
         self._finish(start.queues)
         # Before the ends: they may change between the two, and must then be compared again.
         version = self._latest.version
-        latest = self._latest.get() if self._frozen_end is None else self._frozen_end
+        latest = self._present_ends()
         are_all_there = self._check_not_gone(own)
         # A new queue enters with its beginning and no messages. The start of each batch must be
         # in the checkpoint, so that a batch which runs again reads the same messages.
@@ -216,7 +224,8 @@ class StreamDriver(ProcessBound):
         # A new queue enters at once: its messages count only from then on.
         is_ready = end != start.queues and (bool(begun) or not self._is_too_little(there, latest))
         is_shrunk = any(latest.get(queue, at) < at for queue, at in own.items())
-        are_all = is_shrunk or asked_ms is None or now_ms - asked_ms > _LOOK_MS
+        is_late = asked_ms is None or now_ms - asked_ms > _LOOK_MS
+        are_all = is_shrunk or is_late or bool(self._doubted)
         marks, anew = start.marks, frozenset[MessageQueue]()
         if is_ready or are_all or now_ms - self._looked_ms > _LOOK_MS:
             self._looked_ms = now_ms
@@ -231,8 +240,21 @@ class StreamDriver(ProcessBound):
             return None
         self._batch_ms = self._session.clock.now_ms()
         self._idle_at, self._pause_ms = None, 0
-        self._planned = self._end_of(start.queues, end, marks, anew)
+        self._planned = self._end_of(start, end, marks, anew)
         return self._planned
+
+    def _present_ends(self) -> Offsets:
+        """Return the ends of the queues, or those with which the run is to end."""
+        ends = self._frozen_end
+        if ends is None:
+            self._latest.refresh()
+            ends, self._stored_by = self._latest.told
+        # After the ends: the connection is noted before what was told over it.
+        before, self._connected = self._connected, self._latest.connected
+        self._doubted |= {
+            broker for broker, number in self._connected.items() if number > before.get(broker, 1)
+        }
+        return ends
 
     # The lives of queues.
 
@@ -264,7 +286,9 @@ class StreamDriver(ProcessBound):
             for queue in chosen
             if queue in start.marks or latest.get(queue, own[queue]) < own[queue]
         }
-        lives, silent = self._session.call(self._check_lives(checked, start.marks))
+        lives, silent = self._session.call(self._check_lives(checked, start.marks, start.stored))
+        if are_all:
+            self._doubted = {queue.broker_name for queue in silent}
         if lives and not are_all:
             return self._look(start, own, end, latest, are_all=True)
         self._tell(lives)
@@ -287,12 +311,12 @@ class StreamDriver(ProcessBound):
         return end | waiting | begun, marks, frozenset(begun)
 
     async def _check_lives(
-        self, starts: Offsets, marks: Marks
+        self, starts: Offsets, marks: Marks, stored: StoreTimes
     ) -> tuple[dict[MessageQueue, NewLife], set[MessageQueue]]:
         """Do as `QueueLives.check`; a run with a fixed end waits for brokers that are silent."""
         if not self._ends_here:
-            return await self._lives.check(starts, marks)
-        return await self._lives_of(starts, marks), set()
+            return await self._lives.check(starts, marks, stored)
+        return await self._lives_of(starts, marks, stored), set()
 
     def _one_of_each_broker(self, queues: list[MessageQueue]) -> set[MessageQueue]:
         self._turn += 1
@@ -322,17 +346,21 @@ class StreamDriver(ProcessBound):
 
     def _end_of(
         self,
-        start: Offsets,
+        start: StreamOffset,
         end: Offsets,
         marks: Marks,
         anew: frozenset[MessageQueue] = frozenset(),
     ) -> StreamOffset:
-        ranges = _ranges(start, end, anew)
+        ranges = _ranges(start.queues, end, anew)
         tasks = task_count(ranges, self._options.tasks)
         # In the checkpoint, so that a batch which runs again has the same tasks, also on another
         # machine: rows without a queue are stamped with the number of their task.
         packed = tasks if tasks < len(ranges) else None
-        return StreamOffset(end, self.run_id, packed, marks=marks, anew=anew)
+        stored = {
+            place: max(stored_ms, start.stored.get(place, 0))
+            for place, stored_ms in self._stored_by.items()
+        }
+        return StreamOffset(end, self.run_id, packed, marks=marks, stored=stored, anew=anew)
 
     def first_end(self, limit: int | None) -> StreamOffset:
         """Return the end of a new query's first batch, where Spark does not say its beginning.
@@ -343,9 +371,8 @@ class StreamDriver(ProcessBound):
         first = self.initial()
         if self._is_first(first):
             return self._begin(first)
-        start = first.queues
-        end = advance(start, self._ends_of_all(), limit)
-        self._planned = self._end_of(start, end, self._session.call(self._lives.mark(end)))
+        end = advance(first.queues, self._ends_of_all(), limit)
+        self._planned = self._end_of(first, end, self._session.call(self._lives.mark(end)))
         return self._planned
 
     def _is_too_little(self, start: Offsets, latest: Offsets) -> bool:
@@ -367,7 +394,9 @@ class StreamDriver(ProcessBound):
         if now_ms - self._looked_ms > _LOOK_MS:
             return False
         self._latest.refresh()
-        return self._latest.version == self._idle_at[1] and not self._latest.gone
+        latest = self._latest
+        is_as_before = latest.version == self._idle_at[1] and latest.connected is self._connected
+        return is_as_before and not latest.gone
 
     def wait_for_messages(self) -> bool:
         """Wait a moment for messages, longer the longer there were none.
@@ -413,12 +442,12 @@ class StreamDriver(ProcessBound):
         self._in_flight = end.queues
         ranges = _ranges(start.queues, end.queues, end.anew)
         # One from the checkpoint: its messages may be those of another queue by now.
-        return ranges if end == self._planned else self._unchanged(ranges, end.marks)
+        return ranges if end == self._planned else self._unchanged(ranges, end)
 
-    def _unchanged(self, ranges: list[Range], marks: Marks) -> list[Range]:
+    def _unchanged(self, ranges: list[Range], planned: StreamOffset) -> list[Range]:
         """Return the ranges without those of queues that began a new life after the batch."""
         ends = {queue: end for queue, _, end in ranges}
-        lives = self._session.call(self._lives_of(ends, marks))
+        lives = self._session.call(self._lives_of(ends, planned.marks, planned.stored))
         if lives and self._options.fail_on_data_loss:
             raise data_loss(lives[min(lives)])
         for queue, start, end in ranges:
@@ -434,12 +463,14 @@ class StreamDriver(ProcessBound):
                 )
         return [each for each in ranges if each[0] not in lives]
 
-    async def _lives_of(self, ends: Offsets, marks: Marks) -> dict[MessageQueue, NewLife]:
+    async def _lives_of(
+        self, ends: Offsets, marks: Marks, stored: StoreTimes
+    ) -> dict[MessageQueue, NewLife]:
         session, options = self._session, self._options
         deadline_ms = session.clock.now_ms() + options.read_timeout_ms
         while True:
             await learn_routes(session, ends)  # nothing has asked for them since the restart
-            lives, silent = await self._lives.check(ends, marks)
+            lives, silent = await self._lives.check(ends, marks, stored)
             if not silent:
                 return lives
             queue = min(silent)

@@ -85,15 +85,33 @@ def test_the_marks_of_a_thousand_queues_are_a_short_text():
 
 
 def test_the_checkpoint_of_a_later_version_is_refused():
-    with pytest.raises(StateError, match=r"version 5.* reads up to 4.*later ordermq"):
-        StreamOffset.of({"@version": 5, "orders": "of another form"})
+    with pytest.raises(StateError, match=r"version 6.* reads up to 5.*later ordermq"):
+        StreamOffset.of({"@version": 6, "orders": "of another form"})
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(["t", "orders"]), st.sampled_from(["b", "b-2"])),
+        st.integers(1, 1 << 42),
+    ),
+    st.booleans(),
+)
+def test_store_times_come_back_and_older_versions_do_not_read_them(stored, is_start):
+    offset = StreamOffset({QUEUES[0]: 7}, stored=stored, is_start=is_start)
+    told = json.loads(json.dumps(offset.to_json()))
+    assert StreamOffset.of(told) == offset
+    assert told.get("@version") == (5 if stored else 4 if is_start else None)
+    assert {key for key in told if key.startswith("@stored ")} == {
+        f"@stored {topic}@{broker}" for topic, broker in stored
+    }
 
 
 @pytest.mark.parametrize(
     "told",
     [{"0": 5}, {"t@b:0": None}, {"t@b": 1}, {"t@b:0": "x"}, {"t@b": "5"}, {"b": "1+2"}, 5, [1],
      None, {"t": {"0": 5}}, {"t@b": "1+x"}, {"@marks t@b": "1.2"}, {"@marks t": "1.2.3"},
-     {"@anew": "t"}, {"@anew": 5}, {"t@b:0": 1.5}, {"t@b:0": True}, {"t@b:0": float("inf")},
+     {"@stored t": 5}, {"@stored t@b": "5"}, {"@anew": "t"}, {"@anew": 5},
+     {"t@b:0": 1.5}, {"t@b:0": True}, {"t@b:0": float("inf")},
      {"t@b:0": -5}, {"t@b:0": 1 << 63}, {"t@b": "-5+0,1"}, {"t@b:0": 1, "t@b:00": 2},
      {"t@b": "1+0,1", "t@b:1": 2}, {"t@b:-1": 5}, {"t@b:0\n": 5}, {"@tasks": 0}, {"@tasks": 1.5},
      {"@lease": -1}],

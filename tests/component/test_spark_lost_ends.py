@@ -1,0 +1,254 @@
+"""A broker that comes back with an older store under a streaming query, without Spark.
+
+New messages take the offsets of those that it lost. The marks of most queues are some batches old,
+and stand before what was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ordermq import Message, Producer
+from ordermq.admin.admin import Admin
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from ordermq.errors import DataLoss
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.options import SourceOptions
+from ordermq.spark.source.offsets import StreamOffset
+from ordermq.spark.source.stream_driver import StreamDriver
+from tests.component.conftest import eventually
+
+QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
+CUT = QUEUES[1:]
+
+
+class Store:
+    """An embedded broker whose store can be replaced by an older copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._copy = folder / "broker.db", folder / "copy.db"
+        self._config = BrokerConfig(broker_name="b", durability="os")
+        self._running = EmbeddedBroker(self._path, config=self._config).start()
+        self.name_servers = self._running.name_servers
+        with Admin(name_servers=self.name_servers) as admin:
+            admin.create_topic("orders", len(QUEUES))
+
+    def fill(self, *counts: int) -> None:
+        """Send so many messages to queue 0, 1, ..."""
+        with Producer("p", name_servers=self.name_servers) as producer:
+            for queue, count in zip(QUEUES, counts, strict=True):
+                if count:
+                    producer.send_batch([Message("orders", b"x")] * count, queue=queue)
+
+    def copy(self) -> None:
+        """Copy the store as it is now, while the broker runs."""
+        with (
+            contextlib.closing(sqlite3.connect(self._path)) as now,
+            contextlib.closing(sqlite3.connect(self._copy)) as copy,
+        ):
+            now.backup(copy)
+        self._copy.chmod(0o600)
+
+    def restore(self) -> None:
+        """Start the broker anew with the copy, which is not told that it is one."""
+        self.close()
+        for left in self._path.parent.glob("broker.db*"):
+            left.unlink()
+        self._copy.rename(self._path)
+        self.restart()
+
+    def restart(self) -> None:
+        self.close()
+        port = self._running.port
+        self._running = EmbeddedBroker(self._path, port=port, config=self._config).start()
+
+    def close(self) -> None:
+        self._running.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    running = Store(tmp_path)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def run(store: Store) -> Iterator[Callable[..., StreamDriver]]:
+    """Runs of a query of the topic "orders"; closed after the test."""
+    made: list[StreamDriver] = []
+
+    def make(**more: str) -> StreamDriver:
+        given = {"name_servers": store.name_servers, "topic": "orders"}
+        made.append(StreamDriver(SourceOptions.of(given | more)))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+def stored(offset: StreamOffset) -> StreamOffset:
+    """The offset as it comes back from a checkpoint."""
+    return StreamOffset.of(json.loads(json.dumps(offset.to_json())))
+
+
+def batch(driver: StreamDriver, start: StreamOffset, limit: int | None = None) -> StreamOffset:
+    """Plan the next batch, as soon as there is one."""
+    found: list[StreamOffset] = []
+
+    def is_planned() -> bool:
+        end = driver.next_end(start, limit)
+        found.extend([] if end is None else [end])
+        return end is not None
+
+    eventually(is_planned, "the next batch")
+    end = stored(found[0])
+    driver.begin_batch(start, end)
+    return end
+
+
+def read_with_a_copy(store: Store, driver: StreamDriver) -> StreamOffset:
+    """Read messages of which the copy lacks the last three of each queue but one.
+
+    That one is the queue which the last batch marks: all other marks are of messages in the copy.
+    """
+    store.fill(5, 5, 5, 5)
+    end = batch(driver, driver.initial())
+    for _ in range(3):
+        store.fill(1, 1, 1, 1)
+        end = batch(driver, end)
+    before = end.marks
+    store.fill(1, 0, 0, 0)
+    store.copy()
+    store.fill(0, 3, 3, 3)
+    end = batch(driver, end)
+    assert end.marks[QUEUES[0]].offset == end.queues[QUEUES[0]] - 1, "it is this queue's turn"
+    assert all(end.marks[queue] == before[queue] for queue in CUT)
+    return end
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("more", [3, 4])
+def test_messages_that_took_the_offsets_of_lost_ones_fail_the_query(store, run, is_restarted, more):
+    driver = run()
+    end = read_with_a_copy(store, driver)
+    store.restore()
+    store.fill(1, more, more, more)
+    if is_restarted:
+        driver = run()
+    with pytest.raises(DataLoss, match=r"broker lost messages, and others took their offsets"):
+        batch(driver, end)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("limit", [None, 4])
+def test_without_fail_on_data_loss_the_stream_reads_them_from_its_marks_on(
+    store, run, is_restarted, limit
+):
+    driver = run(fail_on_data_loss="false")
+    end = read_with_a_copy(store, driver)
+    store.restore()
+    store.fill(1, 4, 4, 4)
+    if is_restarted:
+        driver = run(fail_on_data_loss="false")
+    anew = batch(driver, end, limit)
+    assert anew.anew == set(CUT)
+    for queue in CUT:
+        assert anew.queues[queue] == end.marks[queue].offset + 1
+        assert anew.queues[queue] <= end.queues[queue] - 3, "the first message that took a place"
+    last = batch(driver, anew)
+    assert not last.anew
+    assert last.queues == {queue: at + 1 for queue, at in end.queues.items()}
+    store.fill(1, 1, 1, 1)
+    assert not batch(driver, last).anew
+
+
+def test_an_idle_query_finds_them_where_the_queues_end_as_before(store, run):
+    driver = run()
+    end = read_with_a_copy(store, driver)
+    for _ in range(10):  # until the broker holds pulls
+        assert driver.next_end(end, None) is None
+        driver.wait_for_messages()
+    store.restore()
+    store.fill(0, 3, 3, 3)
+
+    def fails() -> bool:
+        try:
+            assert driver.next_end(end, None) is None
+        except DataLoss:
+            return True
+        driver.wait_for_messages()
+        return False
+
+    eventually(fails, "the loss is found")
+
+
+def test_a_run_to_a_fixed_end_finds_them(store, run):
+    end = read_with_a_copy(store, run())
+    store.restore()
+    store.fill(1, 4, 4, 4)
+    driver = run()
+    driver.freeze_end()
+    with pytest.raises(DataLoss, match="others took their offsets"):
+        driver.next_end(end, None)
+
+
+def test_a_batch_that_runs_again_does_not_read_messages_in_the_place_of_lost_ones(store, run):
+    driver = run()
+    store.fill(5, 5, 5, 5)
+    start = batch(driver, driver.initial())
+    end = read_more_with_a_copy(store, driver, start)
+    store.restore()
+    store.fill(9, 9, 9, 9)
+    with pytest.raises(DataLoss, match="others took their offsets"):
+        run().begin_batch(start, end)
+    loose = run(fail_on_data_loss="false")
+    loose.begin_batch(start, end)
+    assert batch(loose, end).anew.issuperset(QUEUES[:2])
+
+
+def read_more_with_a_copy(store: Store, driver: StreamDriver, start: StreamOffset) -> StreamOffset:
+    store.fill(1, 1, 0, 1)
+    store.copy()
+    store.fill(2, 2, 0, 0)
+    end = batch(driver, start)
+    # Whichever queue's turn it was: the others' marks are before the batch.
+    stale = {queue: start.marks[queue] for queue in QUEUES}
+    return StreamOffset(end.queues, end.run_id, marks=stale, stored=end.stored)
+
+
+def test_a_broker_that_comes_back_with_all_of_its_store_changes_nothing(store, run):
+    driver = run()
+    end = read_with_a_copy(store, driver)
+    store.restart()
+    store.fill(1, 1, 1, 1)
+    end = batch(driver, end)
+    assert not end.anew
+    ends = {queue: mark.offset + 1 for queue, mark in end.marks.items()}
+    assert ends == end.queues, "all queues were looked at"
+
+
+def test_a_broker_whose_clock_was_set_back_has_lost_nothing(store, run):
+    driver = run()
+    end = read_with_a_copy(store, driver)
+    long_ago = dict.fromkeys(end.stored, 1000)
+    assert long_ago == {("orders", "b"): 1_000}
+    ahead = StreamOffset(end.queues, marks=end.marks, stored=long_ago)
+    store.fill(1, 1, 1, 1)
+    assert not batch(run(), ahead).anew
+
+
+def test_a_time_that_a_checkpoint_has_never_goes_back(store, run):
+    driver = run()
+    end = read_with_a_copy(store, driver)
+    later = {place: ms + 60_000 for place, ms in end.stored.items()}
+    store.fill(1, 1, 1, 1)
+    assert batch(driver, StreamOffset(end.queues, marks=end.marks, stored=later)).stored == later
