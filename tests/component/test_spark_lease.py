@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -317,6 +318,33 @@ def test_after_pause_a_new_run_takes_over_from_a_dead_one_by_its_checkpoint(
     after = run(release_in_flight="afterPause", release_pause_ms="200", lock_wait_ms="0")
     after.begin_batch(start, end)
     assert owners(broker) == {holder(after)}
+
+
+def test_after_pause_a_new_run_begins_as_soon_as_the_ending_one_has_unlocked(
+    broker, producer, run, monkeypatch, caplog
+):
+    """As after SIGTERM, where the supervisor starts the program again at once."""
+    caplog.set_level(logging.INFO, logger="ordermq.spark")
+    monkeypatch.setattr(driver_locks, "_LOOK_MS", 20)
+    producer.send_many(numbered(100))
+    ending = run(release_in_flight="afterPause", release_pause_ms="300")
+    start = ending.initial()
+    end = whole(ending, start)
+    ending.begin_batch(start, end)
+    clock = HaltingClock()  # by its own pause it would never begin
+    clock.halted_ms = clock.now_ms()
+    after = run(clock, release_in_flight="afterPause", release_pause_ms="1000")
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(after.begin_batch, start, end)
+        try:
+            eventually(lambda: "for the executors of run" in caplog.text, "it waits")
+            assert not begun.done()
+            ending.close()
+            assert begun.result(30)
+        finally:
+            clock.halted_ms = None
+    assert owners(broker) == {holder(after)}
+    assert caplog.text.count("for the executors of run") == 1
 
 
 def abandon(driver: StreamDriver) -> None:

@@ -16,6 +16,7 @@ import logging
 import random
 from collections.abc import Collection, Iterable
 from itertools import groupby
+from typing import Final
 
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.runtime import cancelled
@@ -43,6 +44,7 @@ from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
+_LOOK_MS: Final = 1_000  # of a run that takes over, whether the run before has let go
 
 
 class DriverLocks(ProcessBound):
@@ -261,7 +263,8 @@ class DriverLocks(ProcessBound):
         """Unlock what the run before still holds, after a pause for its executors.
 
         Its id comes from the checkpoint, so no other query's lock is touched. Tasks of that run
-        which are still alive ask under its id, and are refused from then on.
+        which are still alive ask under its id, and are refused from then on. Where that run is
+        ending, too, and unlocks, its own pause is over: this one ends then.
         """
         client_id = lease_client_id(self._group, previous_run_id)
         requests = LockRequests(
@@ -279,8 +282,12 @@ class DriverLocks(ProcessBound):
         # Renewed in the previous run's name while waiting, or a third member could get the locks
         # while its tasks may still run.
         while (left_ms := end_ms - clock.now_ms()) > 0:
-            await clock.sleep_ms(min(left_ms, self._pause_ms()))
-            await self._lock_each(requests, sorted(kept))
+            await clock.sleep_ms(min(left_ms, self._pause_ms(), _LOOK_MS))
+            now = await self._lock_each(requests, sorted(kept))
+            before, kept = kept, kept | now  # a lock is released by the epoch that it has now
+            if all(_is_new(now.get(queue), lease) for queue, lease in before.items()):
+                _log.info("run %016x has released its locks", previous_run_id)
+                break
         await self._unlock(requests, kept)
         return True
 
@@ -476,6 +483,11 @@ class DriverLocks(ProcessBound):
                 await requests.unlock(broker, given_up.copy)
             except (RemotingError, RouteError) as error:
                 _log.warning("%s: unlock failed, the locks will expire: %s", broker, error)
+
+
+def _is_new(now: Lease | None, before: Lease) -> bool:
+    """Return whether a lock was free in between, as far as its broker tells."""
+    return now is not None and now.is_fenced and now.epoch != before.epoch
 
 
 def _by_broker(queues: list[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:
