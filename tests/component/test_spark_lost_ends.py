@@ -252,3 +252,17 @@ def test_a_time_that_a_checkpoint_has_never_goes_back(store, run):
     later = {place: ms + 60_000 for place, ms in end.stored.items()}
     store.fill(1, 1, 1, 1)
     assert batch(driver, StreamOffset(end.queues, marks=end.marks, stored=later)).stored == later
+
+
+def test_a_run_to_a_fixed_end_that_began_anew_is_no_loss_for_the_next_run(store, run):
+    end = read_with_a_copy(store, run())
+    loose = run(fail_on_data_loss="false")
+    loose.freeze_end()
+    store.restore()
+    store.fill(1, 4, 4, 4)
+    anew = batch(loose, end)  # of these queues it reads what there is now, not at the start
+    assert anew.anew == set(CUT)
+    last = batch(loose, anew)
+    assert {queue: last.queues[queue] for queue in CUT} == {q: end.queues[q] + 1 for q in CUT}
+    store.fill(1, 1, 1, 1)
+    assert not batch(run(), last).anew

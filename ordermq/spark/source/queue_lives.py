@@ -35,7 +35,7 @@ def data_loss(life: NewLife) -> DataLoss:
     return DataLoss(
         f"the queue is not the one that the stream has read: {life.reason}. Begin with a new "
         "checkpoint, or set fail_on_data_loss=false to go on at the first message that the "
-        f"stream has not read of the queue as it is now, offset {life.first}. The topic was "
+        f"stream may not have read of the queue as it is now, offset {life.first}. The topic was "
         "deleted and created again, or the broker lost messages; those of the queue before "
         "that were not read are gone",
         topic=life.queue.topic,

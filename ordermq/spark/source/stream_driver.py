@@ -295,6 +295,9 @@ class StreamDriver(ProcessBound):
         begun = {queue: life.first for queue, life in lives.items()}
         if self._frozen_end is not None:
             self._frozen_end |= {queue: life.end for queue, life in lives.items()}
+            # Those ends are of now, and these times of the start of the run.
+            later = set(map(_topic_and_broker, lives))
+            self._stored_by = {at: ms for at, ms in self._stored_by.items() if at not in later}
         marks = {
             queue: mark
             for queue, mark in (start.marks | marked).items()
