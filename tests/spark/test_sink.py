@@ -18,6 +18,7 @@ from ordermq import Message, Producer
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import ConfigError
 from ordermq.producer.queue_selector import java_index
+from ordermq.spark.stages import apply_in_order
 from ordermq.spark.versions import ADMISSION, is_before
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
@@ -367,3 +368,27 @@ def test_by_target_queue_sorts_a_stream_for_the_sink_whatever_types_spark_gives(
     rows = written(spark, target).collect()
     assert len(rows) == 400
     assert_keys_in_order(rows)
+
+
+def test_a_cursor_over_stamps_needs_no_lease_check_and_no_single_attempt(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on Spark Connect, where no plan shows the source, in a session with speculation.
+    monkeypatch.setattr(apply_in_order, "is_on", lambda *_: True)
+    schema = (
+        "topic string, broker string, queue_id int, offset bigint, sharding_key string, "
+        "properties map<string, string>, lease bigint"
+    )
+    stamps = [{"omq_source": "orders@b/0", "omq_offset": n} for n in ("4", "5", "4", "6")]
+    rows = [("scored", "b", 0, offset, "k", stamp, 7) for offset, stamp in enumerate(stamps)]
+    store = "spark.sql.streaming.stateStore.providerClass"
+    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark.conf.set(store, rocks)
+    try:
+        leased = spark.createDataFrame(rows, schema)
+        once = ordermq.spark.drop_repeats(leased, stateful=True)
+        assert once.schema == leased.schema
+        found = once.collect()
+    finally:
+        spark.conf.unset(store)
+    assert sorted((row.offset, row.lease) for row in found) == [(0, 7), (1, 7), (3, 7)]

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from ordermq.errors import ConfigError
 from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns, check_not_split
 from ordermq.spark.schema import (
+    LEASE_COLUMN,
     SHARDING_KEY,
     STAMP_ROW,
     STAMP_SEQUENCE,
@@ -24,6 +25,7 @@ from ordermq.spark.shown_errors import text_first
 # Columns with the stamp while rows are filtered; the leading underscore keeps them apart from
 # the user's.
 _STAMP = ("_omq_source", "_omq_offset", "_omq_row")
+_LEASE = "_omq_lease"
 _REMEDY = "call drop_repeats straight on the source's DataFrame"
 
 
@@ -73,7 +75,12 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
 
     keys = [_STAMP[0], *([SHARDING_KEY] if has_key else [])]
     state = "sequence bigint, row bigint"
-    return apply_with_state(stamped, _first_of_key, target, state, key=keys)
+    # It has no effects that may happen twice, or late: so it needs no lease check, for which a
+    # Spark Connect client would have to give name servers, and speculation does no harm.
+    unleased = stamped.withColumnRenamed(LEASE_COLUMN, _LEASE)
+    return apply_with_state(
+        unleased, _first_of_key, target, state, key=keys, allow_speculation=True
+    )
 
 
 def _stage_function(has_key: bool) -> Any:
@@ -110,7 +117,7 @@ def first_occurrences(batches: Iterator[Any], has_key: bool) -> Iterator[Any]:
 
 def _first_of_key(rows: Any, state: dict[str, int] | None) -> tuple[Any, dict[str, int] | None]:
     """Return the new rows of one source and key, and the last stamp as the new state."""
-    own = rows.drop(columns=list(_STAMP))
+    own = rows.drop(columns=list(_STAMP)).rename(columns={_LEASE: LEASE_COLUMN})
     # The rows without a stamp, which no sink wrote, are one group: they pass, with no state.
     if rows[_STAMP[0]].isna().any():
         return own, None
