@@ -17,6 +17,7 @@ import pytest
 from ordermq import Message, Producer
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.client import queue_life
 from ordermq.config import BrokerConfig
 from ordermq.errors import DataLoss
 from ordermq.model.message_queue import MessageQueue
@@ -266,3 +267,34 @@ def test_a_run_to_a_fixed_end_that_began_anew_is_no_loss_for_the_next_run(store,
     assert {queue: last.queues[queue] for queue in CUT} == {q: end.queues[q] + 1 for q in CUT}
     store.fill(1, 1, 1, 1)
     assert not batch(run(), last).anew
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_batch_that_runs_again_reads_what_its_queues_still_have(
+    store, run, monkeypatch, is_first
+):
+    # What they still have is older than the marks by more than a minute: a backlog was read.
+    monkeypatch.setattr(queue_life, "_SKEW_MINUTES", -1)
+    driver = run()
+    store.fill(2, 2, 2, 2)
+    start = stored(driver.initial())
+    if not is_first:
+        start = batch(driver, start)
+    store.fill(3, 3, 3, 3)
+    store.copy()
+    store.fill(4, 4, 4, 4)
+    end = batch(driver, start)
+    store.restore()
+    store.fill(1, 1, 1, 1)
+    loose = run(fail_on_data_loss="false")
+    parts = loose.begin_batch(start, end)
+    at = batch(loose, end)
+    assert at.anew == set(QUEUES)
+    store.fill(1, 1, 1, 1)
+    while at.queues != dict.fromkeys(QUEUES, 7):
+        before, at = at, batch(loose, at)
+        parts += loose.begin_batch(before, at)
+    read = {queue: [n for each, *part in parts if each == queue for n in range(*part)]
+            for queue in QUEUES}  # fmt: skip
+    first = 0 if is_first else 2
+    assert read == {queue: [*range(first, 7)] for queue in QUEUES}

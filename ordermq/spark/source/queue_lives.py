@@ -116,7 +116,7 @@ class QueueLives:
         """Return whether another message is at an offset than the one that was stored by then."""
         # A broker whose clock was set back has messages that seem to come later: where the marked
         # one does, too, times tell nothing.
-        if mark.minute * _MS_OF_A_MINUTE > stored_ms:
+        if offset <= mark.offset or mark.minute * _MS_OF_A_MINUTE > stored_ms:
             return False
         async for message in self._scan(queue, offset, offset + 1):
             return message.store_timestamp_ms > stored_ms

@@ -448,23 +448,32 @@ class StreamDriver(ProcessBound):
         return ranges if end == self._planned else self._unchanged(ranges, end)
 
     def _unchanged(self, ranges: list[Range], planned: StreamOffset) -> list[Range]:
-        """Return the ranges without those of queues that began a new life after the batch."""
+        """Return the ranges without what queues that began a new life after the batch have lost.
+
+        Such a queue goes on at the first message of its new life that was not read, which is part
+        of the next batch. What lies before that, and in the range, has not been read either.
+        """
         ends = {queue: end for queue, _, end in ranges}
         lives = self._session.call(self._lives_of(ends, planned.marks, planned.stored))
         if lives and self._options.fail_on_data_loss:
             raise data_loss(lives[min(lives)])
+        found: list[Range] = []
         for queue, start, end in ranges:
+            stop = end
             if queue in lives:
+                stop = max(start, min(end, lives[queue].first))
                 _log.warning(
                     "%s: %d messages of a batch that runs again are left out, offsets %d to %d: "
                     "they are gone, %s",
                     queue_text(queue),
-                    end - start,
-                    start,
+                    end - stop,
+                    stop,
                     end - 1,
                     lives[queue].reason,
                 )
-        return [each for each in ranges if each[0] not in lives]
+            if stop > start:
+                found.append((queue, start, stop))
+        return found
 
     async def _lives_of(
         self, ends: Offsets, marks: Marks, stored: StoreTimes
