@@ -1,4 +1,4 @@
-"""How a queue's life is told from the one before it
+"""The life of a queue, and how it is told from the one before
 (docs/internals/semantics.md#a-topics-second-life)."""
 
 from __future__ import annotations
