@@ -106,7 +106,7 @@ static bool restart(omq_assigned_queue *queue, int64_t offset) {
         return false;
     }
     if (queue->life_start >= 0) {
-        queue->buffer->last_read.offset = -1; /* of the life before */
+        omq_locked_forget_read(queue->buffer); /* of the life before */
     }
     queue->generation++;
     queue->done = offset;
@@ -464,7 +464,9 @@ omq_status omq_assigned_queue_accept(omq_assigned_queue *queue, int64_t generati
         }
         if (status == OMQ_OK) { /* else the same answer is asked for again */
             queue->buffer->next_pull = next_pull;
-            queue->buffer->last_read = arrival->count > 0 ? arrival->last : queue->buffer->last_read;
+            if (arrival->count > 0) {
+                omq_locked_note_read(queue->buffer, arrival->last);
+            }
             *follow = OMQ_COUNTS | (arrival->count > 0 ? begin_dispatch(queue) : 0);
         }
     }
@@ -648,12 +650,12 @@ bool omq_assigned_queue_oldest_stored_ms(omq_assigned_queue *queue, int64_t *sto
     return is_found;
 }
 
-omq_read_message omq_assigned_queue_last_read(omq_assigned_queue *queue) {
+omq_read_message omq_assigned_queue_known_read(omq_assigned_queue *queue, bool is_first) {
     lock(queue);
-    omq_read_message last = queue->buffer->last_read;
-    last.offset = queue->life_start < 0 ? last.offset : -1;
+    omq_read_message known = is_first ? queue->buffer->first_read : queue->buffer->last_read;
+    known.offset = queue->life_start < 0 ? known.offset : -1;
     unlock(queue);
-    return last;
+    return known;
 }
 
 void omq_assigned_queue_read(omq_assigned_queue *queue, omq_assigned_queue_state *state) {

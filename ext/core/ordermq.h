@@ -554,9 +554,9 @@ void omq_assigned_queue_discard(omq_assigned_queue *queue);
  * lease was lost, ms since 1970. False: there is none. */
 bool omq_assigned_queue_oldest_stored_ms(omq_assigned_queue *queue, int64_t *stored_ms);
 
-/* Return the last message that was buffered of the queue's present life; offset -1: there is none, or
- * the queue is about to be moved to another life. */
-omq_read_message omq_assigned_queue_last_read(omq_assigned_queue *queue);
+/* Return the last message that was buffered of the queue's present life, or the last one of the first
+ * answer; offset -1: there is none, or the queue is about to be moved to another life. */
+omq_read_message omq_assigned_queue_known_read(omq_assigned_queue *queue, bool is_first);
 
 void omq_assigned_queue_read(omq_assigned_queue *queue, omq_assigned_queue_state *state);
 

@@ -31,7 +31,7 @@ omq_process_queue *omq_process_queue_new(void) {
         return NULL;
     }
     queue->max_offset = -1; /* below offset 0, so the first put takes the fast path of put_run */
-    queue->last_read.offset = -1;
+    omq_locked_forget_read(queue);
     omq_batch_slots_open(&queue->slots);
     if (omq_mutex_init(&queue->mutex) == 0) {
         if (omq_offset_tree_open(&queue->pending) == OMQ_OK) {
@@ -553,7 +553,7 @@ omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
          omq_filled_lanes_add(&queue->lanes, answer, offsets) == OMQ_OK)) {
         queue->next_pull = next_pull;
         queue->queue_end = queue_end;
-        queue->last_read = last;
+        omq_locked_note_read(queue, last);
         *dispatch = omq_locked_begin_dispatch(queue);
         next = next_fill(queue, limits, waiter);
     }

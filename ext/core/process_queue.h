@@ -25,7 +25,8 @@ struct omq_process_queue {
     uint64_t duplicates_ignored;
     int64_t next_pull;
     int64_t queue_end;
-    omq_read_message last_read; /* of the answers; stays when they are cleared */
+    omq_read_message first_read; /* a message of the first answer of the queue's life */
+    omq_read_message last_read;  /* of all answers; both stay when these are cleared */
     omq_shape shape; /* what the first put chose */
     bool is_dispatched;
     omq_batch_slots slots;
@@ -45,6 +46,17 @@ static inline size_t omq_locked_count(const omq_process_queue *queue) {
 
 /* End what needed the mutex: tell whoever fills the queue of the room that was made. */
 void omq_process_queue_unlock(omq_process_queue *queue);
+
+static inline void omq_locked_note_read(omq_process_queue *queue, omq_read_message last) {
+    queue->last_read = last;
+    if (queue->first_read.offset < 0) {
+        queue->first_read = last;
+    }
+}
+
+static inline void omq_locked_forget_read(omq_process_queue *queue) {
+    queue->first_read.offset = queue->last_read.offset = -1;
+}
 
 static inline bool omq_locked_begin_dispatch(omq_process_queue *queue) {
     bool begins = !queue->is_dispatched && queue->pending.count > 0;

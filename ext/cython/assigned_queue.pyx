@@ -178,11 +178,19 @@ cdef class AssignedQueue:
         return None
 
     @property
+    def first_read(self):
+        return self._known_read(True)
+
+    @property
     def last_read(self):
-        cdef omq.omq_read_message last = omq.omq_assigned_queue_last_read(self._state)
-        if last.offset < 0:
+        return self._known_read(False)
+
+    cdef object _known_read(self, bint is_first):
+        cdef omq.omq_read_message known
+        known = omq.omq_assigned_queue_known_read(self._state, is_first)
+        if known.offset < 0:
             return None
-        return last.offset, last.stored_ms, last.physical_offset, last.born_ms
+        return known.offset, known.stored_ms, known.physical_offset, known.born_ms
 
     def follow(self, flags):
         raise NotImplementedError

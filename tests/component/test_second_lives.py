@@ -286,13 +286,12 @@ def test_a_pulled_message_of_which_a_part_was_damaged_begins_no_life(
 ) -> None:
     """No checksum covers its times and its place in the log."""
     monkeypatch.setattr(life_watch, "_PAUSE_MS", 1)
-    last_read = LifeWatch._last_read
 
-    def damaged(watch: LifeWatch) -> PulledMark | None:
-        mark = last_read(watch)
-        return mark and replace(mark, **{part: getattr(mark, part) ^ 1 << 40})
+    def damaged(*read: int) -> PulledMark:
+        mark = PulledMark(*read)
+        return replace(mark, **{part: getattr(mark, part) ^ 1 << 40})
 
-    monkeypatch.setattr(LifeWatch, "_last_read", damaged)
+    monkeypatch.setattr(life_watch, "PulledMark", damaged)
     send(broker, "old", 30)
     member = Member("orderly", broker.name_servers, tmp_path)
     member.wait_for("old", 30)

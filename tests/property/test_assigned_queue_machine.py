@@ -35,7 +35,8 @@ LEASE_MS = 100
 KEYS = [None, "a", "b", "c"]
 STATE = (
     "stage", "generation", "done_offset", "committed_offset", "position", "running_count",
-    "is_paused", "begins_life", "should_end_claim", "isolate_until", "last_claim_ms", "last_read",
+    "is_paused", "begins_life", "should_end_claim", "isolate_until", "last_claim_ms",
+    "first_read", "last_read",
 )  # fmt: skip
 BUFFERED = (
     "pending_count", "consuming_count", "size_bytes", "first_pending", "last_pending",

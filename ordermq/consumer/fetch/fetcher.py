@@ -375,7 +375,7 @@ class QueueFetcher:
         self._count(len(batch))
         self.assigned.max_offset = max_offset
         submits = self._copies.accept(self._generation, batch, next_offset)
-        return partial(self._receiver.submit, self.assigned) if submits else None
+        return self._submit if submits else None
 
     def may_pull(self) -> bool:
         # After each answer, on the I/O thread: attribute reads and one native call.
@@ -393,9 +393,8 @@ class QueueFetcher:
         return self.assigned.permit(self._generation, permit)
 
     def filled(self, is_dispatched: bool) -> None:
-        # First: what follows may raise, as without memory, and nobody would consume the queue.
         if is_dispatched:
-            self._receiver.submit(self.assigned)
+            self._submit()
         self._begun()
 
     def counted(self, pulls: int, messages: int, spent_ms: int, buckets: Sequence[int]) -> None:
@@ -479,10 +478,16 @@ class QueueFetcher:
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves")
 
+    def _submit(self) -> None:
+        # First: what follows may raise, as without memory, and nobody would consume the queue.
+        self._receiver.submit(self.assigned)
+        self.life.note_read()
+
     def _begun(self) -> None:
         """Note that the present pull loop has brought messages."""
         self._has_messages = True
         self._not_refused()
+        self.life.note_read()
         self.life.note_messages()
         if self.assigned.bad_answer_at >= 0:
             bad_answer_at, self.assigned.bad_answer_at = self.assigned.bad_answer_at, -1
@@ -515,7 +520,7 @@ class QueueFetcher:
                 assigned.skip_to(generation, next_offset)
             elif self._copies.accept(generation, batch, next_offset):
                 # Messages, but the broker suggests another replica for the next pull.
-                self._receiver.submit(assigned)
+                self._submit()
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             await self._move(generation, offset, reply, is_reset=remark == OFFSET_RESET)
         else:

@@ -117,6 +117,15 @@ class LifeWatch:
         if (last := self._last_read()) is not None:
             self._trusted = (*self._trusted[:1], last)
 
+    def note_read(self) -> None:
+        """Have a mark from the first messages on; on the I/O thread, once they were buffered.
+
+        A look takes a request, and may still wait to be made. A topic may be deleted, and be made
+        again with as many messages, before that is answered.
+        """
+        if self.mark is None and (read := self._assigned.first_read) is not None:
+            self.mark = PulledMark(*read)
+
     def note_messages(self) -> None:
         """Note that messages have come; any thread, at each answer."""
         now_ms = self._client.clock.now_ms()
@@ -143,10 +152,6 @@ class LifeWatch:
         if self._is_denied:
             return None
         lives, doubts = self._lives, self.doubts
-        if self.mark is None:
-            # A look takes a request. A topic may be deleted, and be made again with as many
-            # messages, before that is answered.
-            self.mark = self._last_read()
         self._looked_ms = self._client.clock.now_ms()
         try:
             # Taken first: if the old one still holds behind it, both are of the same life.

@@ -156,11 +156,15 @@ class AssignedQueue(Protocol):
         """
 
     @property
-    def last_read(self) -> tuple[int, int, int, int] | None:
+    def first_read(self) -> tuple[int, int, int, int] | None:
         """The queue offset, store time in ms since 1970, physical offset and birth time of the last
-        message that was buffered; it goes on with a lost lease, and after a seek. None before the
-        first, and from `begin_life` on until one of that life was.
+        message of the first answer that was buffered; it goes on with a lost lease, and after a
+        seek. None before the first, and from `begin_life` on until one of that life was.
         """
+
+    @property
+    def last_read(self) -> tuple[int, int, int, int] | None:
+        """The same of the last answer."""
 
     def follow(self, flags: int) -> None:
         """Do what follows from a call of native code; a subclass defines it.

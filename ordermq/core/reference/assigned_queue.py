@@ -33,7 +33,7 @@ from ordermq.threads import RLock
 
 _ROW_BITS = 32  # a token of the lanes: number of a batch << 32 | row
 _SHARDING_KEY = "__SHARDINGKEY"
-_READ = "offsets", "store_timestamps", "physical_offsets", "born_timestamps"  # of `last_read`
+_READ = "offsets", "store_timestamps", "physical_offsets", "born_timestamps"  # of `first_read`
 
 
 class Claim:
@@ -77,6 +77,7 @@ class AssignedQueue:
         self._pauses = 0
         self._done = self._committed = start_offset
         self._life_start = -1
+        self._first_read: Any = None
         self._last_read: Any = None
         self._isolate_until = -1
         self._room_below = 0
@@ -219,6 +220,11 @@ class AssignedQueue:
 
     def oldest_filled_ms(self) -> int | None:
         return None  # no engine fills this core
+
+    @property
+    def first_read(self) -> tuple[int, int, int, int] | None:
+        with self._lock:
+            return self._first_read if self._life_start < 0 else None
 
     @property
     def last_read(self) -> tuple[int, int, int, int] | None:
@@ -469,6 +475,7 @@ class AssignedQueue:
                     self._add_to_lanes(batch)
                 submits = self._buffer.put_batch(batch)
                 self._last_read = tuple(each[-1] for each in batch.columns(*_READ).values())
+                self._first_read = self._first_read or self._last_read
             self._buffer.advance(next_offset)
             if submits and self._pauses:
                 self._buffer.end_dispatch()  # resume_from sets it again
@@ -664,7 +671,7 @@ class AssignedQueue:
 
     def _restart(self, offset: int) -> None:
         if self._life_start >= 0:
-            self._last_read = None
+            self._first_read = self._last_read = None
         self._generation += 1
         self._done = offset
         self._life_start = self._isolate_until = -1

@@ -539,8 +539,10 @@ def test_the_last_message_that_was_read_is_known_until_the_queue_begins_a_new_li
     orders: Orders,
 ) -> None:
     queue = orders.queue
-    assert queue.last_read is None
-    queue.accept(queue.generation, batch([0, 1, 5], apart_ms=1_000), 7)
+    assert queue.first_read is queue.last_read is None
+    queue.accept(queue.generation, batch([0, 1]), 2)
+    queue.accept(queue.generation, batch([2, 5], apart_ms=1_000), 7)
+    assert queue.first_read == (1, 2, 0, 1)
     assert queue.last_read == (5, 5_002, 0, 1)
     assert queue.skip_to(queue.generation, 9) is None
     queue.accept(queue.generation - 1, batch([9]), 10)
@@ -551,9 +553,9 @@ def test_the_last_message_that_was_read_is_known_until_the_queue_begins_a_new_li
     queue.accept(queue.generation, batch([6]), 7)
     assert queue.last_read is None, "of which life it is, is not known"
     assert queue.reposition(queue.generation, 2)
-    assert queue.last_read is None
+    assert queue.first_read is queue.last_read is None
     queue.accept(queue.generation, batch([2]), 3)
-    assert queue.last_read == (2, 2, 0, 1)
+    assert queue.first_read == queue.last_read == (2, 2, 0, 1)
 
 
 # -- the age of the oldest message ---------------------------------------------------------

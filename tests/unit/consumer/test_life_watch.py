@@ -24,7 +24,9 @@ class Watched(LifeWatch):
     """
 
     def __init__(self) -> None:
-        self.queue: Any = SimpleNamespace(queue=QUEUE, next_pull_offset=0, last_read=None)
+        self.queue: Any = SimpleNamespace(
+            queue=QUEUE, next_pull_offset=0, first_read=None, last_read=None
+        )
         client = cast(Any, SimpleNamespace(clock=ManualClock()))
         super().__init__(client, self.queue, None, ConsumerStatistics(0), lambda life: None)
         self.stored: list[int] = []

@@ -144,7 +144,7 @@ void step_assigned(omq_assigned_queue *queue, bool has_lanes, uint64_t *seed) {
         (void)omq_assigned_queue_begin_run(queue, draw(seed, 2));
         (void)omq_assigned_queue_wait_for_room(queue, draw(seed, MOST));
         (void)omq_assigned_queue_oldest_stored_ms(queue, &stored_ms);
-        REQUIRE(omq_assigned_queue_last_read(queue).offset < LAST_READ);
+        REQUIRE(omq_assigned_queue_known_read(queue, draw(seed, 2)).offset < LAST_READ);
         omq_assigned_queue_end_claim(queue);
         (void)omq_assigned_queue_is_ending(queue);
         break;
