@@ -159,6 +159,24 @@ def test_of_doubts_that_no_look_has_settled_the_first_and_the_last_are_compared(
         assert life.first == 1
 
 
+def test_until_a_look_has_made_a_mark_a_message_of_the_first_answer_is_one() -> None:
+    """What was read last may be of the next topic of that name, before any look was made."""
+
+    async def steps() -> NewLife | None:
+        watch = Watched()
+        watch.read(10)
+        watch.queue.first_read = watch.queue.last_read
+        watch.read(11, 12)
+        watch.note_read()
+        assert watch.mark == PulledMark(0, 10, 0, 10)
+        watch.stored = [20, 21, 22]
+        return await watch.look()
+
+    life = looks_after(steps())
+    assert life is not None
+    assert life.first == 0
+
+
 def test_of_two_looks_that_find_the_same_life_one_tells_of_it() -> None:
     async def steps() -> tuple[NewLife | None, NewLife | None]:
         watch = await cut_and_grown()
