@@ -245,12 +245,12 @@ class LatestOffsets:
                 self._session.report_failure(broker, "query of the ends", answer)
                 self._doubt(topic, answer)
                 silent[broker] = answer
-                if not self._known:
-                    raise answer
             elif isinstance(answer, BaseException):
                 raise answer
             else:
                 self._learn((topic, broker), answer)
+        if silent and not self._known:
+            raise next(iter(silent.values()))
         self.silent = silent
         self._asked_ms = asked_ms
 
