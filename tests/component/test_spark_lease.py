@@ -18,10 +18,12 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
+from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.source import driver_locks
+from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import Seen, eventually, numbered
@@ -320,8 +322,9 @@ def test_after_pause_a_new_run_takes_over_from_a_dead_one_by_its_checkpoint(
     assert owners(broker) == {holder(after)}
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 def test_after_pause_a_new_run_begins_as_soon_as_the_ending_one_has_unlocked(
-    broker, producer, run, monkeypatch, caplog
+    broker, producer, run, monkeypatch, caplog, at_once
 ):
     """As after SIGTERM, where the supervisor starts the program again at once."""
     caplog.set_level(logging.INFO, logger="ordermq.spark")
@@ -331,6 +334,7 @@ def test_after_pause_a_new_run_begins_as_soon_as_the_ending_one_has_unlocked(
     start = ending.initial()
     end = whole(ending, start)
     ending.begin_batch(start, end)
+    looks = looks_at_locks(monkeypatch)
     clock = HaltingClock()  # by its own pause it would never begin
     clock.halted_ms = clock.now_ms()
     after = run(clock, release_in_flight="afterPause", release_pause_ms="1000")
@@ -339,12 +343,40 @@ def test_after_pause_a_new_run_begins_as_soon_as_the_ending_one_has_unlocked(
         try:
             eventually(lambda: "for the executors of run" in caplog.text, "it waits")
             assert not begun.done()
+            if not at_once:
+                release_one(ending, QUEUES[0], looks)
             ending.close()
             assert begun.result(30)
         finally:
             clock.halted_ms = None
     assert owners(broker) == {holder(after)}
     assert caplog.text.count("for the executors of run") == 1
+
+
+def looks_at_locks(monkeypatch: pytest.MonkeyPatch) -> list[dict[MessageQueue, Lease]]:
+    """Return what each look of a run at the locks of the run before finds."""
+    lock_each, looks = DriverLocks._lock_each, list[dict[MessageQueue, Lease]]()
+
+    async def noted(locks: DriverLocks, *asked: Any) -> dict[MessageQueue, Lease]:
+        looks.append(await lock_each(locks, *asked))
+        return looks[-1]
+
+    monkeypatch.setattr(DriverLocks, "_lock_each", noted)
+    return looks
+
+
+def release_one(
+    driver: StreamDriver, queue: MessageQueue, looks: list[dict[MessageQueue, Lease]]
+) -> None:
+    """Unlock one of a run's queues, and wait until another run has seen it."""
+    locks = driver._locks
+    assert locks is not None
+    lease = locks._held[queue]
+    locks.session.call(locks._unlock(locks._requests, {queue: lease}))
+    eventually(
+        lambda: any(queue in look and look[queue].epoch != lease.epoch for look in looks[:-1]),
+        "it is seen, and acted on",
+    )
 
 
 def abandon(driver: StreamDriver) -> None:

@@ -279,13 +279,16 @@ class DriverLocks(ProcessBound):
         clock, pause_ms = self.session.clock, self._options.release_pause_ms
         end_ms = clock.now_ms() + pause_ms
         _log.info("waiting %d ms for the executors of run %016x", pause_ms, previous_run_id)
+        unreleased = set(kept)
         # Renewed in the previous run's name while waiting, or a third member could get the locks
         # while its tasks may still run.
         while (left_ms := end_ms - clock.now_ms()) > 0:
             await clock.sleep_ms(min(left_ms, self._pause_ms(), _LOOK_MS))
             now = await self._lock_each(requests, sorted(kept))
-            before, kept = kept, kept | now  # a lock is released by the epoch that it has now
-            if all(_is_new(now.get(queue), lease) for queue, lease in before.items()):
+            # One broker after the other: a look may find the locks of some released, not of all.
+            unreleased = {each for each in unreleased if not _is_new(now.get(each), kept[each])}
+            kept |= now  # a lock is released by the epoch that it has now
+            if not unreleased:
                 _log.info("run %016x has released its locks", previous_run_id)
                 break
         await self._unlock(requests, kept)
