@@ -259,10 +259,13 @@ def test_a_run_to_a_fixed_end_that_began_anew_is_no_loss_for_the_next_run(store,
     end = read_with_a_copy(store, run())
     loose = run(fail_on_data_loss="false")
     loose.freeze_end()
+    told, _ = loose._latest.told
+    ends = dict(told)
     store.restore()
     store.fill(1, 4, 4, 4)
     anew = batch(loose, end)  # of these queues it reads what there is now, not at the start
     assert anew.anew == set(CUT)
+    assert told == ends, "the I/O thread's own"
     last = batch(loose, anew)
     assert {queue: last.queues[queue] for queue in CUT} == {q: end.queues[q] + 1 for q in CUT}
     store.fill(1, 1, 1, 1)

@@ -294,7 +294,8 @@ class StreamDriver(ProcessBound):
         self._tell(lives)
         begun = {queue: life.first for queue, life in lives.items()}
         if self._frozen_end is not None:
-            self._frozen_end |= {queue: life.end for queue, life in lives.items()}
+            # Another dict: that one is what `LatestOffsets` knows.
+            self._frozen_end = self._frozen_end | {each: life.end for each, life in lives.items()}
             # Those ends are of now, and these times of the start of the run.
             later = set(map(_topic_and_broker, lives))
             self._stored_by = {at: ms for at, ms in self._stored_by.items() if at not in later}
