@@ -19,15 +19,18 @@ from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.client import queue_life
 from ordermq.config import BrokerConfig
-from ordermq.errors import DataLoss
+from ordermq.errors import DataLoss, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
+from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import StreamOffset
+from ordermq.spark.source.queue_lives import QueueLives
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import eventually
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
 CUT = QUEUES[1:]
+RETURNS = MessageQueue("returns", "b", 0)
 
 
 class Store:
@@ -40,6 +43,7 @@ class Store:
         self.name_servers = self._running.name_servers
         with Admin(name_servers=self.name_servers) as admin:
             admin.create_topic("orders", len(QUEUES))
+            admin.create_topic(RETURNS.topic, 1)
 
     def fill(self, *counts: int) -> None:
         """Send so many messages to queue 0, 1, ..."""
@@ -47,6 +51,11 @@ class Store:
             for queue, count in zip(QUEUES, counts, strict=True):
                 if count:
                     producer.send_batch([Message("orders", b"x")] * count, queue=queue)
+
+    def send(self, topic: str) -> None:
+        """Send a message to queue 0 of another topic."""
+        with Producer("p", name_servers=self.name_servers) as producer:
+            producer.send(Message(topic, b"x"), queue=RETURNS)
 
     def copy(self) -> None:
         """Copy the store as it is now, while the broker runs."""
@@ -170,6 +179,39 @@ def test_without_fail_on_data_loss_the_stream_reads_them_from_its_marks_on(
     assert last.queues == {queue: at + 1 for queue, at in end.queues.items()}
     store.fill(1, 1, 1, 1)
     assert not batch(driver, last).anew
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_broker_that_cannot_be_looked_at_moves_no_time_on(store, run, monkeypatch, is_restarted):
+    """Another one has messages meanwhile; here of a topic, as these places are apart, too."""
+    topics = {"topic": "orders,returns"}
+    check, ends_at = QueueLives.check, LatestOffsets._ends_at
+    store.send("returns")
+    driver = run(**topics)
+    end = read_with_a_copy(store, driver)
+    store.restore()
+    store.fill(1, 4, 4, 4)
+    store.send("returns")
+
+    async def is_silent(lives, starts, *more):
+        silent = {queue for queue in starts if queue.topic == "orders"}
+        found, _ = await check(lives, {q: starts[q] for q in starts.keys() - silent}, *more)
+        return found, silent
+
+    async def tells_no_ends(latest, topic, *more):
+        if topic == "orders":
+            raise RequestTimeout("it is away")
+        return await ends_at(latest, topic, *more)
+
+    monkeypatch.setattr(QueueLives, "check", is_silent)
+    if is_restarted:
+        monkeypatch.setattr(LatestOffsets, "_ends_at", tells_no_ends)
+        driver = run(**topics)
+    planned = batch(driver, end)
+    assert {queue for queue, at in planned.queues.items() if end.queues[queue] != at} == {RETURNS}
+    monkeypatch.undo()
+    with pytest.raises(DataLoss, match="others took their offsets"):
+        batch(driver, planned)
 
 
 def test_an_idle_query_finds_them_where_the_queues_end_as_before(store, run):

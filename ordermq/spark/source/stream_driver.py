@@ -364,6 +364,11 @@ class StreamDriver(ProcessBound):
             place: max(stored_ms, start.stored.get(place, 0))
             for place, stored_ms in self._stored_by.items()
         }
+        # A broker that does not answer may come back with an older store: what it told by then, or
+        # on its return before anybody could look, must not hide that.
+        before = start.queues
+        moved = {_topic_and_broker(each) for each, at in end.items() if before.get(each) != at}
+        stored |= {place: ms for place, ms in start.stored.items() if place not in moved}
         return StreamOffset(end, self.run_id, packed, marks=marks, stored=stored, anew=anew)
 
     def first_end(self, limit: int | None) -> StreamOffset:
