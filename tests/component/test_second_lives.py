@@ -375,6 +375,33 @@ def test_what_took_the_place_of_lost_messages_is_delivered(
     member.close()
 
 
+@pytest.mark.parametrize("kind", ["orderly", "concurrent"])
+def test_a_queue_that_was_cut_short_has_moved_also_where_that_cannot_be_stored(
+    kind: str, cut_log: CutLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(cut_log.broker, "old", 30)
+    member = Member(kind, cut_log.name_servers, tmp_path, pull_delay_on_error_ms=200)
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    cut_log.keep_copy()
+    send(cut_log.broker, "lost", 20)
+    member.wait_for("lost", 20)
+    write, has_moved = OffsetCommitter._write, threading.Event()
+
+    async def fails(committer: OffsetCommitter, *given: Any, reset: bool = False) -> None:
+        if reset:
+            raise RequestTimeout("no answer")
+        await write(committer, *given)
+
+    monkeypatch.setattr(OffsetCommitter, "_write", fails)
+    monkeypatch.setattr(LifeWatch, "moved", lambda _: has_moved.set())
+    cut_log.put_copy_back("new", 10)
+    assert has_moved.wait(10)
+    member.wait_for("new", 10)
+    eventually(lambda: member.committed() == 40, "the next commit stores it")
+    member.close()
+
+
 @pytest.mark.parametrize("kind", ["concurrent", "broadcasting", "lite"])
 def test_the_gap_of_a_restored_back_up_is_no_loss(
     kind: str, cut_log: CutLog, tmp_path: Path

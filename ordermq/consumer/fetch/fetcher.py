@@ -612,8 +612,12 @@ class QueueFetcher:
                 extra=self._fields(assigned.queue, offset=target),
             )
             self._statistics.add("skipped", max(target - offset, 0))
-        if await self._offsets.reset(assigned, generation, target) and is_cut:
-            self.life.moved()
+        try:
+            await self._offsets.reset(assigned, generation, target)
+        finally:
+            # Also where the new offset could not be stored: the next commit does it.
+            if is_cut and assigned.generation != generation:
+                self.life.moved()
 
     def _begin_life(self, life: NewLife) -> None:
         """Continue with what a queue has in its new life, from its first unread message on.

@@ -242,25 +242,25 @@ class LifeWatch:
         return found
 
     def moved(self) -> None:
-        """Note that the queue goes on behind the part which its broker has lost."""
+        """Note that the queue goes on before the part which its broker has lost.
+
+        What came up meanwhile stays in doubt: what is buffered was waited for.
+        """
         self._lost_read = self._last_read()
-        self._settle()
+        self._trusted = ()
 
     def began(self) -> None:
         """Forget the mark of the life before."""
         self._lives += 1
         self.mark = None
         self._looked_ms = None  # the first messages bring the next look
-        self._settle()
+        self._settled_doubts, self._trusted = self.doubts, ()
 
     def close(self) -> None:
         """Look no more."""
         self._is_denied = True
         if self._look_task is not None:
             self._look_task.cancel()
-
-    def _settle(self) -> None:
-        self._settled_doubts, self._trusted = self.doubts, ()
 
     def _last_read(self) -> PulledMark | None:
         """Return the last message that was buffered, unless its broker has lost it."""

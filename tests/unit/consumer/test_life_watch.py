@@ -115,10 +115,30 @@ def test_a_queue_that_is_too_short_stays_in_doubt_until_it_has_moved() -> None:
         watch.stored = [10, 11]
         watch.moved()
         watch.queue.next_pull_offset = 2
+        assert await watch.look() is None
         assert not watch.is_doubtful
         watch.doubt()
         watch.stored = [10, 11, 22, 23, 24]
         assert await watch.look() is None, "what was lost is known"
+
+    looks_after(steps())
+
+
+def test_a_doubt_that_comes_up_while_a_queue_is_moved_is_looked_at() -> None:
+    """A move waits for what is buffered, and the topic may be made again meanwhile."""
+
+    async def steps() -> None:
+        watch = await cut_and_grown()
+        watch.stored = [10, 11]
+        assert await watch.look() is None
+        watch.doubt()
+        watch.moved()
+        watch.queue.next_pull_offset = 2
+        assert watch.is_doubtful
+        watch.stored = [20, 21, 22]
+        life = await watch.look()
+        assert life is not None
+        assert life.first == 0
 
     looks_after(steps())
 
