@@ -151,7 +151,9 @@ async def new_life(
         if end >= max(at, 0 if mark is None else mark.offset):
             return None  # the marked message has expired
         reason = f"it ends at offset {end}, and was read up to {at}"
-    return NewLife(queue, at, await _first_unread(session, group, queue, first, mark), end, reason)
+    # A reader that was moved back has not read on from there.
+    unread = min(await _first_unread(session, group, queue, first, mark), max(at, first))
+    return NewLife(queue, at, unread, end, reason)
 
 
 async def _ends(session: ClientSession, queue: MessageQueue) -> tuple[int, int]:

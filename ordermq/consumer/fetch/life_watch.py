@@ -164,7 +164,8 @@ class LifeWatch:
                             return None  # in doubt: the next pull is told of it, unless it grows
                         if (mark := self.mark) is not None and await self._has(mark):
                             # It lies in the part that the broker still has.
-                            life = life._replace(first=max(life.first, mark.offset + 1))
+                            behind = min(mark.offset + 1, at)
+                            life = life._replace(first=max(life.first, behind))
                         break
                 if lives != self._lives:
                     return None  # another look has found it meanwhile

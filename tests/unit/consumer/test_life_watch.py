@@ -124,6 +124,19 @@ def test_a_queue_that_is_too_short_stays_in_doubt_until_it_has_moved() -> None:
     looks_after(steps())
 
 
+def test_a_reader_that_was_moved_back_goes_on_there() -> None:
+    async def steps(at: int) -> NewLife | None:
+        watch = await cut_and_grown()
+        watch.queue.next_pull_offset = at
+        return await watch.look()
+
+    for at in 0, 1, 3:
+        life = looks_after(steps(at))
+        assert life is not None
+        assert life.first == min(at, 2)
+    assert looks_after(steps(2)) is None, "all before it is as it was"
+
+
 def test_a_doubt_that_comes_up_while_a_queue_is_moved_is_looked_at() -> None:
     """A move waits for what is buffered, and the topic may be made again meanwhile."""
 
