@@ -375,6 +375,38 @@ def test_what_took_the_place_of_lost_messages_is_delivered(
     member.close()
 
 
+def test_what_was_fetched_before_the_lost_part_is_consumed(
+    cut_log: CutLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark is of the last message that was fetched; consumed is none of them."""
+    monkeypatch.setattr(life_watch, "QUIET_MS", 600_000)
+    monkeypatch.setattr(life_watch, "_RENEW_MS", 600_000)
+    goes_on = threading.Event()
+    send(cut_log.broker, "old", 300)
+    member = Member(
+        "concurrent",
+        cut_log.name_servers,
+        tmp_path,
+        lambda body: body.startswith("old") and goes_on.wait(30),
+        consume_message_batch_max_size=1,
+        pull_delay_on_error_ms=200,
+    )
+    fetcher = member.consumer._member._fetcher._by_queue[QUEUE]
+    eventually(lambda: fetcher.assigned.next_pull_offset == 300, "all are fetched")
+    member.consumer._member.client.call(fetcher.life.look())
+    assert fetcher.life.mark.offset == 299
+    cut_log.keep_copy()
+    send(cut_log.broker, "lost", 20)
+    eventually(lambda: fetcher.assigned.next_pull_offset == 320, "what will be lost is fetched")
+    cut_log.put_copy_back("new", 60)
+    eventually(lambda: member.consumer.statistics["new_lives"] == 1, "it is found")
+    goes_on.set()
+    member.wait_for("new", 60)
+    member.wait_for("old", 300)
+    eventually(lambda: member.committed() == 360, "it is stored")
+    member.close()
+
+
 @pytest.mark.parametrize("kind", ["orderly", "concurrent"])
 def test_a_queue_that_was_cut_short_has_moved_also_where_that_cannot_be_stored(
     kind: str, cut_log: CutLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -626,6 +626,8 @@ class QueueFetcher:
         a move that nobody has begun.
         """
         assigned = self.assigned
+        # What was fetched and not consumed may lie before the part that the broker has lost.
+        life = life._replace(first=min(life.first, assigned.done_offset))
         if self._moving == assigned.generation or not assigned.begin_life(life.first):
             return
         self._moving = assigned.generation
