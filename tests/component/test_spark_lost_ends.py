@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from ordermq import Message, Producer
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.message_routing import MessageRouting
 from ordermq.client import queue_life
 from ordermq.config import BrokerConfig
 from ordermq.errors import DataLoss, RequestTimeout
@@ -343,3 +345,25 @@ def test_a_batch_that_runs_again_reads_what_its_queues_still_have(
             for queue in QUEUES}  # fmt: skip
     first = 0 if is_first else 2
     assert read == {queue: [*range(first, 7)] for queue in QUEUES}
+
+
+def test_a_clock_that_was_set_back_in_a_backlog_is_no_loss(store, run, monkeypatch):
+    """As on RocketMQ, whose store times may fall; a batch ends at a message before that."""
+    began_ms = time.time_ns() // 1_000_000 - 600_000
+    now_ms = began_ms
+
+    def stored_now(_, log):
+        log.last_stored_ms = now_ms
+        return now_ms
+
+    monkeypatch.setattr(MessageRouting, "stored_now", stored_now)
+    driver = run(starting_offsets="earliest")
+    store.fill(2, 2, 2, 2)
+    end = batch(driver, driver.initial(), 8)
+    now_ms = began_ms + 300_000
+    store.fill(2, 2, 2, 2)
+    now_ms = began_ms + 60_000
+    store.fill(6, 6, 6, 6)
+    for _ in range(4):
+        end = batch(driver, end, 8)
+    assert set(end.queues.values()) == {10}

@@ -101,7 +101,13 @@ class QueueLives:
         end = await self._session.api.max_offset(address, queue)
         if end < at:
             reason = f"it ends at offset {end}, and was read up to {at}"
-        elif stored_ms is None or not await self._is_later(queue, at - 1, mark, stored_ms):
+        elif (
+            stored_ms is None
+            or at - 1 <= mark.offset
+            # The marked message seems to come later, too: a broker's clock was set back before.
+            or mark.minute * _MS_OF_A_MINUTE > stored_ms
+            or not await self._is_later(queue, at, end, stored_ms)
+        ):
             return None
         else:
             reason = (
@@ -110,17 +116,21 @@ class QueueLives:
             )
         return NewLife(queue, at, mark.offset + 1, end, reason)
 
-    async def _is_later(
-        self, queue: MessageQueue, offset: int, mark: QueueMark, stored_ms: int
-    ) -> bool:
-        """Return whether another message is at an offset than the one that was stored by then."""
-        # A broker whose clock was set back has messages that seem to come later: where the marked
-        # one does, too, times tell nothing.
-        if offset <= mark.offset or mark.minute * _MS_OF_A_MINUTE > stored_ms:
+    async def _is_later(self, queue: MessageQueue, at: int, end: int, stored_ms: int) -> bool:
+        """Return whether the message before `at` came later than the one that was read there.
+
+        A clock that was set back in the middle of a backlog tells nothing: its end is earlier.
+        """
+        read_ms = await self._stored_at(queue, at - 1)
+        if read_ms is None or read_ms <= stored_ms:
             return False
+        last_ms = await self._stored_at(queue, end - 1)
+        return last_ms is not None and last_ms >= read_ms
+
+    async def _stored_at(self, queue: MessageQueue, offset: int) -> int | None:
         async for message in self._scan(queue, offset, offset + 1):
-            return message.store_timestamp_ms > stored_ms
-        return False
+            return message.store_timestamp_ms
+        return None
 
     async def _each(
         self,
