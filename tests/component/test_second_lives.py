@@ -136,7 +136,16 @@ def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
     """No pull fails, and no route changes: the buffer is full, and the listener waits."""
     monkeypatch.setattr(life_watch, "QUIET_MS", 500)
     monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
-    goes_on = threading.Event()
+    goes_on, is_filled = threading.Event(), threading.Event()
+    is_filled.set()
+    look = LifeWatch.look
+
+    async def look_when_filled(watch: LifeWatch) -> Any:
+        while not is_filled.is_set():
+            await asyncio.sleep(0.01)
+        return await look(watch)
+
+    monkeypatch.setattr(LifeWatch, "look", look_when_filled)
     send(broker, "old", 30)
 
     def wait(body: str) -> None:
@@ -153,8 +162,11 @@ def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
         consume_thread_count=1,
     )
     eventually(lambda: "orders" in [q.topic for q in member.consumer.assigned_queues()], "it")
-    eventually(member.has_marked, "the queue is known")
+    life = member.consumer._member._fetcher._by_queue[QUEUE].life
+    eventually(lambda: type(life.mark) is QueueMark and life._look_task is None, "it is known")
+    is_filled.clear()
     recreate(broker, 60)
+    is_filled.set()
     goes_on.set()
     member.wait_for("new", 60)
     eventually(lambda: member.committed() == 60, "the new topic's offset")

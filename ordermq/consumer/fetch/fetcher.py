@@ -580,6 +580,8 @@ class QueueFetcher:
         assigned.resets += is_reset
         if not is_reset and (offset > reply.max_offset or target < offset):
             found = await self.life.found_by_broker(offset, reply)
+            if assigned.generation != generation:
+                return  # a look beside the pulls has found it, and the queue has moved
             if not isinstance(found, int):
                 self._begin_life(found)
                 await self._wait_for_generation(generation)
