@@ -348,7 +348,7 @@ def test_a_batch_that_runs_again_reads_what_its_queues_still_have(
 
 
 def test_a_clock_that_was_set_back_in_a_backlog_is_no_loss(store, run, monkeypatch):
-    """As on RocketMQ, whose store times may fall; a batch ends at a message before that."""
+    """Store times may fall, as on RocketMQ; a batch ends at a message before that."""
     began_ms = time.time_ns() // 1_000_000 - 600_000
     now_ms = began_ms
 
