@@ -193,7 +193,7 @@ def test_of_doubts_that_no_look_has_settled_the_first_and_the_last_are_compared(
 
 
 def test_until_a_look_has_made_a_mark_a_message_of_the_first_answer_is_one() -> None:
-    """What was read last may be of the next topic of that name, before any look was made."""
+    """The last one may be of the next topic of that name, before any look was made."""
 
     async def steps() -> NewLife | None:
         watch = Watched()
