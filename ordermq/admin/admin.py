@@ -423,7 +423,8 @@ class Admin(ExplainsMethods, Closing):
             body: a corrected body for that letter; default its own.
         Raises:
             ConfigError: a letter does not say which topic it came from; give `to_topic`.
-            DecodeError: a letter's body cannot be read, so it is not sent, nor those behind it.
+            DecodeError: a letter's body cannot be read, or is empty: it is not sent, nor are those
+                behind it.
             StateError: no letter has this id, or it was sent again or skipped before.
             OrderingError: older letters of its key wait, which it would overtake.
             LockRefused: another call does the same at this moment.
