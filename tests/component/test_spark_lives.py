@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,7 +16,7 @@ from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import stream_driver
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
-from tests.component.conftest import eventually
+from tests.component.spark_batches import planned_batch, stored
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
 
@@ -59,24 +58,6 @@ def renew(admin: Admin, queues: int = 4) -> None:
     admin.create_topic("orders", queues)
 
 
-def stored(offset: StreamOffset) -> StreamOffset:
-    """The offset as it comes back from a checkpoint."""
-    return StreamOffset.of(json.loads(json.dumps(offset.to_json())))
-
-
-def batch(driver: StreamDriver, start: StreamOffset, limit: int | None = None) -> StreamOffset:
-    """Plan the next batch, as soon as there is one."""
-    found: list[StreamOffset] = []
-
-    def is_planned() -> bool:
-        end = driver.next_end(start, limit)
-        found.extend([] if end is None else [end])
-        return end is not None
-
-    eventually(is_planned, "the next batch")
-    return stored(found[0])
-
-
 def taken(driver: StreamDriver, start: StreamOffset, end: StreamOffset) -> dict[int, range]:
     """The offsets that the batch reads, by queue."""
     ranges = driver.begin_batch(start, end)
@@ -90,14 +71,14 @@ def test_a_topic_made_anew_fails_the_query_and_the_error_says_what_to_do(
 ):
     fill(producer, 5, 5, 5, 5)
     driver = run()
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     renew(admin)
     fill(producer, *again)
     if is_restarted:
         driver = run()
         driver.freeze_end()
     with pytest.raises(DataLoss) as caught:
-        batch(driver, end)
+        planned_batch(driver, end)
     assert "deleted and created again" in str(caught.value)
     assert "fail_on_data_loss=false to go on at the first message" in str(caught.value)
     assert "Begin with a new checkpoint" in str(caught.value)
@@ -111,21 +92,21 @@ def test_without_fail_on_data_loss_a_topic_made_anew_is_read_from_its_first_mess
 ):
     fill(producer, 5, 5, 5, 5)
     driver = run(fail_on_data_loss="false")
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     renew(admin)
     fill(producer, *again)
     if is_restarted:
         driver = run(fail_on_data_loss="false")
-    anew = batch(driver, end)
+    anew = planned_batch(driver, end)
     assert anew.anew == set(QUEUES)
     assert taken(driver, end, anew) == {}
     assert f"orders@b: 4 queues are not those that the stream has read, of which it reads " \
         f"{sum(again)} messages" in caplog.text  # fmt: skip
-    last = batch(driver, anew)
+    last = planned_batch(driver, anew)
     assert taken(driver, anew, last) == {n: range(count) for n, count in enumerate(again) if count}
     caplog.clear()
     fill(producer, 1, 1, 1, 1)
-    more = batch(driver, last)
+    more = planned_batch(driver, last)
     assert more.queues == dict(zip(QUEUES, (count + 1 for count in again), strict=True))
     assert not more.anew
     assert "are not those" not in caplog.text
@@ -138,12 +119,12 @@ def test_a_topic_is_known_by_the_first_messages_of_each_queue(producer, admin, r
     start = driver.initial()
     assert driver.next_end(start, None) is None
     fill(producer, 3, 3, 3, 3)
-    end = batch(driver, start)
+    end = planned_batch(driver, start)
     renew(admin)
     fill(producer, *again)
-    anew = batch(driver, end)
+    anew = planned_batch(driver, end)
     assert anew.anew == set(QUEUES)
-    last = batch(driver, anew)
+    last = planned_batch(driver, anew)
     assert taken(driver, anew, last) == {n: range(count) for n, count in enumerate(again)}
 
 
@@ -154,7 +135,7 @@ def test_the_queues_of_a_topic_made_anew_are_found_before_the_next_look_at_route
 ):
     fill(producer, 5, 5, 5, 5)
     driver = run(fail_on_data_loss="false", route_interval_ms="600000")
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     if is_idle:
         assert driver.next_end(end, None) is None
         for _ in range(10):  # until the brokers hold pulls
@@ -165,7 +146,7 @@ def test_the_queues_of_a_topic_made_anew_are_found_before_the_next_look_at_route
             others.send_batch([Message("orders", b"new")] * 7, queue=queue)
     read: dict[int, list[int]] = {}
     while sum(map(len, read.values())) < 7 * count:
-        start, end = end, batch(driver, end)
+        start, end = end, planned_batch(driver, end)
         for queue, offsets in taken(driver, start, end).items():
             read.setdefault(queue, []).extend(offsets)
     assert read == {queue: [*range(7)] for queue in range(count)}
@@ -174,11 +155,11 @@ def test_the_queues_of_a_topic_made_anew_are_found_before_the_next_look_at_route
 def test_a_topic_made_anew_with_fewer_queues_fails_the_query_and_says_so(producer, admin, run):
     fill(producer, 5, 5, 5, 5)
     driver = run(route_interval_ms="600000")
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     renew(admin, 1)
     fill(producer, 9)
     with pytest.raises(DataLoss, match=r"fewer queues of the topic|deleted and created again"):
-        batch(driver, end)
+        planned_batch(driver, end)
 
 
 def test_an_idle_query_finds_a_topic_that_was_filled_again_to_the_same_offsets(
@@ -186,13 +167,13 @@ def test_an_idle_query_finds_a_topic_that_was_filled_again_to_the_same_offsets(
 ):
     fill(producer, 3, 3)
     driver = run(fail_on_data_loss="false")
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     assert driver.next_end(end, None) is None
     renew(admin)
     fill(producer, 3, 3)
-    anew = batch(driver, end)  # within the seconds between two looks
+    anew = planned_batch(driver, end)  # within the seconds between two looks
     assert {queue for queue in anew.anew if queue.queue_id < 2} == set(QUEUES[:2])
-    assert taken(driver, anew, batch(driver, anew)) == {0: range(3), 1: range(3)}
+    assert taken(driver, anew, planned_batch(driver, anew)) == {0: range(3), 1: range(3)}
 
 
 def test_a_batch_that_runs_again_does_not_read_another_life_of_the_topic(
@@ -201,7 +182,7 @@ def test_a_batch_that_runs_again_does_not_read_another_life_of_the_topic(
     fill(producer, 5, 5, 5, 5)
     first = run()
     start = stored(first.initial())
-    end = batch(first, start)
+    end = planned_batch(first, start)
     assert len(taken(first, start, end)) == 4
     renew(admin)
     fill(producer, 9, 9, 0, 5)
@@ -210,8 +191,8 @@ def test_a_batch_that_runs_again_does_not_read_another_life_of_the_topic(
     loose = run(fail_on_data_loss="false")
     assert taken(loose, start, end) == {}
     assert "5 messages of a batch that runs again are left out, offsets 0 to 4" in caplog.text
-    anew = batch(loose, end)
-    last = batch(loose, anew)
+    anew = planned_batch(loose, end)
+    last = planned_batch(loose, anew)
     assert taken(loose, anew, last) == {0: range(9), 1: range(9), 3: range(5)}
 
 
@@ -222,11 +203,11 @@ def test_a_topic_that_lost_its_last_messages_goes_on_behind_those_that_were_read
     monkeypatch.setattr(queue_life, "_SKEW_MINUTES", -1)
     fill(producer, 5, 5)
     driver = run(fail_on_data_loss="false")
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     ahead = StreamOffset(end.queues | {QUEUES[0]: 9}, marks={
         **end.marks, QUEUES[0]: queue_life.QueueMark(8, end.marks[QUEUES[0]].minute, 1)
     })  # fmt: skip
-    anew = batch(driver, ahead)
+    anew = planned_batch(driver, ahead)
     assert anew.queues == end.queues
     assert anew.anew == {QUEUES[0]}
 
@@ -237,20 +218,20 @@ def test_a_queue_that_lost_what_came_after_its_mark_fails_or_goes_on_behind_the_
 ):
     fill(producer, 5, 5)
     driver = run()
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     ahead = StreamOffset(end.queues | {QUEUES[0]: 9}, marks=end.marks)
     if not is_idle:
         fill(producer, 2, 2)
     with pytest.raises(DataLoss, match=r"ends at offset \d, and was read up to 9.*broker lost"):
-        batch(run(), ahead)
+        planned_batch(run(), ahead)
     loose = run(fail_on_data_loss="false")
-    anew = batch(loose, ahead)
+    anew = planned_batch(loose, ahead)
     assert anew.anew == {QUEUES[0]}
     assert anew.queues[QUEUES[0]] == 5
     assert 0 not in taken(loose, ahead, anew)
     if is_idle:
         fill(producer, 1)
-    last = batch(loose, anew)
+    last = planned_batch(loose, anew)
     assert taken(loose, anew, last)[0] == (range(5, 6) if is_idle else range(5, 7))
 
 
@@ -258,7 +239,7 @@ def test_an_older_checkpoint_without_marks_is_read_and_gets_them(producer, admin
     fill(producer, 5, 5)
     older = StreamOffset.of({"orders@b:0": 2, "orders@b:1": 5, "orders@b:2": 0, "orders@b:3": 0})
     driver = run()
-    end = batch(driver, older)
+    end = planned_batch(driver, older)
     assert taken(driver, older, end) == {0: range(2, 5)}
     assert {queue: mark.offset for queue, mark in end.marks.items()} == {QUEUES[0]: 4, QUEUES[1]: 4}
 
@@ -266,28 +247,28 @@ def test_an_older_checkpoint_without_marks_is_read_and_gets_them(producer, admin
 def test_marked_messages_that_expired_are_no_new_life(broker, producer, admin, run):
     fill(producer, 5, 5)
     driver = run()
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     marks = {queue: queue_life.QueueMark(mark.offset - 40, 1, 1) for queue, mark in
              end.marks.items()}  # fmt: skip
     expired = StreamOffset(end.queues, marks=marks)
     fill(producer, 1, 1)
-    more = batch(run(), expired)
+    more = planned_batch(run(), expired)
     assert not more.anew
 
 
 def test_a_query_that_holds_locks_begins_again_and_then_finds_the_new_life(producer, admin, run):
     fill(producer, 5, 5, 5, 5)
     driver = run(group="g", starting_offsets="earliest")
-    end = batch(driver, driver.initial())
+    end = planned_batch(driver, driver.initial())
     renew(admin)
     fill(producer, 9, 9, 9, 9)
     with pytest.raises((DataLoss, LockLost)):
-        batch(driver, end)
+        planned_batch(driver, end)
     driver.close()
     strict = run(group="g")
     with pytest.raises(DataLoss, match="deleted and created again"):
-        batch(strict, end)
+        planned_batch(strict, end)
     strict.close()
     loose = run(group="g", fail_on_data_loss="false")
-    anew = batch(loose, end)
-    assert taken(loose, anew, batch(loose, anew)) == {n: range(9) for n in range(4)}
+    anew = planned_batch(loose, end)
+    assert taken(loose, anew, planned_batch(loose, anew)) == {n: range(9) for n in range(4)}

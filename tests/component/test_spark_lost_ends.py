@@ -7,7 +7,6 @@ and stand before what was lost.
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.queue_lives import QueueLives
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import eventually
+from tests.component.spark_batches import planned_batch, stored
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
 CUT = QUEUES[1:]
@@ -107,22 +107,9 @@ def run(store: Store) -> Iterator[Callable[..., StreamDriver]]:
         driver.close()
 
 
-def stored(offset: StreamOffset) -> StreamOffset:
-    """The offset as it comes back from a checkpoint."""
-    return StreamOffset.of(json.loads(json.dumps(offset.to_json())))
-
-
 def batch(driver: StreamDriver, start: StreamOffset, limit: int | None = None) -> StreamOffset:
-    """Plan the next batch, as soon as there is one."""
-    found: list[StreamOffset] = []
-
-    def is_planned() -> bool:
-        end = driver.next_end(start, limit)
-        found.extend([] if end is None else [end])
-        return end is not None
-
-    eventually(is_planned, "the next batch")
-    end = stored(found[0])
+    """Plan the next batch, and begin it."""
+    end = planned_batch(driver, start, limit)
     driver.begin_batch(start, end)
     return end
 
