@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,13 @@ def test_inside_a_room_imports_only_go_down(room: str) -> None:
 
 def test_every_room_has_a_rank() -> None:
     assert {room_of(path) for path in HOUSE.rglob("*.py")} <= {*RANK, "__init__"}
+
+
+def test_the_page_has_every_room_with_its_rank() -> None:
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (`.+?`) \|", page, re.MULTILINE)
+    told = {room: int(rank) for rank, rooms in rows for room in re.findall(r"`(\w+)`", rooms)}
+    assert told == RANK
 
 
 def test_importing_ordermq_loads_nothing_heavy() -> None:
