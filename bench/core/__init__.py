@@ -7,7 +7,8 @@ pytest-benchmark.
 
 | file | what |
 |---|---|
-| bench_process_queue.py and the like | the works of one structure of ordermq |
+| bench_*.py, as bench_process_queue.py | the works of one structure of ordermq |
+| call_cost.py | a listener call, and a pass of the loop that makes the calls |
 | bench_memory.py | bytes per buffered message, from the size of the process |
 | standing_queues.py | process queues of a constant depth, one class per shape |
 | offset_work.py | the work of bench_offset_map and its Python peers |

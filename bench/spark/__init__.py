@@ -12,6 +12,9 @@
 | queues.py, read_process.py | 4 to 1,000 queues: CPU time compared with an earlier version; idle |
 | link.py | one queue over a link with a delay |
 | driver.py | the driver half of a stream per micro-batch |
+| state.py | stages with state |
+| kafka.py | Kafka's connector and ordermq, alternated |
+| kafka_latency.py, latency_process.py | micro-batches of both: from a send to its row |
 | memory.py | millions of messages through one query: memory by rows read (processes.py) |
 | page.py, pictures.py | tables and pictures |
 """

@@ -7,6 +7,7 @@
 | accepting connections, TLS handshakes | listener.py |
 | number of connections, unfinished frames, silent clients | connection_limits.py |
 | the bytes of one client, backpressure | connection.py |
+| what an account may do | access.py |
 | the handler of a request | processors/ (its `__init__.py` lists the codes) |
 | the parts that handlers use, replies after a write | context.py |
 | where a message is stored: its queue, a delay, a transaction | message_routing.py |
@@ -14,6 +15,8 @@
 | delay levels, timed messages, recall | delayed_messages.py |
 | half messages, commit, rollback, transaction checks | transactions.py |
 | pulls that wait for a message | long_polling.py |
+| POP: leases of batches in order, batches without order, pops that wait | pop_leases.py, \
+open_pops.py, held_pops.py |
 | queue locks, epochs, leases, waiting members | queue_locks.py |
 | consumer groups, members, subscriptions, producers | groups.py |
 | committed offsets, resets by an administrator | consumer_offsets.py |

@@ -13,6 +13,8 @@ comment above each field says what it sets, and its range.
 | producers | producer.py |
 | the embedded broker | broker.py |
 | message traces | trace.py |
+| checks of values, flat settings of all groups | checks.py |
+| names of other clients, and what to write instead | foreign_names.py, foreign_methods.py |
 
 `settings.py` has all of them again as keywords, for type checkers; ci/settings_types.py writes it.
 """

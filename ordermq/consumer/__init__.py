@@ -8,9 +8,11 @@ Floors, from the top; a file imports only its own floor and those below:
 | push_consumer.py, lite_pull_consumer.py | the public classes |
 | group/ | membership: rebalance, queue locks, revocation, queue control, admin requests |
 | pull_consumer.py | the public class of single pulls, which is no member of a group |
+| pop/ | leases of popped batches instead of queue locks and pulls |
 | fetch/ | pulling messages ahead, one request in flight per queue |
 | dispatch/ | calling listeners: in order, by key, or concurrently |
 | trace_consumption.py | traces of listener calls |
+| call_times.py | durations of listener calls, for metrics |
 | hooks.py | hooks and filters around listener calls |
 | listener.py, offsets/ | what a listener is given and may return; stored offsets |
 | queue/ | one assigned queue, the receiver of its messages, counters |

@@ -14,8 +14,8 @@ This module chooses one of three implementations of the same contract when it is
 | compression.py | reads message bodies that producers compressed |
 | include.py | tells a C compiler where ordermq.h is |
 
-The implementations have the same files: offset_map, process_queue, assigned_queue, lane_map,
-lock_table, message_codec, id_window, message_writer, frame_codec, event_lines, poll_line.
+The implementations have one file per subject, of the same name. What the cffi binding has no file
+for it takes from the reference.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """

@@ -15,4 +15,9 @@
 | records as the broker stores them | stored_message.py |
 | handles that recall timed messages | recall_handle.py |
 | messages as Arrow columns | arrow.py |
+| values of the user's as bodies, and back | codec.py, json_types.py, json_values.py |
+| levels of delay | delay_levels.py |
+| why a message is a dead letter | failure_story.py |
+| fields of log records | log_fields.py |
+| attributes of other clients' messages, and what to write instead | foreign_attributes.py |
 """

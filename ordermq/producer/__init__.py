@@ -9,6 +9,8 @@ Every message takes one path: producer -> accumulator -> queue sender -> send pr
 | transactions, and the brokers' questions about them | transactions.py |
 | requests that wait for replies, and the replies | request_reply.py |
 | hooks around a send, checks | hooks.py |
+| arguments of a send, and the error that shows a right call | send_arguments.py |
+| durations of sends, for metrics | send_times.py |
 | traces of sends | trace_sends.py |
 | messages in call order, until their queue's sender | accumulator.py |
 | queue of a message: selectors, routing, slow brokers | queue_selector.py |

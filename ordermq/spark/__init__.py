@@ -6,6 +6,7 @@
 |---|---|
 | Which options are there, and how are they checked? | options.py |
 | Which columns does the source have? | schema.py |
+| Which Arrow types has what a Python function gives back? | arrow_schemas.py |
 | How does a process talk to brokers? Which task does it run? | session.py |
 | What do Spark's garbage collections leave out? | frozen_imports.py |
 | What does Spark show of an error? | shown_errors.py |
@@ -15,8 +16,9 @@
 | How does a batch, or a micro-batch, get its offsets? | source/offsets.py |
 | How does a group learn where a query began? | source/group_starts.py |
 | Where do the queues of a running stream end? | source/latest_offsets.py |
+| Is each of them still the queue that was read? | source/queue_lives.py |
 | Which queues does a task read? | source/task_ranges.py, source/read_task.py |
-| How does a task read its rows? | source/queue_reader.py |
+| How does a task read its rows? | source/queue_reader.py, source/row_blocks.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
 | What does a batch read skip by a query's filter? | source/pushdown.py |
 | Who limits a micro-batch? | source/admission_stream.py, source/self_limited_stream.py |
@@ -33,6 +35,7 @@
 | And beside its queue? | stages/apply_with_keyed_state.py |
 | How is such a state kept in memory, through a micro-batch, on disk? | stages/keyed_state.py, \
 stages/queue_state.py, stages/state_store.py |
+| How many queues has a topic, when each key has its state at its own? | stages/queue_counts.py |
 | Who may look at stored states from outside? | stages/stored_states.py |
 | How does a column function get its rows in order? | stages/ordered_udf.py |
 | How are messages written, and who checks their order? | sink/writer.py |

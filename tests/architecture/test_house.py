@@ -29,6 +29,7 @@ MAY_SKIP = {
     "tests/spark/conftest.py",  # what a Spark before 4.2 cannot do
     "tests/unit/test_settings_types.py",  # pyright runs on Node.js
 }
+_MAPPED = re.compile(r"(?<![\w/.*])((?:\w+/)*\w+)(\.py|/(?!\w))")
 _SKIP = re.compile(r"pytest\.(skip|importorskip|xfail)\(|mark\.(skip|skipif|xfail)\b")
 _MACHINE_PATH = re.compile(r"(?<![\w.}])/(home|Users|work|mnt)/")
 
@@ -50,6 +51,34 @@ def python_files() -> dict[str, Path]:
 def test_a_file_is_named_for_what_it_owns() -> None:
     vague = re.compile(r"util|helper|manager|misc|common")
     assert [name for name, path in files().items() if vague.search(path.name)] == []
+
+
+def test_the_map_of_a_room_has_each_of_its_files_and_no_other() -> None:
+    # A newcomer reads it first: what is missing there is not found, or is written once more.
+    wrong = []
+    for name, path in python_files().items():
+        if path.name != "__init__.py" or not name.startswith("ordermq/"):
+            continue
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if "|---|" not in text:
+            continue  # a small room, which has none
+        room = path.parent
+        told = {room / (stem + ending.strip("/")) for stem, ending in _MAPPED.findall(text)}
+        there = {each for each in room.iterdir() if each.suffix == ".py" or is_package(each)}
+        for folder in filter(is_package, there - told):  # its files are told one by one
+            there = there - {folder} | set(folder.glob("*.py"))
+        there = {each for each in there if each.name != "__init__.py"}
+        wrong += [f"{name} lacks {each.relative_to(room)}" for each in sorted(there - told)]
+        wrong += [
+            f"{name} names {each.relative_to(room)}"
+            for each in told
+            if not each.exists() and not (ROOT / each.relative_to(room)).exists()
+        ]
+    assert wrong == []
+
+
+def is_package(path: Path) -> bool:
+    return (path / "__init__.py").is_file()
 
 
 def test_locks_are_made_of_those_that_an_exception_never_leaves_held() -> None:

@@ -6,6 +6,7 @@
 | 11, 361 pull | pull.py |
 | 14, 15, 29-32 offsets; 222 reset a group's offsets | offsets.py |
 | 41, 42 queue locks | locks.py |
+| 200050, 200051, 200053, 200151 POP | pop.py |
 | 34, 35, 38, 46, 400 members; 200-203, 207, 208 groups | groups.py |
 | 105, 106, 206 routes; 17, 21, 202, 215, 216, 351 topics; 28 the broker itself | topics.py |
 | 12 search by key; 33 view by id | query_message.py |

@@ -9,6 +9,7 @@
 | the check after a crash | integrity.py |
 | back-ups, restoring one | backup.py |
 | the check by hand of everything | database_check.py |
+| whether the paths of an open database still lead to it | own_files.py |
 
 Nothing above this folder writes SQL against a queue's table; other rooms hand over
 `Statement`s for the small tables as part of a `Write`.

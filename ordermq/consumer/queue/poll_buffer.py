@@ -304,7 +304,7 @@ class PollBuffer:
     A batch counts as done when its poller asks for the next one, or commits. A poller is a
     thread or, with `is_ordered`, an asyncio task.
 
-    Locks are taken in this order: `PollBuffer._lock`, then `AssignedQueue._lock`.
+    Its lock is taken before the mutex of a queue (docs/internals/architecture.md#locks).
 
     Args:
         threshold: messages buffered of all queues; pulling pauses above it.
