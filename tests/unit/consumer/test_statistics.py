@@ -70,6 +70,11 @@ def test_every_name_that_the_code_counts_is_a_counter() -> None:
     assert counted <= COUNTERS
 
 
+def test_every_counter_and_state_is_explained() -> None:
+    explained = set(re.findall(r"\w+", str(ConsumerStatistics.__doc__)))
+    assert set(ConsumerStatistics().as_dict()) | COUNTERS <= explained
+
+
 def test_a_queue_has_totals_of_its_own() -> None:
     statistics = ConsumerStatistics(ManualClock())
     statistics.consumed(QUEUE, 5, 1, 2, 3)
