@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ordermq import config
+from ordermq.config.checks import ranges_of
 from ordermq.config.foreign_names import FOREIGN_NAMES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -176,7 +177,7 @@ def settings_of(group: type) -> list[Setting]:
     tree = ast.parse(inspect.getsource(group)).body[0]
     assert isinstance(tree, ast.ClassDef)
     comments = comments_of(lines)
-    allowed = {**choices_of(tree, group), **ranges_of(tree, group)}
+    allowed = allowed_of(tree, group)
     at = {
         node.target.id: node
         for node in tree.body
@@ -189,10 +190,7 @@ def settings_of(group: type) -> list[Setting]:
             next((unit for end, unit in UNITS.items() if one.name.endswith(end)), ""),
             allowed.get(one.name, "true, false" if one.type == "bool" else ""),
             JAVA.get(f"{group.__name__}.{one.name}", ""),
-            # The range has a column of its own.
-            re.sub(
-                r"(?<=[.;])\s+\S+( ms)?\.\.\S.*$", "", meaning_of(at[one.name], comments, lines)
-            ),
+            meaning_of(at[one.name], comments, lines),
         )
         for one in fields(group)
         # Inherited ones are rows of the group they are declared in.
@@ -255,16 +253,11 @@ def keywords_of(tree: ast.ClassDef, name: str) -> Iterator[ast.keyword]:
         yield from (keyword for keyword in call.keywords if keyword.arg)
 
 
-def ranges_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
-    """Return the ranges that `require_range` holds the fields to."""
-    names = vars(importlib.import_module(group.__module__))
-    found = {}
-    for keyword in keywords_of(tree, "require_range"):
-        assert keyword.arg is not None
-        if isinstance(keyword.value, ast.Tuple):
-            low, high = (eval(ast.unparse(end), names) for end in keyword.value.elts)
-            found[keyword.arg] = f"{low:_}..{high:_}"
-    return found | dict.fromkeys(moments_of(tree), f"0..{(1 << 63) - 1:_}, or an age")
+def allowed_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
+    """Return what is allowed for each setting that is held to something."""
+    ranges = {name: f"{low:_}..{high:_}" for name, (low, high) in ranges_of(group).items()}
+    moments = dict.fromkeys(moments_of(tree), f"0..{(1 << 63) - 1:_}, or an age")
+    return {**choices_of(tree, group), **ranges, **moments}
 
 
 def moments_of(tree: ast.ClassDef) -> list[str]:

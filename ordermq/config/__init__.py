@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses with RocketMQ's names and the unit in the name.
 
 A value out of its range raises `ConfigError` at construction, naming the field and the range. The
-comment above each field says what it sets, and its range.
+comment above each field says what it sets, `number(default, lowest, highest)` its range.
 
 | settings of | file |
 |---|---|

@@ -9,10 +9,11 @@ from enum import StrEnum
 
 from ordermq.config.checks import (
     DAY_MS,
+    number,
     require_choice,
     require_flags,
     require_paths,
-    require_range,
+    require_ranges,
     require_server_name,
 )
 from ordermq.errors import ConfigError
@@ -100,68 +101,66 @@ class BrokerConfig(Value, kw_only=True):
     # Check the whole database before serving if it was not closed in order; about 1 s per GB.
     check_after_crash: bool = True
     # A queue lock that is not renewed for this long may be taken by another member.
-    # 100 ms..1 day.
-    lock_max_live_ms: int = 60_000
+    lock_max_live_ms: int = number(60_000, 100, DAY_MS)
     # Create a topic with the first message sent to it.
     auto_create_topics: bool = True
-    # Most queues of a topic created by its first message. 1..65535.
-    default_queue_count: int = 8
-    # Time without heartbeat after which a member is removed. 10 ms..1 day.
-    client_expiry_ms: int = 120_000
-    # Time between checks for expired members and locks. 10 ms..1 day.
-    client_scan_interval_ms: int = 10_000
-    # Longest time between checks of held pulls; clients set how long one is held. 10 ms..1 day.
-    pull_recheck_interval_ms: int = 5_000
-    # Largest message body in bytes. 1..16000000.
-    max_message_bytes: int = 4_194_304
-    # Longest frame in bytes; a longer one closes the connection. 1024..2^30.
-    max_frame_bytes: int = 16_777_216
-    # Most connections at the same time; fewer if `ulimit -n` allows fewer. 1..2^20.
-    max_connections: int = 4_096
-    # Most connections of one IP address. 1..2^20.
-    max_connections_per_address: int = 1_024
-    # Silence of a client after which its connection is closed; 0: never. 0 ms..1 day.
-    idle_close_ms: int = 120_000
-    # Time in which a frame must be complete once it has begun. 10 ms..1 day.
-    frame_timeout_ms: int = 60_000
+    # Most queues of a topic created by its first message.
+    default_queue_count: int = number(8, 1, 65_535)
+    # Time without heartbeat after which a member is removed.
+    client_expiry_ms: int = number(120_000, 10, DAY_MS)
+    # Time between checks for expired members and locks.
+    client_scan_interval_ms: int = number(10_000, 10, DAY_MS)
+    # Longest time between checks of held pulls; clients set how long one is held.
+    pull_recheck_interval_ms: int = number(5_000, 10, DAY_MS)
+    # Largest message body in bytes.
+    max_message_bytes: int = number(4_194_304, 1, 16_000_000)
+    # Longest frame in bytes; a longer one closes the connection.
+    max_frame_bytes: int = number(16_777_216, 1_024, 1 << 30)
+    # Most connections at the same time; fewer if `ulimit -n` allows fewer.
+    max_connections: int = number(4_096, 1, 1 << 20)
+    # Most connections of one IP address.
+    max_connections_per_address: int = number(1_024, 1, 1 << 20)
+    # Silence of a client after which its connection is closed; 0: never.
+    idle_close_ms: int = number(120_000, 0, DAY_MS)
+    # Time in which a frame must be complete once it has begun.
+    frame_timeout_ms: int = number(60_000, 10, DAY_MS)
     # Bytes of unfinished frames of all connections together, at least one frame; beyond it the
-    # connection with most of them is closed. 0..2^40.
-    max_unfinished_bytes: int = 134_217_728
+    # connection with most of them is closed.
+    max_unfinished_bytes: int = number(134_217_728, 0, 1 << 40)
     # With accounts: longest frame of a connection before its first good signature; the largest
-    # message should fit, because a producer's first request may be a send. 1024..2^30.
-    max_unsigned_frame_bytes: int = 4_259_840
+    # message should fit, because a producer's first request may be a send.
+    max_unsigned_frame_bytes: int = number(4_259_840, 1_024, 1 << 30)
     # Bytes of answers that wait for one client to read them; beyond it the connection is closed.
-    # 4194304..2^40.
-    max_unsent_bytes: int = 67_108_864
-    # Time in which a client must read something of its answers. 10 ms..1 day.
-    reader_timeout_ms: int = 60_000
-    # Most messages in one pull response, whatever the client asks for. 1..65535.
-    max_pull_messages: int = 1_024
-    # Most bytes in one pull response, likewise. 1..16000000.
-    max_pull_bytes: int = 1_048_576
+    max_unsent_bytes: int = number(67_108_864, 4_194_304, 1 << 40)
+    # Time in which a client must read something of its answers.
+    reader_timeout_ms: int = number(60_000, 10, DAY_MS)
+    # Most messages in one pull response, whatever the client asks for.
+    max_pull_messages: int = number(1_024, 1, 65_535)
+    # Most bytes in one pull response, likewise.
+    max_pull_bytes: int = number(1_048_576, 1, 16_000_000)
     # Newest messages of a queue among which the broker looks for a copy that a producer sent
-    # again, so that it is stored once; 0: every copy is stored, as RocketMQ does. 0..2^20.
-    duplicate_window: int = 4_096
-    # Writes joined into one transaction of the store. 1..2^20.
-    group_commit_max: int = 4_096
-    # Retries of a message by a group before its dead-letter topic. 0..2^31.
-    retry_max_times: int = 16
-    # Age at which messages are deleted; 0: never (RocketMQ: 72 hours). 0 ms..3650 days.
-    retention_ms: int = 0
-    # Size of the store above which the oldest messages are deleted; 0: no limit. 0..2^62.
-    retention_bytes: int = 0
-    # Time between checks of both limits. 10 ms..1 day.
-    retention_interval_ms: int = 60_000
-    # Longest delay of a timed message. 1000 ms..3650 days.
-    timer_max_delay_ms: int = 3 * DAY_MS
-    # Age of a half message at which its producer is first asked for its state. 1 ms..1 day.
-    transaction_timeout_ms: int = 6_000
-    # Time between such checks. 10 ms..1 day.
-    transaction_check_interval_ms: int = 30_000
-    # Inconclusive checks after which the broker stops asking. 1..1000.
-    transaction_check_max: int = 15
-    # Age at which it also stops if no producer was there to be asked. 1 ms..365 days.
-    transaction_max_age_ms: int = 3 * DAY_MS
+    # again, so that it is stored once; 0: every copy is stored, as RocketMQ does.
+    duplicate_window: int = number(4_096, 0, 1 << 20)
+    # Writes joined into one transaction of the store.
+    group_commit_max: int = number(4_096, 1, 1 << 20)
+    # Retries of a message by a group before its dead-letter topic.
+    retry_max_times: int = number(16, 0, 1 << 31)
+    # Age at which messages are deleted; 0: never (RocketMQ: 72 hours).
+    retention_ms: int = number(0, 0, 3_650 * DAY_MS)
+    # Size of the store above which the oldest messages are deleted; 0: no limit.
+    retention_bytes: int = number(0, 0, 1 << 62)
+    # Time between checks of both limits.
+    retention_interval_ms: int = number(60_000, 10, DAY_MS)
+    # Longest delay of a timed message.
+    timer_max_delay_ms: int = number(3 * DAY_MS, 1_000, 3_650 * DAY_MS)
+    # Age of a half message at which its producer is first asked for its state.
+    transaction_timeout_ms: int = number(6_000, 1, DAY_MS)
+    # Time between such checks.
+    transaction_check_interval_ms: int = number(30_000, 10, DAY_MS)
+    # Inconclusive checks after which the broker stops asking.
+    transaction_check_max: int = number(15, 1, 1_000)
+    # Age at which it also stops if no producer was there to be asked.
+    transaction_max_age_ms: int = number(3 * DAY_MS, 1, 365 * DAY_MS)
     # A group without committed offset starts at offset 0 in a queue that still has its first
     # message, as with RocketMQ's broker (rmq#9083). False: consume_from_where alone decides.
     new_groups_start_at_zero: bool = True
@@ -214,34 +213,4 @@ class BrokerConfig(Value, kw_only=True):
                     f"BrokerConfig.policies[{access_key!r}]: expected a list of AccessPolicy"
                 )
         require_choice(self, durability=Durability)
-        require_range(
-            self,
-            lock_max_live_ms=(100, DAY_MS),
-            default_queue_count=(1, 65_535),
-            client_expiry_ms=(10, DAY_MS),
-            client_scan_interval_ms=(10, DAY_MS),
-            pull_recheck_interval_ms=(10, DAY_MS),
-            max_message_bytes=(1, 16_000_000),
-            max_frame_bytes=(1_024, 1 << 30),
-            max_connections=(1, 1 << 20),
-            max_connections_per_address=(1, 1 << 20),
-            idle_close_ms=(0, DAY_MS),
-            frame_timeout_ms=(10, DAY_MS),
-            max_unfinished_bytes=(0, 1 << 40),
-            max_unsigned_frame_bytes=(1_024, 1 << 30),
-            max_unsent_bytes=(4_194_304, 1 << 40),
-            reader_timeout_ms=(10, DAY_MS),
-            max_pull_messages=(1, 65_535),
-            max_pull_bytes=(1, 16_000_000),
-            duplicate_window=(0, 1 << 20),
-            group_commit_max=(1, 1 << 20),
-            retry_max_times=(0, 1 << 31),
-            retention_ms=(0, 3_650 * DAY_MS),
-            retention_bytes=(0, 1 << 62),
-            retention_interval_ms=(10, DAY_MS),
-            timer_max_delay_ms=(1_000, 3_650 * DAY_MS),
-            transaction_timeout_ms=(1, DAY_MS),
-            transaction_check_interval_ms=(10, DAY_MS),
-            transaction_check_max=(1, 1_000),
-            transaction_max_age_ms=(1, 365 * DAY_MS),
-        )
+        require_ranges(self)

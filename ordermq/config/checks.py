@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, NoReturn, Self
 
@@ -14,7 +14,28 @@ from ordermq.value import Value
 from ordermq.wall_time import age_text, moment_ms
 
 DAY_MS = 86_400_000
+_RANGE = "range"  # in the metadata of a field
 _MOST_LETTERS, _LETTER_WINDOW = "pause_after_dead_letters", "dead_letter_window"
+
+
+def number(default: int, low: int, high: int) -> int:
+    """Declare a field that is a number within a range; `require_ranges` holds it to that.
+
+    Written once: the page of settings, the options of Spark and the tests read it from there.
+    """
+    found: int = field(default=default, metadata={_RANGE: (low, high)})
+    return found
+
+
+def ranges_of(kind: type) -> dict[str, tuple[int, int]]:
+    """Return the range of each field of a class that has one."""
+    every = fields(kind)
+    return {each.name: each.metadata[_RANGE] for each in every if _RANGE in each.metadata}
+
+
+def require_ranges(config: object) -> None:
+    """Raise ConfigError unless each field with a range is a number within it."""
+    require_range(config, **ranges_of(type(config)))
 
 
 def require_range(config: object, **ranges: tuple[int, int]) -> None:

@@ -9,11 +9,12 @@ from dataclasses import field
 
 from ordermq.config.checks import (
     DAY_MS,
+    number,
     require_choice,
     require_dead_letter_window,
     require_flags,
     require_paths,
-    require_range,
+    require_ranges,
 )
 from ordermq.config.client import ClientConfig
 from ordermq.config.consumer import (
@@ -35,23 +36,17 @@ class DirectPullConfig(Value, kw_only=True):
     The defaults are Java's.
     """
 
-    # Time for the response to a pull that does not wait. 1 ms..1 day.
-    pull_timeout_ms: int = 10_000
-    # Time the broker may hold a pull that waits for a message. 1 ms..1 day.
-    broker_suspend_ms: int = 20_000
-    # Time for the response to such a pull; must exceed broker_suspend_ms. 1 ms..1 day.
-    suspended_pull_timeout_ms: int = 30_000
-    # Retries of a message sent back, before the dead-letter topic. 0..2^31 - 1.
-    max_reconsume_times: int = 16
+    # Time for the response to a pull that does not wait.
+    pull_timeout_ms: int = number(10_000, 1, DAY_MS)
+    # Time the broker may hold a pull that waits for a message.
+    broker_suspend_ms: int = number(20_000, 1, DAY_MS)
+    # Time for the response to such a pull; must exceed broker_suspend_ms.
+    suspended_pull_timeout_ms: int = number(30_000, 1, DAY_MS)
+    # Retries of a message sent back, before the dead-letter topic.
+    max_reconsume_times: int = number(16, 0, (1 << 31) - 1)
 
     def __post_init__(self) -> None:
-        require_range(
-            self,
-            pull_timeout_ms=(1, DAY_MS),
-            broker_suspend_ms=(1, DAY_MS),
-            suspended_pull_timeout_ms=(1, DAY_MS),
-            max_reconsume_times=(0, (1 << 31) - 1),
-        )
+        require_ranges(self)
         if self.suspended_pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(
                 f"suspended_pull_timeout_ms={self.suspended_pull_timeout_ms}: "
@@ -74,62 +69,45 @@ class LitePullConfig(Value, kw_only=True):
 
     # Commit polled messages periodically.
     auto_commit: bool = True
-    # Time between these commits. 1 ms..1 day.
-    auto_commit_interval_ms: int = 5_000
-    # Longest wait of a poll without its own time-out; 0: do not wait. 0 ms..1 day.
-    poll_timeout_ms: int = 5_000
-    # Most messages of one poll; they are of one queue. 1..2^20.
-    poll_batch_size: int = 1_024
-    # Messages per pull request. 1..1024.
-    pull_batch_size: int = 32
-    # Bytes per pull request; RocketMQ's broker ignores it. 1..16000000.
-    pull_batch_bytes: int = 262_144
-    # Buffered messages of all queues above which pulling pauses. 1..2^30.
-    pull_threshold_for_all: int = 10_000
-    # Buffered messages of a queue above which pulling pauses. 1..65535.
-    pull_threshold_for_queue: int = 1_000
-    # MiB of buffered bodies of a queue above which pulling pauses. 1..1024.
-    pull_threshold_size_for_queue_mib: int = 100
-    # Pause after a failed pull. 1 ms..1 day.
-    pull_delay_on_error_ms: int = 1_000
-    # Time the broker may hold a pull request while there is no message. 1 ms..1 day.
-    broker_suspend_ms: int = 20_000
-    # Time for the response to a pull; must exceed broker_suspend_ms. 1 ms..1 day.
-    pull_timeout_ms: int = 30_000
+    # Time between these commits.
+    auto_commit_interval_ms: int = number(5_000, 1, DAY_MS)
+    # Longest wait of a poll without its own time-out; 0: do not wait.
+    poll_timeout_ms: int = number(5_000, 0, DAY_MS)
+    # Most messages of one poll; they are of one queue.
+    poll_batch_size: int = number(1_024, 1, 1 << 20)
+    # Messages per pull request.
+    pull_batch_size: int = number(32, 1, 1_024)
+    # Bytes per pull request; RocketMQ's broker ignores it.
+    pull_batch_bytes: int = number(262_144, 1, 16_000_000)
+    # Buffered messages of all queues above which pulling pauses.
+    pull_threshold_for_all: int = number(10_000, 1, 1 << 30)
+    # Buffered messages of a queue above which pulling pauses.
+    pull_threshold_for_queue: int = number(1_000, 1, 65_535)
+    # MiB of buffered bodies of a queue above which pulling pauses.
+    pull_threshold_size_for_queue_mib: int = number(100, 1, 1_024)
+    # Pause after a failed pull.
+    pull_delay_on_error_ms: int = number(1_000, 1, DAY_MS)
+    # Time the broker may hold a pull request while there is no message.
+    broker_suspend_ms: int = number(20_000, 1, DAY_MS)
+    # Time for the response to a pull; must exceed broker_suspend_ms.
+    pull_timeout_ms: int = number(30_000, 1, DAY_MS)
     # Drop a message that a producer sent again, if its id is that of one of so many messages before
-    # it; 0: off. They are read again on each take-over. 0..1000000.
-    deduplicate: int = 0
+    # it; 0: off. They are read again on each take-over.
+    deduplicate: int = number(0, 0, 1_000_000)
     # Hold queues under queue locks, and hand out one batch per queue at a time.
     ordered: bool = False
-    # Ordered: time after which a revoked queue whose batch is still out is reported. 1 ms..1 day.
-    drain_timeout_ms: int = 30_000
+    # Ordered: time after which a revoked queue whose batch is still out is reported.
+    drain_timeout_ms: int = number(30_000, 1, DAY_MS)
     # Ordered: pause the consumer, until `resume()`, after so many dead letters among the last
-    # `dead_letter_window` messages of a topic; 0: never. 0..1000.
-    pause_after_dead_letters: int = 10
+    # `dead_letter_window` messages of a topic; 0: never.
+    pause_after_dead_letters: int = number(10, 0, 1_000)
     # Messages of a topic that `pause_after_dead_letters` looks at; as many as it: dead letters in
-    # a row; 0: twice as many. 0..1000000.
-    dead_letter_window: int = 0
+    # a row; 0: twice as many.
+    dead_letter_window: int = number(0, 0, 1_000_000)
 
     def __post_init__(self) -> None:
         require_flags(self)
-        require_range(
-            self,
-            auto_commit_interval_ms=(1, DAY_MS),
-            poll_timeout_ms=(0, DAY_MS),
-            poll_batch_size=(1, 1 << 20),
-            pull_batch_size=(1, 1_024),
-            pull_batch_bytes=(1, 16_000_000),
-            pull_threshold_for_all=(1, 1 << 30),
-            pull_threshold_for_queue=(1, 65_535),
-            pull_threshold_size_for_queue_mib=(1, 1_024),
-            pull_delay_on_error_ms=(1, DAY_MS),
-            broker_suspend_ms=(1, DAY_MS),
-            pull_timeout_ms=(1, DAY_MS),
-            deduplicate=(0, 1_000_000),
-            drain_timeout_ms=(1, DAY_MS),
-            pause_after_dead_letters=(0, 1_000),
-            dead_letter_window=(0, 1_000_000),
-        )
+        require_ranges(self)
         require_dead_letter_window(self)
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(

@@ -12,11 +12,12 @@ from ordermq.config.address_map import AddressMap
 from ordermq.config.checks import (
     DAY_MS,
     Flat,
+    number,
     require_choice,
     require_flags,
     require_names,
     require_paths,
-    require_range,
+    require_ranges,
 )
 from ordermq.errors import ConfigError
 
@@ -67,29 +68,29 @@ def _require_credentials(config: RemotingConfig) -> None:
 class RemotingConfig(Flat, kw_only=True):
     """Connections and requests (docs/internals/protocol.md#time-outs)."""
 
-    # Time to open a connection. 1 ms..1 day.
-    connect_timeout_ms: int = 3_000
-    # Time for the response to a route request, heartbeat or member list. 1 ms..1 day.
-    request_timeout_ms: int = 3_000
-    # Time for the response to a query or commit of an offset. 1 ms..1 day.
-    offset_timeout_ms: int = 5_000
-    # Time for the response to a lock or unlock request. 1 ms..1 day.
-    lock_timeout_ms: int = 1_000
-    # Pause after a failed connect, doubled after each further one up to 16 times. 1 ms..1 day.
-    reconnect_delay_ms: int = 200
-    # Longest frame in bytes; a longer one closes the connection. 1024..2^30.
-    max_frame_bytes: int = 16_777_216
+    # Time to open a connection.
+    connect_timeout_ms: int = number(3_000, 1, DAY_MS)
+    # Time for the response to a route request, heartbeat or member list.
+    request_timeout_ms: int = number(3_000, 1, DAY_MS)
+    # Time for the response to a query or commit of an offset.
+    offset_timeout_ms: int = number(5_000, 1, DAY_MS)
+    # Time for the response to a lock or unlock request.
+    lock_timeout_ms: int = number(1_000, 1, DAY_MS)
+    # Pause after a failed connect, doubled after each further one up to 16 times.
+    reconnect_delay_ms: int = number(200, 1, DAY_MS)
+    # Longest frame in bytes; a longer one closes the connection.
+    max_frame_bytes: int = number(16_777_216, 1_024, 1 << 30)
     # Compare each received body with the checksum that its broker stored with it.
     check_crcs: bool = True
     # Most bytes that a received body may become when it is decompressed; a longer one raises
-    # DecodeError when it is read. 1..2^30.
-    max_decompressed_bytes: int = 4_194_304
-    # Time between heartbeats to each broker. 10 ms..1 day.
-    heartbeat_interval_ms: int = 30_000
-    # Time between refreshes of the routes in use. 10 ms..1 day.
-    route_interval_ms: int = 30_000
-    # Time after which a broker that left all routes is no longer expected back. 1 ms..1 day.
-    forget_broker_after_ms: int = 60_000
+    # DecodeError when it is read.
+    max_decompressed_bytes: int = number(4_194_304, 1, 1 << 30)
+    # Time between heartbeats to each broker.
+    heartbeat_interval_ms: int = number(30_000, 10, DAY_MS)
+    # Time between refreshes of the routes in use.
+    route_interval_ms: int = number(30_000, 10, DAY_MS)
+    # Time after which a broker that left all routes is no longer expected back.
+    forget_broker_after_ms: int = number(60_000, 1, DAY_MS)
     # Reachable addresses of brokers, by those that the name servers tell: a dict, or as text
     # "10.0.0.5:10911=localhost:10911;10.0.0.6=gateway"; a host alone keeps the port, * is any host.
     address_map: Mapping[str, str] | str = ""
@@ -141,16 +142,4 @@ class RemotingConfig(Flat, kw_only=True):
                 raise ConfigError(f"RemotingConfig.{name} is given without tls=True")
         if self.tls_key and not self.tls_certificate:
             raise ConfigError("RemotingConfig.tls_key is given without tls_certificate")
-        require_range(
-            self,
-            connect_timeout_ms=(1, DAY_MS),
-            request_timeout_ms=(1, DAY_MS),
-            offset_timeout_ms=(1, DAY_MS),
-            lock_timeout_ms=(1, DAY_MS),
-            reconnect_delay_ms=(1, DAY_MS),
-            max_frame_bytes=(1_024, 1 << 30),
-            max_decompressed_bytes=(1, 1 << 30),
-            heartbeat_interval_ms=(10, DAY_MS),
-            route_interval_ms=(10, DAY_MS),
-            forget_broker_after_ms=(1, DAY_MS),
-        )
+        require_ranges(self)

@@ -19,6 +19,7 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import SystemClock
 from ordermq.config import LeaseConfig, ProducerConfig, RemotingConfig, SendConfig
 from ordermq.config.address_map import AddressMap
+from ordermq.config.checks import ranges_of
 from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS, checked_columns
 from ordermq.model.message_queue import MessageQueue
@@ -251,7 +252,7 @@ def read_choice(kind: type[_E]) -> Callable[[str], _E]:
 def config_settings(defaults: Any, **descriptions: str) -> tuple[Setting, ...]:
     """Make settings of the fields of a dataclass of `ordermq.config`.
 
-    The dataclass checks the ranges, so that they are written down once.
+    The fields have the ranges, so that they are written down once.
 
     Args:
         defaults: a value of the dataclass.
@@ -281,13 +282,8 @@ def _setting_of_field(kind: type[Any], name: str, default: Any, description: str
         allowed = "one of " + ", ".join(member.value for member in choices)
         return Setting(name, read_choice(choices), allowed, default, description)
     if isinstance(default, int):
-        # The dataclass knows its ranges and does not show them, so 0 is tried.
-        try:
-            kind(**{name: 0})
-            least = 0
-        except ConfigError:
-            least = 1
-        return Setting(name, read_int(least, 1 << 62), f"int >= {least}", default, description)
+        least, most = ranges_of(kind)[name]
+        return Setting(name, read_int(least, most), f"int {least}..{most}", default, description)
     return Setting(name, str, "string", default, description)
 
 

@@ -36,6 +36,7 @@ from ordermq.config import (
     LeaseConfig,
     LitePullConfig,
     LitePullConsumerConfig,
+    PopConfig,
     ProducerConfig,
     PullConfig,
     PullConsumerConfig,
@@ -45,6 +46,7 @@ from ordermq.config import (
     TraceConfig,
     TransactionConfig,
 )
+from ordermq.config.checks import ranges_of
 from ordermq.config.foreign_names import FOREIGN_NAMES, find_foreign_name
 from ordermq.errors import ConfigError
 
@@ -53,132 +55,13 @@ FLAGS = (
     TraceConfig,
 )  # fmt: skip
 
-# Lower and upper bound of every whole number; the fields that must stay apart are set too.
-BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
-    RemotingConfig: {
-        "connect_timeout_ms": (1, DAY_MS),
-        "request_timeout_ms": (1, DAY_MS),
-        "offset_timeout_ms": (1, DAY_MS),
-        "lock_timeout_ms": (1, DAY_MS),
-        "reconnect_delay_ms": (1, DAY_MS),
-        "max_frame_bytes": (1_024, 1 << 30),
-        "max_decompressed_bytes": (1, 1 << 30),
-        "heartbeat_interval_ms": (10, DAY_MS),
-        "route_interval_ms": (10, DAY_MS),
-        "forget_broker_after_ms": (1, DAY_MS),
-    },
-    PullConfig: {
-        "pull_batch_size": (1, 1_024),
-        "pull_batch_bytes": (1, 16_000_000),
-        "pull_threshold_for_queue": (1, 65_535),
-        "pull_threshold_size_for_queue_mib": (1, 1_024),
-        "pull_threshold_for_topic": (-1, 6_553_500),
-        "pull_threshold_size_for_topic_mib": (-1, 102_400),
-        "pull_interval_ms": (0, 65_535),
-        "consume_concurrently_max_span": (1, 65_535),
-        "pull_delay_on_error_ms": (1, DAY_MS),
-        "broker_suspend_ms": (1, DAY_MS),
-        "pull_timeout_ms": (1, DAY_MS),
-        "deduplicate": (0, 1_000_000),
-    },
-    LitePullConfig: {
-        "auto_commit_interval_ms": (1, DAY_MS),
-        "poll_timeout_ms": (0, DAY_MS),
-        "poll_batch_size": (1, 1 << 20),
-        "pull_batch_size": (1, 1_024),
-        "pull_batch_bytes": (1, 16_000_000),
-        "pull_threshold_for_all": (1, 1 << 30),
-        "pull_threshold_for_queue": (1, 65_535),
-        "pull_threshold_size_for_queue_mib": (1, 1_024),
-        "pull_delay_on_error_ms": (1, DAY_MS),
-        "broker_suspend_ms": (1, DAY_MS),
-        "pull_timeout_ms": (1, DAY_MS),
-        "deduplicate": (0, 1_000_000),
-        "drain_timeout_ms": (1, DAY_MS),
-        "pause_after_dead_letters": (0, 1_000),
-        "dead_letter_window": (0, 1_000_000),
-    },
-    DirectPullConfig: {
-        "pull_timeout_ms": (1, DAY_MS),
-        "broker_suspend_ms": (1, DAY_MS),
-        "suspended_pull_timeout_ms": (1, DAY_MS),
-        "max_reconsume_times": (0, (1 << 31) - 1),
-    },
-    LeaseConfig: {
-        "lock_max_live_ms": (100, DAY_MS),
-        "lock_interval_ms": (10, DAY_MS),
-        "lease_margin_ms": (0, DAY_MS),
-        "lock_retry_ms": (10, DAY_MS),
-    },
-    ConsumeConfig: {
-        "consume_thread_count": (1, 1_000),
-        "consume_message_batch_max_size": (1, 1_024),
-        "commit_interval_ms": (0, DAY_MS),
-        "max_time_consume_continuously_ms": (1, DAY_MS),
-        "suspend_current_queue_time_ms": (10, 30_000),
-        "max_attempts": (0, 1 << 31),
-        "pause_after_dead_letters": (0, 1_000),
-        "dead_letter_window": (0, 1_000_000),
-        "drain_timeout_ms": (1, DAY_MS),
-        "max_reconsume_times": (-1, (1 << 31) - 1),
-        "consume_timeout_ms": (1, DAY_MS),
-        "send_back_retry_ms": (1, DAY_MS),
-        "max_in_flight_per_queue": (1, 10_000),
-        "max_ahead_per_queue": (1, 1 << 30),
-    },
-    RebalanceConfig: {
-        "rebalance_interval_ms": (10, DAY_MS),
-        "rebalance_min_interval_ms": (1, DAY_MS),
-    },
-    SendConfig: {
-        "send_timeout_ms": (1, DAY_MS),
-        "retry_times": (0, 1_000),
-        "retry_delay_ms": (1, DAY_MS),
-        "max_message_bytes": (1, 16_000_000),
-        "max_batch_bytes": (1, 16_000_000),
-        "default_topic_queue_nums": (1, 65_535),
-        "compress_msg_body_over_howmuch": (1, 1 << 31),
-        "compress_level": (0, 9),
-    },
-    TransactionConfig: {
-        "check_thread_count": (1, 1_000),
-        "check_request_hold_max": (1, 1_000_000),
-    },
-    TraceConfig: {
-        "trace_buffer_max": (1, 1 << 20),
-        "trace_interval_ms": (1, DAY_MS),
-    },
-    BrokerConfig: {
-        "lock_max_live_ms": (100, DAY_MS),
-        "default_queue_count": (1, 65_535),
-        "client_expiry_ms": (10, DAY_MS),
-        "client_scan_interval_ms": (10, DAY_MS),
-        "pull_recheck_interval_ms": (10, DAY_MS),
-        "max_message_bytes": (1, 16_000_000),
-        "max_frame_bytes": (1_024, 1 << 30),
-        "max_connections": (1, 1 << 20),
-        "max_connections_per_address": (1, 1 << 20),
-        "idle_close_ms": (0, DAY_MS),
-        "frame_timeout_ms": (10, DAY_MS),
-        "max_unfinished_bytes": (0, 1 << 40),
-        "max_unsigned_frame_bytes": (1_024, 1 << 30),
-        "max_unsent_bytes": (4_194_304, 1 << 40),
-        "reader_timeout_ms": (10, DAY_MS),
-        "max_pull_messages": (1, 65_535),
-        "max_pull_bytes": (1, 16_000_000),
-        "duplicate_window": (0, 1 << 20),
-        "group_commit_max": (1, 1 << 20),
-        "retry_max_times": (0, 1 << 31),
-        "transaction_timeout_ms": (1, DAY_MS),
-        "transaction_check_interval_ms": (10, DAY_MS),
-        "transaction_check_max": (1, 1_000),
-        "transaction_max_age_ms": (1, 365 * DAY_MS),
-        "timer_max_delay_ms": (1_000, 3_650 * DAY_MS),
-        "retention_ms": (0, 3_650 * DAY_MS),
-        "retention_bytes": (0, 1 << 62),
-        "retention_interval_ms": (10, DAY_MS),
-    },
-}
+GROUPS = (
+    RemotingConfig, PullConfig, LitePullConfig, DirectPullConfig, PopConfig, LeaseConfig,
+    ConsumeConfig, RebalanceConfig, SendConfig, TransactionConfig, TraceConfig, BrokerConfig,
+)  # fmt: skip
+# Of each whole number. That of a level is the compression's, so that no field can declare it.
+BOUNDS = {kind: ranges_of(kind) for kind in GROUPS}
+BOUNDS[SendConfig] |= {"compress_level": (0, 9)}
 # With these beside it, the named field may go to its own bound.
 APART: dict[str, dict[str, int]] = {
     "broker_suspend_ms": {"pull_timeout_ms": DAY_MS, "suspended_pull_timeout_ms": DAY_MS},
@@ -186,6 +69,8 @@ APART: dict[str, dict[str, int]] = {
     "pull_timeout_ms": {"broker_suspend_ms": 1},
     "lock_max_live_ms": {"lock_interval_ms": 10},
     "lock_interval_ms": {"lock_max_live_ms": DAY_MS},
+    "pop_invisible_ms": {"pop_poll_ms": 1},
+    "pop_poll_ms": {"pop_invisible_ms": 30_000},
 }
 FIELDS = [(kind, name) for kind, fields in BOUNDS.items() for name in fields]
 
@@ -196,7 +81,7 @@ def make(kind: type, name: str, value: object) -> object:
     return kind(**({name: value} | beside))
 
 
-def test_every_whole_number_of_every_group_has_a_bound_here() -> None:
+def test_every_whole_number_of_every_group_has_a_range() -> None:
     for kind, bounds in BOUNDS.items():
         numbers = {part.name for part in dataclasses.fields(kind) if part.type in ("int", int)}
         assert numbers == set(bounds), kind.__name__
@@ -617,31 +502,3 @@ def test_a_broker_may_be_named_after_its_host_and_a_cluster_may_not() -> None:
     assert BrokerConfig(broker_name="mq-1.shop_a|b").broker_name == "mq-1.shop_a|b"
     with pytest.raises(ConfigError, match="cluster_name"):
         BrokerConfig(cluster_name="mq-1.shop")  # a part of a topic's name
-
-
-# -- the comments above the fields ---------------------------------------------------------
-
-
-def shown(number: int) -> str:
-    """A bound as the comments write it: days, or a power of two."""
-    if number >= DAY_MS and number % DAY_MS == 0:
-        days = number // DAY_MS
-        return "1 day" if days == 1 else f"{days} days"
-    if number >= 1 << 20 and number.bit_count() == 1:
-        return f"2^{number.bit_length() - 1}"
-    return "2^31 - 1" if number == (1 << 31) - 1 else str(number)
-
-
-@pytest.mark.parametrize("kind", BOUNDS, ids=lambda kind: kind.__name__)
-def test_the_comment_above_each_number_gives_its_range(kind: type) -> None:
-    lines = inspect.getsource(kind).splitlines()
-    for name, (low, high) in BOUNDS[kind].items():
-        at = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{name}: int"))
-        comment = ""
-        while lines[at - 1].strip().startswith("#"):
-            at -= 1
-            comment = lines[at].strip().removeprefix("#") + comment
-        if high >= DAY_MS and high % DAY_MS == 0:
-            assert f"{low} ms..{shown(high)}" in comment, (name, comment)
-        else:
-            assert f"{low}..{shown(high)}" in comment, (name, comment)
