@@ -14,7 +14,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -173,18 +173,31 @@ class Setting:
 
 def settings_of(group: type) -> list[Setting]:
     """Return a row per setting of a dataclass; settings that are groups themselves are left out."""
-    lines = inspect.getsource(group).splitlines()
-    tree = ast.parse(inspect.getsource(group)).body[0]
+    # Those that a base declares are rows of that, if it has a table of its own.
+    known = [kind for kind, _ in GROUPS if kind is not group]
+    declared = [kind for kind in group.__mro__ if is_dataclass(kind) and kind not in known]
+    found: dict[str, Setting] = {}
+    for kind in declared:
+        found = {one.name: one for one in declared_in(kind, group)} | found
+    return [found[one.name] for one in fields(group) if one.name in found]
+
+
+def declared_in(kind: type, group: type) -> Iterator[Setting]:
+    """Yield a row for each setting of a group that this class of it declares."""
+    lines = inspect.getsource(kind).splitlines()
+    tree = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(tree, ast.ClassDef)
     comments = comments_of(lines)
-    allowed = allowed_of(tree, group)
+    allowed = allowed_of(tree, group, kind)
     at = {
         node.target.id: node
         for node in tree.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
-    return [
-        Setting(
+    for one in fields(group):
+        if one.name not in at or is_group(one):
+            continue
+        yield Setting(
             one.name,
             default_of(one),
             next((unit for end, unit in UNITS.items() if one.name.endswith(end)), ""),
@@ -192,10 +205,6 @@ def settings_of(group: type) -> list[Setting]:
             JAVA.get(f"{group.__name__}.{one.name}", ""),
             meaning_of(at[one.name], comments, lines),
         )
-        for one in fields(group)
-        # Inherited ones are rows of the group they are declared in.
-        if one.name in at and not is_group(one)
-    ]
 
 
 def is_group(one: Field[Any]) -> bool:
@@ -253,11 +262,11 @@ def keywords_of(tree: ast.ClassDef, name: str) -> Iterator[ast.keyword]:
         yield from (keyword for keyword in call.keywords if keyword.arg)
 
 
-def allowed_of(tree: ast.ClassDef, group: type) -> dict[str, str]:
+def allowed_of(tree: ast.ClassDef, group: type, kind: type) -> dict[str, str]:
     """Return what is allowed for each setting that is held to something."""
     ranges = {name: f"{low:_}..{high:_}" for name, (low, high) in ranges_of(group).items()}
     moments = dict.fromkeys(moments_of(tree), f"0..{(1 << 63) - 1:_}, or an age")
-    return {**choices_of(tree, group), **ranges, **moments}
+    return {**choices_of(tree, kind), **ranges, **moments}
 
 
 def moments_of(tree: ast.ClassDef) -> list[str]:

@@ -76,8 +76,10 @@ class Keyless(StrEnum):
     BARRIER = "barrier"  # each waits for all earlier messages and blocks all later ones
 
 
-class PullConfig(Value, kw_only=True):
-    """Flow control of the pull loop, per queue (docs/internals/semantics.md#pull-loop)."""
+class FetchConfig(Value, kw_only=True):
+    """Pulls of a queue ahead of whoever takes its messages: what push and lite pull consumers share
+    (docs/internals/semantics.md#pull-loop).
+    """
 
     # Messages per pull request.
     pull_batch_size: int = number(32, 1, 1_024)
@@ -87,15 +89,6 @@ class PullConfig(Value, kw_only=True):
     pull_threshold_for_queue: int = number(1_000, 1, 65_535)
     # MiB of buffered bodies of a queue above which pulling pauses.
     pull_threshold_size_for_queue_mib: int = number(100, 1, 1_024)
-    # Buffered messages of a topic, divided by its assigned queues; -1: no limit.
-    pull_threshold_for_topic: int = number(-1, -1, 6_553_500)
-    # MiB of buffered bodies of a topic, divided likewise; -1: no limit.
-    pull_threshold_size_for_topic_mib: int = number(-1, -1, 102_400)
-    # Pause in ms after a pull that returned messages.
-    pull_interval_ms: int = number(0, 0, 65_535)
-    # Offsets between the oldest unfinished and the newest buffered message above which pulling
-    # pauses.
-    consume_concurrently_max_span: int = number(2_000, 1, 65_535)
     # Pause after a failed pull.
     pull_delay_on_error_ms: int = number(1_000, 1, DAY_MS)
     # Time the broker may hold a pull request while there is no message.
@@ -113,6 +106,23 @@ class PullConfig(Value, kw_only=True):
                 f"pull_timeout_ms={self.pull_timeout_ms}: expected more than "
                 f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
             )
+
+
+class PullConfig(FetchConfig, kw_only=True):
+    """Flow control of the pull loop, per queue (docs/internals/semantics.md#pull-loop)."""
+
+    # Buffered messages of a topic, divided by its assigned queues; -1: no limit.
+    pull_threshold_for_topic: int = number(-1, -1, 6_553_500)
+    # MiB of buffered bodies of a topic, divided likewise; -1: no limit.
+    pull_threshold_size_for_topic_mib: int = number(-1, -1, 102_400)
+    # Pause in ms after a pull that returned messages.
+    pull_interval_ms: int = number(0, 0, 65_535)
+    # Offsets between the oldest unfinished and the newest buffered message above which pulling
+    # pauses.
+    consume_concurrently_max_span: int = number(2_000, 1, 65_535)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("pull_threshold_for_topic", "pull_threshold_size_for_topic_mib"):
             if getattr(self, name) == 0:
                 raise ConfigError(f"PullConfig.{name}=0: expected -1 (none) or more than 0")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, fields
 
 from ordermq.config.checks import (
     DAY_MS,
@@ -19,6 +19,7 @@ from ordermq.config.checks import (
 from ordermq.config.client import ClientConfig
 from ordermq.config.consumer import (
     ConsumeMode,
+    FetchConfig,
     LeaseConfig,
     MessageModel,
     PopConfig,
@@ -62,7 +63,7 @@ class PullConsumerConfig(ClientConfig, kw_only=True):
     direct: DirectPullConfig = field(default_factory=DirectPullConfig)
 
 
-class LitePullConfig(Value, kw_only=True):
+class LitePullConfig(FetchConfig, kw_only=True):
     """Polling, buffering and commits of a lite pull consumer
     (docs/internals/protocol.md#pulling).
     """
@@ -75,25 +76,10 @@ class LitePullConfig(Value, kw_only=True):
     poll_timeout_ms: int = number(5_000, 0, DAY_MS)
     # Most messages of one poll; they are of one queue.
     poll_batch_size: int = number(1_024, 1, 1 << 20)
-    # Messages per pull request.
-    pull_batch_size: int = number(32, 1, 1_024)
-    # Bytes per pull request; RocketMQ's broker ignores it.
-    pull_batch_bytes: int = number(262_144, 1, 16_000_000)
     # Buffered messages of all queues above which pulling pauses.
     pull_threshold_for_all: int = number(10_000, 1, 1 << 30)
-    # Buffered messages of a queue above which pulling pauses.
-    pull_threshold_for_queue: int = number(1_000, 1, 65_535)
-    # MiB of buffered bodies of a queue above which pulling pauses.
-    pull_threshold_size_for_queue_mib: int = number(100, 1, 1_024)
-    # Pause after a failed pull.
-    pull_delay_on_error_ms: int = number(1_000, 1, DAY_MS)
     # Time the broker may hold a pull request while there is no message.
     broker_suspend_ms: int = number(20_000, 1, DAY_MS)
-    # Time for the response to a pull; must exceed broker_suspend_ms.
-    pull_timeout_ms: int = number(30_000, 1, DAY_MS)
-    # Drop a message that a producer sent again, if its id is that of one of so many messages before
-    # it; 0: off. They are read again on each take-over.
-    deduplicate: int = number(0, 0, 1_000_000)
     # Hold queues under queue locks, and hand out one batch per queue at a time.
     ordered: bool = False
     # Ordered: time after which a revoked queue whose batch is still out is reported.
@@ -106,27 +92,13 @@ class LitePullConfig(Value, kw_only=True):
     dead_letter_window: int = number(0, 0, 1_000_000)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_flags(self)
-        require_ranges(self)
         require_dead_letter_window(self)
-        if self.pull_timeout_ms <= self.broker_suspend_ms:
-            raise ConfigError(
-                f"pull_timeout_ms={self.pull_timeout_ms}: expected more than "
-                f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
-            )
 
     def for_fetching(self) -> PullConfig:
         """Return the settings of the pull loop."""
-        return PullConfig(
-            pull_batch_size=self.pull_batch_size,
-            pull_batch_bytes=self.pull_batch_bytes,
-            pull_threshold_for_queue=self.pull_threshold_for_queue,
-            pull_threshold_size_for_queue_mib=self.pull_threshold_size_for_queue_mib,
-            pull_delay_on_error_ms=self.pull_delay_on_error_ms,
-            broker_suspend_ms=self.broker_suspend_ms,
-            pull_timeout_ms=self.pull_timeout_ms,
-            deduplicate=self.deduplicate,
-        )
+        return PullConfig(**{each.name: getattr(self, each.name) for each in fields(FetchConfig)})
 
 
 class LitePullConsumerConfig(ClientConfig, kw_only=True):

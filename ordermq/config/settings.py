@@ -110,14 +110,14 @@ class ConsumerSettings(RemotingSettings, total=False):
     pull_batch_bytes: int
     pull_threshold_for_queue: int
     pull_threshold_size_for_queue_mib: int
-    pull_threshold_for_topic: int
-    pull_threshold_size_for_topic_mib: int
-    pull_interval_ms: int
-    consume_concurrently_max_span: int
     pull_delay_on_error_ms: int
     broker_suspend_ms: int
     pull_timeout_ms: int
     deduplicate: int
+    pull_threshold_for_topic: int
+    pull_threshold_size_for_topic_mib: int
+    pull_interval_ms: int
+    consume_concurrently_max_span: int
     lock_max_live_ms: int
     lock_interval_ms: int
     lease_margin_ms: int
@@ -166,19 +166,19 @@ class LitePullConsumerSettings(RemotingSettings, total=False):
     lease: LeaseConfig
     pop: PopConfig
     rebalance: RebalanceConfig
-    auto_commit: bool
-    auto_commit_interval_ms: int
-    poll_timeout_ms: int
-    poll_batch_size: int
     pull_batch_size: int
     pull_batch_bytes: int
-    pull_threshold_for_all: int
     pull_threshold_for_queue: int
     pull_threshold_size_for_queue_mib: int
     pull_delay_on_error_ms: int
     broker_suspend_ms: int
     pull_timeout_ms: int
     deduplicate: int
+    auto_commit: bool
+    auto_commit_interval_ms: int
+    poll_timeout_ms: int
+    poll_batch_size: int
+    pull_threshold_for_all: int
     ordered: bool
     drain_timeout_ms: int
     pause_after_dead_letters: int
