@@ -242,7 +242,7 @@ class ConsumeConfig(Value, kw_only=True):
 class RebalanceConfig(Value, kw_only=True):
     """Allocation of queues to the members (docs/internals/semantics.md#rebalance)."""
 
-    # Strategy: "avg", "avg_by_circle", "consistent_hash", or a function.
+    # Strategy that shares the queues among the members, or a function that does.
     allocation: Allocation | AllocationStrategy = Allocation.AVG
     # Start of a group without a committed offset: "last_offset", "first_offset" or "timestamp".
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
