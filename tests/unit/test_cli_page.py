@@ -10,7 +10,13 @@ from typing import Any
 import click
 
 from ordermq.cli.main import main
+from ordermq.cli.output import EXIT_CODES
 
+# They print a line or nothing, or what goes on until they are ended.
+WITHOUT_JSON = {
+    "ordermq broker backup", "ordermq broker restore", "ordermq topics delete",
+    "ordermq groups delete", "ordermq exporter", "ordermq run",
+}  # fmt: skip
 SCRIPT: dict[str, Any] = runpy.run_path(
     str(Path(__file__).resolve().parents[2] / "ci" / "cli_page.py")
 )
@@ -30,6 +36,14 @@ def test_every_command_and_every_option_says_what_it_does() -> None:
         if isinstance(each, click.Option) and not each.help
     ]
     assert silent == []
+
+
+def test_every_command_has_an_example_and_its_exit_codes_and_json_if_it_tells_something() -> None:
+    for path, command in SCRIPT["commands"](main, "ordermq"):
+        names = {option for each in command.params for option in each.opts}
+        assert path in str(command.help).partition("Example")[2], path
+        assert command.epilog == EXIT_CODES, path
+        assert "--json" in names or path in WITHOUT_JSON, path
 
 
 def test_an_example_is_code_whatever_its_heading_adds() -> None:

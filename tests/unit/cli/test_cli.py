@@ -18,7 +18,6 @@ from ordermq.cli.main import _COMMANDS, main
 from ordermq.cli.produce import _Reading
 from ordermq.events import EventType, History
 
-COMMANDS = ("broker", "produce", "consume", "audit", "demo")
 QUEUE = {"group": "billing", "topic": "orders", "broker": "b", "queue": 0, "epoch": 1}
 
 
@@ -44,20 +43,10 @@ def bad_run(run: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_with_an_example_and_its_exit_codes(command: str) -> None:
-    result = CliRunner().invoke(main, [command, "--help"])
-    assert result.exit_code == 0
-    assert f"ordermq {command}" in result.output.partition("Example:")[2]
-    assert "Exit codes:" in result.output
-    assert "--json" in result.output
-
-
 def test_the_main_help_lists_every_command() -> None:
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    for command in COMMANDS:
-        assert f"\n  {command} " in result.output
+    assert all(f"\n  {command} " in result.output for command in _COMMANDS)
 
 
 def test_an_unknown_command_is_a_wrong_usage() -> None:
