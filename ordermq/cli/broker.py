@@ -78,13 +78,6 @@ from ordermq.events import History, NoHistory
     " as RocketMQ's broker does (the default), or where their consume_from_where says.",
 )
 @click.option(
-    "--young-queues-from-zero",
-    is_flag=True,
-    hidden=True,
-    expose_value=False,
-    help="Deprecated: it is the default now.",
-)
-@click.option(
     "--accounts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="JSON file of access keys and secret keys, or of secret keys and policies; requests must"

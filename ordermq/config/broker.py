@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
@@ -164,8 +163,6 @@ class BrokerConfig(Value, kw_only=True):
     # A group without committed offset starts at offset 0 in a queue that still has its first
     # message, as with RocketMQ's broker (rmq#9083). False: consume_from_where alone decides.
     new_groups_start_at_zero: bool = True
-    # Deprecated name of new_groups_start_at_zero.
-    young_queues_from_zero: bool = False
     # Secret keys by access key; not empty: only requests signed by one of these accounts are
     # served (docs/internals/protocol.md#signed-requests).
     accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -181,16 +178,6 @@ class BrokerConfig(Value, kw_only=True):
 
     def __post_init__(self) -> None:
         require_flags(self)
-        if self.young_queues_from_zero:
-            warnings.warn(
-                "BrokerConfig.young_queues_from_zero is deprecated: use new_groups_start_at_zero",
-                DeprecationWarning,
-                stacklevel=3,
-            )
-            object.__setattr__(self, "new_groups_start_at_zero", True)
-            # Taken back: else `replace` of this config would warn again, and two configs that
-            # mean the same would differ.
-            object.__setattr__(self, "young_queues_from_zero", False)
         require_server_name(self, "broker_name", "._|-")
         # No dot: it is a part of the topic of replies.
         require_server_name(self, "cluster_name", "_|-")

@@ -251,11 +251,9 @@ def test_a_lease_out_of_range_is_a_wrong_usage() -> None:
 def test_retention_is_set_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[BrokerConfig] = []
     monkeypatch.setattr("ordermq.cli.broker._serve", lambda *given: served.append(given[3]))
-    # The last is a deprecated name of the default.
-    for given in ((), ("--new-groups-start-at-zero",), ("--young-queues-from-zero",)):
+    for given in ((), ("--new-groups-start-at-zero",)):
         assert ordermq("broker", *given).exit_code == 0
         assert served.pop() == BrokerConfig()
-    assert "young" not in ordermq("broker", "--help").output
     options = ("--retention-ms", "1000", "--retention-bytes", "5000")
     assert ordermq("broker", *options, "--new-groups-start-by-setting").exit_code == 0
     kept = BrokerConfig(retention_ms=1_000, retention_bytes=5_000, new_groups_start_at_zero=False)

@@ -407,9 +407,6 @@ def test_speculation_is_refused_unless_allowed(spark: SparkSession, written: str
     assert spark.conf.get("spark.python.task.killTimeout") == "500ms"
 
 
-def test_the_old_name_of_rows_per_call_works_with_a_warning(spark: SparkSession) -> None:
-    with (
-        pytest.warns(DeprecationWarning, match="use rows_per_call"),
-        pytest.raises(ConfigError, match="rows_per_call=0: expected at least 1"),
-    ):
-        apply_in_order(frame(spark), noted, OUT, rows_a_call=0)
+def test_a_call_has_at_least_one_row(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="rows_per_call=0: expected at least 1"):
+        apply_in_order(frame(spark), noted, OUT, rows_per_call=0)

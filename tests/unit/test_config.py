@@ -483,13 +483,6 @@ def test_every_group_with_flags_is_tried() -> None:
     } == set(FLAGS)
 
 
-def test_the_old_name_of_new_groups_start_at_zero_still_works_and_warns() -> None:
-    with pytest.warns(DeprecationWarning, match="use new_groups_start_at_zero"):
-        config = BrokerConfig(young_queues_from_zero=True)
-    assert config == BrokerConfig(new_groups_start_at_zero=True)
-    assert dataclasses.replace(config) == config
-
-
 @pytest.mark.parametrize("name", ["", "a@b", "a b", "a/b", "a\n", "a" * 101, 7])
 def test_a_broker_name_with_odd_characters_is_refused(name: Any) -> None:
     with pytest.raises(ConfigError, match="broker_name"):

@@ -7,7 +7,6 @@ the plans and their costs.
 from __future__ import annotations
 
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -79,7 +78,6 @@ def apply_in_order(
     allow_speculation: bool = False,
     client_options: Mapping[str, str] | None = None,
     fence_interval_ms: int = 1_000,
-    rows_a_call: int | None = None,
 ) -> DataFrame:
     """Call a function with rows in order; its results are the rows of the new DataFrame.
 
@@ -122,14 +120,8 @@ micro-batch are in memory together | one key's rows |
         client_options: name servers, account and group, where the source's cannot be found in
             the plan (Spark Connect, a checkpointed DataFrame).
         fence_interval_ms: in ordered mode, how long an executor believes a confirmed lock.
-        rows_a_call: deprecated name of `rows_per_call`.
     Raises: ConfigError: an argument does not fit the others, the DataFrame or the session.
     """
-    if rows_a_call is not None:
-        warnings.warn(
-            "rows_a_call is deprecated: use rows_per_call", DeprecationWarning, stacklevel=2
-        )
-        rows_per_call = rows_a_call
     keys = [key] if isinstance(key, str) else list(key or ())
     # A sharding key lives in one queue, and a queue is whole in one task: nothing to shuffle.
     shuffles = bool(keys) and keys != [SHARDING_KEY]
