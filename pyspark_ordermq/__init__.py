@@ -77,7 +77,7 @@ class DefaultSource(DataSource):
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.schema import check_given
         from ordermq.spark.shown_errors import text_first
-        from ordermq.spark.source.batch import batch_reader
+        from ordermq.spark.source.readers import batch_reader
 
         with text_first():
             options = SourceOptions.of(self.options)
@@ -88,7 +88,7 @@ class DefaultSource(DataSource):
         """Return the reader of a stream; it opens nothing before Spark's first call."""
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.schema import check_given
-        from ordermq.spark.source.stream import stream_reader
+        from ordermq.spark.source.readers import stream_reader
 
         # With its traceback: PySpark fails once more after an error here, and would show only that.
         options = SourceOptions.of(self.options)

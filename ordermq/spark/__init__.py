@@ -21,6 +21,7 @@
 | How does a task read its rows? | source/queue_reader.py, source/row_blocks.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
 | What does a batch read skip by a query's filter? | source/pushdown.py |
+| Which reader do the options and this version of Spark get? | source/readers.py |
 | Who limits a micro-batch? | source/admission_stream.py, source/self_limited_stream.py |
 | What does the driver of a stream do: offsets, commits, locks? | source/stream_driver.py |
 | How far is a query behind, and who is told? | source/stream_lag.py, source/lag_listener.py |

@@ -16,7 +16,6 @@ from ordermq.spark.source.offsets import Ranges, resolve_snapshot
 from ordermq.spark.source.queue_lives import Marks, QueueLives
 from ordermq.spark.source.read_task import make_task, read_task
 from ordermq.spark.source.task_ranges import pack, split, task_count
-from ordermq.spark.versions import PUSHDOWN, require
 
 _log = logging.getLogger("ordermq.spark")
 
@@ -61,18 +60,6 @@ def try_snapshot(options: SourceOptions) -> Snapshot | None:
     except OrderMQError as error:
         _log.info("no snapshot for a batch read: %s", error)
         return None
-
-
-def batch_reader(options: SourceOptions, snapshot: Snapshot | None) -> BatchReader:
-    """Return the reader that the options select."""
-    # Chosen by an option: this process cannot see whether Spark's setting is on.
-    if not options.pushdown:
-        return BatchReader(options, snapshot)
-    require(PUSHDOWN)
-    # Imported here: Spark 4.0 has no filters.
-    from ordermq.spark.source.pushdown import PushdownReader
-
-    return PushdownReader(options, snapshot)
 
 
 class BatchReader(DataSourceReader):

@@ -2,7 +2,7 @@
 
 Spark makes a reader in one Python process per query run and calls its driver-side methods there,
 one after the other. It makes other readers only to pickle them, and calls `read` on executors.
-Which end a micro-batch has is asked differently from Spark 4.2 on: see `stream_reader`.
+Which end a micro-batch has is asked differently from Spark 4.2 on: see readers.py.
 """
 
 from __future__ import annotations
@@ -24,19 +24,6 @@ from ordermq.spark.source.offsets import OffsetJson, StreamOffset
 from ordermq.spark.source.read_task import make_task, read_task
 from ordermq.spark.source.stream_driver import StreamDriver
 from ordermq.spark.source.task_ranges import pack
-from ordermq.spark.versions import ADMISSION, is_before
-
-
-def stream_reader(options: SourceOptions) -> StreamReader:
-    """Return the reader that this version of Spark can call."""
-    # Imported here: a Spark before 4.2 lacks what the other one imports.
-    if is_before(ADMISSION):
-        from ordermq.spark.source.self_limited_stream import SelfLimitedStream
-
-        return SelfLimitedStream(options)
-    from ordermq.spark.source.admission_stream import AdmissionStream
-
-    return AdmissionStream(options)
 
 
 class StreamReader(DataSourceStreamReader):
