@@ -26,7 +26,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
 }
 _EXAMPLES = "examples.md"
-# Of the files of examples/ that the site shows, by ending or name.
+# The language of each file of examples/ that the site shows, by ending or name.
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".conf": "properties", "Dockerfile": "docker"}
 _CODE = re.compile(r"`([^`\n]+)`")
 _TAG = re.compile(r"(<[^>]*>)")

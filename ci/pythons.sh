@@ -73,7 +73,7 @@ if [ "${1:-}" = --free-threaded ]; then
         ) >"$work/build.log" 2>&1 || { tail -20 "$work/build.log" >&2; exit 1; }
     fi
     PYTHONS=$home/bin/python3
-    # Of the other extras some have no wheels for it, nor compile.
+    # Some of the other extras have no wheels for it, nor compile.
     extras=free-threaded-test
 fi
 ran=0

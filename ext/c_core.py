@@ -29,7 +29,7 @@ CYTHON_PARTS = [name for name in found("ext/cython/*.pyx") if name != CYTHON_MOD
 # Many an interpreter asks for debug information in its own flags: that is two thirds of a wheel.
 # The names of functions stay, for profilers and stack traces.
 COMPILE_ARGS = ["-O3", "-std=c11", "-pthread", "-g0"]
-# Of what Cython makes, after these: -O3 takes half as long again there and makes no call faster,
+# For what Cython makes, after these: -O3 takes half as long again there and makes no call faster,
 # for what must be fast is in the C files.
 GENERATED_COMPILE_ARGS = ["-O2"]
 LINK_ARGS = ["-pthread"]

@@ -238,7 +238,7 @@ class History(Closing):
         return True
 
     def _write_waiting(self, _: None) -> None:
-        # Of the thread that writes: lines that came together leave in one write.
+        # On the thread that writes: lines that came together leave in one write.
         lines = self._waiting.take()
         error = self._no_space()
         try:

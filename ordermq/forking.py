@@ -45,7 +45,7 @@ class ProcessBound:
         return made
 
     def __reduce__(self) -> NoReturn:
-        # Else pickle names whichever lock or function within it comes first.
+        # Otherwise pickle names whichever lock or function within it comes first.
         raise TypeError(
             f"a {type(self).__name__} cannot be pickled: it belongs to process {os.getpid()}; "
             "create one in the process that uses it"

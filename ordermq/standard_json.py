@@ -113,7 +113,7 @@ def _text_of(value: object) -> str | None:
     """Return a time or UUID as text; None for anything else."""
     if type(value) is time and value.tzinfo is not None:
         raise TypeError("datetime.time must not have tzinfo set")
-    # Of other classes of theirs, as pandas', `default` decides.
+    # About other classes of theirs, as pandas', `default` decides.
     if isinstance(value, (date, time)) and type(value) in (datetime, date, time):
         return value.isoformat()
     return str(value) if type(value) is UUID else None

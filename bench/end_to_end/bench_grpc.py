@@ -177,7 +177,7 @@ def run_one(
         servers.admin.reset(group, topic, "first")
     before = servers.cpu_seconds()
     row = run_json(MODULE, asked, python=python_of(client), variables=variables_of(home))
-    # Of all its messages: the servers do not know which ones are timed.
+    # That of all its messages: the servers do not know which ones are timed.
     row["broker_cpu_seconds"] = (servers.cpu_seconds() - before) * row["messages"] / messages
     return row
 
@@ -468,7 +468,7 @@ def main() -> None:
         if asked.only in (None, "leaves") and not asked.fate:
             result["leaves"] = measure_leaves(servers, asked.times, home) | {"command": command}
         servers.admin.close()
-    # Of each part: they may come from several runs. A part of an older record has none of its own.
+    # The command of each part: they may come from several runs. A part of an older record has none.
     commands = (part.get("command", result.get("command", "")) for part in parts_of(result))
     result["command"] = "; ".join(dict.fromkeys(filter(None, commands)))
     # Figures of other settings than those of RocketMQ stay out of the record.

@@ -64,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     asked = parser.parse_args()
-    # Else every import compiles again what an installed package has in its __pycache__.
+    # Otherwise every import compiles again what an installed package has in its __pycache__.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     result = measure(asked.runs)
     print(json.dumps(result))

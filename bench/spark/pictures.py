@@ -18,7 +18,7 @@ _LINES = {
     "program": ("program", "#333333"),
 }
 _WAY_COLORS = ("#9aa5b1", "#2a6f97", "#61a5c2", "#D55E00", "#a9d6e5")
-# Of the pairs of a panel.
+# One for each pair of a panel.
 _PAIR_STYLES = (("#2a6f97", "o"), ("#D55E00", "s"))
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from cdc_demo import Timeline
 
-# Of the palette of Okabe and Ito, which colour-blind readers can distinguish, too.
+# Colours from the palette of Okabe and Ito, which colour-blind readers can distinguish, too.
 _SHOP, _COPY, _LAG = "#0072B2", "#E69F00", "#D55E00"
 _GREY = "#999999"
 

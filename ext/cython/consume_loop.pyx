@@ -40,7 +40,7 @@ cdef class CallContext:
         with cython.critical_section(self):
             self._suspend = value
 
-    # Of concurrent calls.
+    # Set by concurrent calls alone.
     @property
     def _ack_index(self):
         with cython.critical_section(self):

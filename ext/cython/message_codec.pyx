@@ -74,8 +74,8 @@ cdef class MessageIndex:
         # object and its two numbers, which took a fifth of reading body, tags and keys.
         cdef object part
         if IS_FREE_THREADED:
-            # Of the bytes, not of one view for all: views count those made of them, and up to
-            # CPython 3.14 without an atomic.
+            # A view of the bytes, not of one view for all: views count those made of them, and up
+            # to CPython 3.14 without an atomic.
             part = PyMemoryView_FromObject(self.body)
         else:
             if self._view is None:

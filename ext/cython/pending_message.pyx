@@ -430,7 +430,7 @@ cdef class AwaitedReceipt:
         if not PyTuple_CheckExact(<object>receipts) or PyTuple_GET_SIZE(<object>receipts) != 1:
             return NULL
         receipt = PyTuple_GET_ITEM(<object>receipts, 0)
-        # Of a tuple, StopIteration would take the first element; one is taken for the exception.
+        # StopIteration would take the first element of a tuple, and take an exception for itself.
         if PyTuple_Check(<object>receipt) or PyExceptionInstance_Check(receipt):
             return NULL
         return receipt

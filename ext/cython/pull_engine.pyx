@@ -1,6 +1,6 @@
 cdef enum:
-    # Of answers that are taken with the interpreter lock: to get it again takes longer than to take
-    # them, but larger ones would keep listeners waiting.
+    # The most that is taken with the interpreter lock: to get it again takes longer than to take
+    # them, but larger answers would keep listeners waiting.
     MOST_TAKEN_BYTES = 65536
 
 @cython.final
@@ -96,7 +96,7 @@ cdef class PullConnection:
     cdef omq_pull_connection *_connection  # owned; freed in __dealloc__
     cdef PullEngine _engine
     cdef readonly object owner
-    # Of TLS, used by the engine's thread until the connection has ended.
+    # With TLS; used by the engine's thread until the connection has ended.
     cdef TlsRecords _records
     cdef object _write
     cdef object _outgoing

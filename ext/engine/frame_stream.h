@@ -92,8 +92,8 @@ typedef struct omq_awaited {
     int event;       /* fixed: an eventfd or a pipe, which anybody may set to end the wait */
     uint8_t *frame;  /* once it is here: all behind its length; the caller's to free */
     size_t size;
-    /* Of a send: what its receipt is made of; bytes NULL if the frame lacks some of that,
-     * or has a handle to recall the message by. The text lies in the frame. */
+    /* In the answer to a send, what its receipt is made of; bytes NULL if the frame lacks some of
+     * that, or has a handle to recall the message by. The text lies in the frame. */
     omq_text message_ids;
     int64_t queue_id;
     int64_t queue_offset;

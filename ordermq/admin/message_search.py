@@ -20,8 +20,8 @@ from ordermq.model.stored_message import holds_messages
 from ordermq.remoting.codes import ResponseCode
 from ordermq.value import Value
 
-# Of a stored record: size, then, behind magic and checksum, the queue; and its queue offset
-# (docs/internals/protocol.md#stored-message).
+# The beginning of a stored record: size, then, behind magic and checksum, the queue; and its queue
+# offset (docs/internals/protocol.md#stored-message).
 _PLACE = struct.Struct(">i8xi4xq")
 _MOST_IN_RECORD = 1 << 15  # messages that are stored as one record
 _NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST})

@@ -104,7 +104,7 @@ class Resets:
             elif await self._tells_by_pulls(address, group):
                 told = {queue: _Wanted(address, offset) for queue, offset in chosen.items()}
                 after |= await self._tell(group, told)
-                # Of a group that pops no member has a position: the next batch begins there.
+                # No member of a group that pops has a position: the next batch begins there.
                 wanted |= {} if pops else told
             else:
                 whole = len(there) == len(await self._queues_of(topic, broker))

@@ -172,13 +172,13 @@ def _batch_ack(context: BrokerContext, request: Command) -> Needs:
 
 
 def _end_transaction(context: BrokerContext, request: Command) -> Needs:
-    # Of the half message, whatever topic the request names; clients of 4.x name none.
+    # The topic of the half message counts, whatever the request names; clients of 4.x name none.
     return _stored(context, request.ext.get("commitLogOffset", ""), 10, "PUB")
 
 
 def _send_back(context: BrokerContext, request: Command) -> Needs:
     yield _group(request.ext.get("group", ""), "SUB")
-    # Else anybody could read any topic by way of the retry topic of a group of their own.
+    # Otherwise anybody could read any topic by way of the retry topic of a group of their own.
     yield from _stored(context, request.ext.get("offset", ""), 10, "SUB")
 
 

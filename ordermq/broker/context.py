@@ -30,7 +30,8 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.time_limit import sleep_and_read
 from ordermq.supervisor import Supervisor, every
 
-# Of every table that is sent to tools; the embedded broker keeps no versions of its tables.
+# The version of every table that is sent to tools; the embedded broker keeps no versions of its
+# tables.
 DATA_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 _RESPONSE_TIMEOUT_MS = 10_000  # of requests to clients, as in RocketMQ's broker
 

@@ -97,8 +97,8 @@ class DelayedMessages:
     def _due_ms(self, waiting: QueueLog, offset: int, stored_ms: int) -> int:
         if offset >= self._first_offsets.get(waiting.queue_id, 0):
             return stored_ms
-        # Of an earlier run, whose clock may have been ahead: its whole delay has passed when it has
-        # passed since this one began.
+        # An earlier run has stored it, whose clock may have been ahead: its whole delay has passed
+        # when it has passed since this one began.
         return min(stored_ms, self._started_ms + DELAY_LEVELS_MS[waiting.queue_id])
 
     def _restored(self, record: bytes) -> Append | None:
@@ -217,7 +217,7 @@ class TimedMessages:
         # A time that a user gave is one of the wall clock, which may be set; a delay is not.
         self._at_times = _DueTimes(clock.wall_ms)
         self._after_delays = _DueTimes(parts.steady.ms)
-        # Of messages of an earlier run that are due sooner than it said, by the time that it said,
+        # Messages of an earlier run that are due sooner than it said, by the time that it said,
         # which is in the handle for a recall: their offsets, and when they are due.
         self._sooner: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         self._load(parts.steady.ms())

@@ -113,7 +113,7 @@ class PostgreSqlReader:
         self._stopping = threading.Event()
         self.sent = 0
         self.restarts = 0
-        # Of one run over the log, from the last confirmed change.
+        # The changes of one run over the log, from the last confirmed change.
         self._in_flight: deque[_InFlight] = deque()
         self._open: list[tuple[str, Future[Any]]] = []  # of the transaction that has not ended
         self._waiting = 0

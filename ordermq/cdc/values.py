@@ -36,7 +36,7 @@ def as_int(value: Any) -> int:
 
 
 def as_decimal(value: Any) -> Decimal:
-    # Of a float the shortest decimal that is it; the source's own digits are lost before.
+    # A float becomes the shortest decimal that is it; the source's own digits are lost before.
     return (
         Decimal(repr(value))
         if isinstance(value, float)

@@ -137,14 +137,14 @@ def _table(
     table = new_table()
     for place, column in enumerate(columns):
         is_name = place < right
-        # Of names only the heading is wrapped.
+        # In a column of names only the heading is wrapped.
         heading = "\n".join(wrap(column, widths[place]))
         table.add_column(
             heading, justify="left" if is_name else "right", no_wrap=is_name, width=widths[place]
         )
     for row in cells:
         table.add_row(*row)
-    # Else rich would cut what does not fit.
+    # Otherwise rich would cut what does not fit.
     needed = _table_width(widths)
     table.width = needed if needed > out.width else None
     return table

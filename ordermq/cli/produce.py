@@ -155,7 +155,7 @@ class _Reading:
 
     def done(self) -> int:
         """Return the bytes read: at most a block ahead of the messages."""
-        # Of the file below the text: while lines are read, the text itself does not tell.
+        # Asked of the file below the text: while lines are read, the text itself does not tell.
         return int(self._raw.tell())
 
 

@@ -75,7 +75,7 @@ def order_conf_problem(text: str) -> str:
     )
 
 
-# Of a topic that no name server lists: they may have been started anew, or be others than its own.
+# Said of a topic that no name server lists: they may have been started anew, or be others'.
 IF_IT_EXISTS = "if it exists, check that its brokers reach these name servers"
 
 

@@ -116,7 +116,7 @@ def _place(text: str) -> _Place:
     """Return host and port of one side of an entry; host names are the same in capitals."""
     has_port = ":" in text.rpartition("]")[2]
     try:
-        # Of a URL, a user or a secret nothing is an address, and split_address would let some by.
+        # Nothing of a URL, a user or a secret is an address, and split_address would let some by.
         if any(sign in text for sign in "@/"):
             raise ConfigError("no address")
         host, port = split_address(text if has_port else f"{text}:1")

@@ -129,7 +129,8 @@ class RemotingConfig(Flat, kw_only=True):
         _require_credentials(self)
         object.__setattr__(self, "address_map", AddressMap(self.address_map))
         require_names(self, "namespace", "namespace_v2", "unit_name")
-        # Of an address: the client id is split at `@`, and names the folder of an offset file.
+        # The characters of an address: the client id is split at `@`, and names the folder of an
+        # offset file.
         if not isinstance(self.client_ip, str) or not re.fullmatch(
             r"[a-zA-Z0-9_.:%-]*", self.client_ip
         ):

@@ -119,7 +119,7 @@ class CallTimes:
     def _times(self, topic: str, error: str) -> Any:
         counts = self.counts.get((topic, error))
         if counts is None:
-            # Of threads that come here together, one makes it.
+            # One of the threads that come here together makes it.
             counts = self.counts.setdefault((topic, error), core.DurationCounts())
         return _Recorded(self, counts, topic, error) if self._recorders else counts
 

@@ -67,7 +67,7 @@ _MOST_DELAY_MS: Final = 3 * 24 * 3_600_000 - 60_000  # brokers refuse more than 
 _CLOSE_S: Final = 10.0
 _COMMIT_MS: Final = 500
 _RESET_S: Final = 5.0  # for members to hear of a purge
-# Of `transport_options`, with their defaults.
+# What `transport_options` may have, with its defaults.
 _OPTIONS: Final[Mapping[str, Any]] = {
     "name_servers": "",
     "group": "kombu",
@@ -408,7 +408,7 @@ class Channel(virtual.Channel):
         durable = bound - self._transient.keys()
         for queue in sorted(durable):
             self._put(queue, message)
-        # Of queues in other processes nothing is known here: they read the exchange's topic.
+        # Nothing is known here of queues in other processes: they read the exchange's topic.
         if not durable or self.typeof(exchange).type == "fanout":
             self._put_exchange(exchange, message, routing_key)
 

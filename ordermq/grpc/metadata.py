@@ -21,7 +21,7 @@ class CallMetadata:
     def __init__(self, config: RemotingConfig, client_id: str) -> None:
         self._config = config
         self._client_id = client_id
-        # Of calls: unique as those of others are by chance, which costs a system call each.
+        # Ids of calls: unique as those of others are by chance, which costs a system call each.
         self._id_prefix, self._ids = secrets.token_hex(6), itertools.count()
         self._second = -1
         self._block = b""  # of all calls of that second: only their ids differ

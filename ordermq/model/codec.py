@@ -73,7 +73,7 @@ class JsonCodec(Generic[_Value]):
             from ordermq.model.json_values import explained  # for a mistake
 
             raise explained(value, error, _more_json) from error
-        # Of most types nothing is looked for, of the others only where there is a null.
+        # For most types nothing is looked for, for the others only where there is a null.
         if self._may_have_gap is not None and b"null" in body and self._may_have_gap(value):
             self._require_readable(value, body)
         return body

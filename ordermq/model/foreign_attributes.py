@@ -82,7 +82,7 @@ OF_VIEWS: Final = _GETTERS | {
     "getStoreHost": "store_host",
     "getMessageGroup": "sharding_key",
     "message_group": "sharding_key",
-    # Of Kafka's clients.
+    # Kafka's clients have these.
     "key": "sharding_key",
     "headers": "properties",
     "partition": "queue_id",

@@ -170,7 +170,7 @@ class _Builder:
                 try:
                     return convert(value, path)
                 except JsonMismatch as error:
-                    # Of `Order | None` the order's own fault is the one to tell, not "or None".
+                    # With `Order | None` the order's own fault is the one to tell, not "or None".
                     if not str(error).startswith(f"{path}:") and deepest is None:
                         deepest = error
             raise deepest or _mismatch(path, expected, value)

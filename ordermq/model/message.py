@@ -48,7 +48,7 @@ else:
     _Value = TypeVar("_Value", covariant=True)
 
 
-# Of `sys_flag`: a record that holds several messages has these bits, and each of its messages.
+# Bits of `sys_flag`: a record that holds several messages has these bits, and each of its messages.
 INNER_BATCH = 0x40 | 0x80
 # A character has at most four bytes, so most texts need not be encoded to be measured.
 _SURELY_SHORT = props.MAX_SENT_BYTES // 4

@@ -19,7 +19,7 @@ UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages after the last i
 _REPLY_SUFFIX = "_REPLY_TOPIC"
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 120  # with %RETRY% before it, a longer one is no legal topic
-# Of what a group popped of a topic without an acknowledgement: %RETRY%group_topic.
+# The topic of what a group popped without an acknowledgement: %RETRY%group_topic.
 _MAX_RETRY_TOPIC_LENGTH = len(RETRY_PREFIX) + MAX_GROUP_LENGTH + 1 + MAX_TOPIC_LENGTH
 
 # Sets, because compiling patterns for the same was part of the time to import a consumer.
@@ -45,7 +45,7 @@ _SYSTEM_TOPICS = _SEND_FORBIDDEN | {
 }
 _SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
-# Of ordermq's tools: dead letters that were sent again or skipped before older ones.
+# Written by ordermq's tools: dead letters that were sent again or skipped before older ones.
 HANDLED_LETTERS_TOPIC = "ordermq_handled_letters"
 TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it, and none has it with a namespace
 _RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})

@@ -61,7 +61,7 @@ PROTOCOL_NAMES = frozenset({
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 
 MAX_BYTES = 32_767  # a record stores the length as a signed 16-bit number
-# Of a message that is sent. What a retry, a dead letter, a parked copy or the end of a transaction
+# For a message that is sent. What a retry, a dead letter, a parked copy or the end of a transaction
 # adds, such as the message's topic, must fit as well: no broker would ever store it.
 MAX_SENT_BYTES = MAX_BYTES - 640
 _NAME_END = "\x01"

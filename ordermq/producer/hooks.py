@@ -47,7 +47,8 @@ class SendCall:
     spent_ms: int = 0  # from the call to the outcome
     notes: dict[str, Any] = field(default_factory=dict)  # from a hook's `before` to its `after`
     added_properties: dict[str, str] = field(default_factory=dict)  # by `before`; sent with it
-    # Of RocketMQ 4, which group and topics leave out; "" for none. Java's hooks are told it, too.
+    # That of RocketMQ 4, which group and topics leave out; "" for none. Java's hooks are told it,
+    # too.
     namespace: str = ""
     correlation_id: str | None = None  # of a request or a reply
 

@@ -826,7 +826,7 @@ class Producer(ExplainsMethods, Starting):
             BrokerError: too late, no such message, or the broker does not support it.
             RouteError: no broker has the topic.
         """
-        # Of few: most recall nothing.
+        # Imported here: most recall nothing.
         from ordermq.model.recall_handle import RecallHandle
         from ordermq.remoting.rare_headers import RecallHeader
 

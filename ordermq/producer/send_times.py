@@ -25,7 +25,7 @@ class SendTimes:
         """Return the histogram of a topic and error; it is made if there is none."""
         counts = self._counts.get((topic, error))
         if counts is None:
-            # Of threads that come here together, one makes it.
+            # One of the threads that come here together makes it.
             counts = self._counts.setdefault((topic, error), core.DurationCounts())
         return counts
 

@@ -199,8 +199,8 @@ def wall_ms_of_state(table: Mapping[str, str]) -> int | None:
     """Return the broker's wall clock by its runtime info, at most a second behind; None if the
     broker does not tell.
     """
-    # Of RocketMQ's "runtime", as `[ 3 days, 0 hours, 12 minutes, 7 seconds ]`: by the broker's
-    # language, thousands of days have a separator.
+    # RocketMQ's "runtime" is written as `[ 3 days, 0 hours, 12 minutes, 7 seconds ]`: by the
+    # broker's language, thousands of days have a separator.
     parts = re.findall(r"(\d[^\s]*) (?:days|hours|minutes|seconds)", table.get("runtime", ""))
     begun = table.get("bootTimestamp", "")
     if len(parts) != 4 or not begun.isdecimal():

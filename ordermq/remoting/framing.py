@@ -32,7 +32,7 @@ _OFFSET_FIELD, _SIGNATURE_FIELD = "queueOffset", "Signature"
 _OFFSET, _OPAQUE = 7_777_777, 8_888_888
 _OFFSET_MEMBER, _OPAQUE_MEMBER = b'"queueOffset":"%d"' % _OFFSET, b'"opaque":%d' % _OPAQUE
 _SIGNATURE_MEMBER = b'"Signature":"%b"'
-# Of the send templates, in the order in which the members are written, and signed.
+# Gaps of the send templates, in the order in which the members are written, and signed.
 _SYS_FLAG, _BORN, _FLAG, _PROPERTIES = 7_777_771, 7_777_772, 7_777_773, "7777774"
 _SEND_MEMBERS = {
     "f": b'"f":"%d"' % _SYS_FLAG,

@@ -138,7 +138,7 @@ class RouteHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC 105."""
 
     topic: str
-    # Else the answer may have unquoted broker ids, which is not JSON.
+    # Otherwise the answer may have unquoted broker ids, which is not JSON.
     accept_standard_json: bool | None = ext_field("acceptStandardJsonOnly", default=None)
 
 
@@ -210,7 +210,7 @@ class PullReplyHeader(Header):
     min_offset: int = ext_field("minOffset")
     max_offset: int = ext_field("maxOffset")
     suggested_broker_id: int = ext_field("suggestWhichBrokerId", default=0)
-    # Of a static topic of RocketMQ 5: what its records' offsets lack.
+    # For a static topic of RocketMQ 5: what its records' offsets lack.
     offset_delta: int | None = ext_field("offsetDelta", default=None)
 
 

@@ -149,7 +149,7 @@ class _Sqlite:
 
 
 def _sqlite_code(error: DBAPIError) -> int:
-    # Of another driver than Python's there is none: an error in the statement.
+    # Another driver than Python's has none: an error in the statement.
     return getattr(error.orig, "sqlite_errorcode", 1) & 0xFF  # above are details
 
 
@@ -186,7 +186,7 @@ class _PostgreSql:
         self._idle_ms = str(idle_timeout_ms)
 
     def is_autocommit(self, connection: Connection) -> bool:
-        # Of SQLAlchemy's view of the driver: asyncpg itself has no such mode.
+        # Asked of SQLAlchemy's view of the driver: asyncpg itself has no such mode.
         return bool(cast("Any", connection.connection.dbapi_connection).autocommit)
 
     def begin(self, connection: Connection, statements: Statements, key: dict[str, Any]) -> Begun:

@@ -115,7 +115,7 @@ class Turn:
         self._line.leave(self.event)
 
     def __del__(self) -> None:
-        # Of a call that was interrupted between its begin and its end.
+        # It is of a call that was interrupted between its begin and its end.
         if hasattr(self, "event"):
             self.end()
 

@@ -72,26 +72,26 @@ def test_a_client_loads_neither_the_other_nor_what_it_rarely_needs(
     assert not rooms_of(loaded) & {"ordermq.broker", "ordermq.spark", "ordermq.cli", "ordermq.sql"}
     # For type checkers, and by far the slowest to define.
     assert not loaded & {"ordermq.core.contract", "ordermq.config.settings"}
-    # Of few: who asks for its health, is traced, or is sent one message by a tool.
+    # For few: who asks for its health, is traced, or is sent one message by a tool.
     assert not loaded & {
         "ordermq.health", "ordermq.client.trace", "ordermq.remoting.trace",
         "ordermq.model.stored_message",
     }  # fmt: skip
-    # Of those who sign, have namespaces, choose queues or members by a hash, or fork.
+    # For those who sign, have namespaces, choose queues or members by a hash, or fork.
     assert not loaded & {
         "hashlib", "hmac", "random", "ctypes", "ordermq.remoting.signing",
         "ordermq.remoting.namespaces", "ordermq.remoting.rare_headers",
     }  # fmt: skip
-    # Of those who give a URL or an address of version 6, or read or write files.
+    # For those who give a URL or an address of version 6, or read or write files.
     assert not loaded & {"bisect", "ipaddress", "pathlib", "urllib.parse"}
-    # Of another kind of listener, or of offsets that are not the brokers'.
+    # For another kind of listener, or for offsets that are not the brokers'.
     assert not loaded & {
         *(f"ordermq.consumer.dispatch.{kind}" for kind in
           ("concurrent", "key_ordered", "orderly", "parked_keys", "transactional_listener")),
         *(f"ordermq.consumer.offsets.{kind}" for kind in
           ("local_offsets", "offset_store", "store_offsets")),
     }  # fmt: skip
-    # Of those who compress bodies, have codecs, hooks of listeners, transactions or tools.
+    # For those who compress bodies, have codecs, hooks of listeners, transactions or tools.
     assert not loaded & {
         "zlib", "ordermq.model.codec", "ordermq.consumer.hooks", "ordermq.client.admin_api",
         "ordermq.remoting.admin_bodies", "ordermq.model.transaction_receipt",

@@ -85,6 +85,8 @@ _REPLACED_PARTS = re.compile(
     re.IGNORECASE,
 )
 
+_FRAGMENT = re.compile(r"\s*(?:#|/\*) (?:Of|Else)\b")
+
 
 @cache
 def trees() -> dict[Path, ast.Module]:
@@ -157,3 +159,18 @@ def test_no_name_contains_a_replaced_word() -> None:
         for match in _REPLACED_PARTS.finditer(path.read_text())
     }
     assert sorted(found) == []
+
+
+def test_a_comment_begins_with_no_fragment() -> None:
+    # A reader would have to find out: of what, and else than what?
+    fragments = []
+    for room in ("ordermq", "pyspark_ordermq", "ext", "ci", "bench", "examples", "tests"):
+        for path in sorted((ROOT / room).rglob("*")):
+            if path.suffix not in {".py", ".pyx", ".c", ".h", ".sh"} or path.name == "_cython.c":
+                continue
+            before = ""
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if _FRAGMENT.match(line) and not before.lstrip().startswith("#"):
+                    fragments.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+                before = line
+    assert not fragments, "\n".join(fragments)

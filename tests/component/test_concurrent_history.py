@@ -49,7 +49,8 @@ def test_members_that_come_and_go_and_fail_lose_nothing_and_the_audit_says_so(
     seen.wait_for(lambda got: len({queue for queue, *_ in got}) == 8, "something of each queue")
     eventually(lambda: committed(broker) > 0, "what only the first one has consumed")
     with make_consumer(listen, history=files[1], **settings) as second:
-        # Of queues that the first one has consumed, or without its file nothing would be missing.
+        # It gets queues that the first one has consumed, or without its file nothing would be
+        # missing.
         eventually(lambda: len(second.assigned_queues()) >= 4, "the second one's share")
         send_all(producer, numbered(300, start=300))
         eventually(lambda: second.statistics["messages_done"] > 0, "what the second one consumes")

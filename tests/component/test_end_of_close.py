@@ -14,7 +14,7 @@ from ordermq.broker import EmbeddedBroker, server
 from ordermq.remoting.codes import RequestCode
 from tests.component.conftest import Seen, eventually
 
-# Of requests that nothing answers: longer than a test may take.
+# For requests that nothing answers: longer than a test may take.
 PATIENT = {"request_timeout_ms": 600_000, "offset_timeout_ms": 600_000, "lock_timeout_ms": 600_000}
 
 

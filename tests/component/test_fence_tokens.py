@@ -28,7 +28,7 @@ from tests.component.test_orderly_consumer import send_all
 MakeConsumer = Callable[..., PushConsumer]
 QUEUES = 8
 TEN_DAYS_MS = 864_000_000
-# Of the broker's 6 s; it does not tell its own, so the members' setting must be half of them.
+# Half of the broker's 6 s; it does not tell its own, so the members' setting must be half of them.
 LEASE = {"lock_max_live_ms": 3_000, "lock_interval_ms": 1_000, "lock_retry_ms": 20}
 
 

@@ -288,7 +288,7 @@ def test_calls_that_begin_together_or_behind_answers_leave_in_one_write() -> Non
             for call in calls:
                 call.cancel()
             assert (outcomes.answers, outcomes.errors) == ([], [])  # nobody is told
-            # Else its descriptor would stay one of those that children of a fork do not get.
+            # Otherwise its descriptor would stay one of those that children of a fork do not get.
             connection.connection_lost(None)
 
     asyncio.run(work())

@@ -85,7 +85,7 @@ def test_an_interrupted_beginning_of_a_block_leaves_nothing(
         pass
     gc.collect()
     before = {thread for thread in threading.enumerate() if is_ours(thread)}
-    # Of what is closed by now; the broker may be about to notice it.
+    # All is closed by now; the broker may be about to notice it.
     eventually(lambda: not broker.statistics.connections, "nobody is connected", LIMIT_S)
     at, raised_at = 1, "begun"
     while raised_at:

@@ -409,7 +409,7 @@ def test_a_listener_or_callback_that_closes_its_consumer_first_is_refused(
         refused[kind] = str(caught.value)
 
     def assigned(queue: Any) -> None:
-        # Of five queues once: behind the stop it would be the second close, which is allowed.
+        # Once for five queues: behind the stop it would be the second close, which is allowed.
         with one_by_one:
             if not refused:
                 close("callback")

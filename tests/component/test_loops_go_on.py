@@ -182,7 +182,7 @@ PROVOKED: dict[str, Callable[[Scene], None]] = {"reconnect": lose_connections}
 # Loops that only a lite pull consumer has.
 POLLING = {"pollers"}
 POPPING = {"pop"}  # and one that pops
-# Of Spark's driver; of a consumer that parks keys, and of a client of a proxy, which
+# Those of Spark's driver; of a consumer that parks keys, and of a client of a proxy, which
 # test_parked_keys.py and test_grpc_routes.py break.
 ELSEWHERE = {"lease renewal", "park", "unpark requests", "brokers"}
 

@@ -310,7 +310,7 @@ def test_start_returns_while_the_broker_is_away_and_the_group_has_what_comes_aft
     names.register("b", broker, "orders", 4)
     port = broker.port
     broker.close()
-    # Else the broker drops it after a second, and what it was given comes again.
+    # Otherwise the broker drops it after a second, and what it was given comes again.
     often = {"reconnect_delay_ms": 50, "heartbeat_interval_ms": 200}
     member = Member("orderly", names.address, tmp_path, **often)
     assert not member.consumer.assigned_queues()

@@ -33,7 +33,7 @@ def send(producer: Producer, *numbers: int) -> None:
 
 @pytest.fixture
 def broker_config(broker_config: BrokerConfig) -> BrokerConfig:
-    # Else every new group starts at 0, as with RocketMQ while queues are young.
+    # Otherwise every new group starts at 0, as with RocketMQ while queues are young.
     return replace(broker_config, new_groups_start_at_zero=False)
 
 

@@ -277,7 +277,7 @@ class Scene:
 
     def _judged(self, report: AuditReport) -> Figures:
         run, figures = self.run, Figures(faults=self.faults)
-        # Of the members alone: a broker's grants do not say when they were asked for.
+        # The members' alone: a broker's grants do not say when they were asked for.
         told = [path for path in run.histories if path not in self.brokers_histories]
         events = list(events_of(told))
         late = list(late_starts(events))

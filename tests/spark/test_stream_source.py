@@ -106,7 +106,7 @@ def test_progress_has_the_ends_of_the_queues_and_of_the_batch(stream, producer):
 def test_a_batch_that_failed_is_read_again_with_the_same_range(stream, producer):
     send(producer, 100)
     seen = []
-    # Else the second run waits until the broker lets the locks of the first expire.
+    # Otherwise the second run waits until the broker lets the locks of the first expire.
     options = {"group": "etl", "max_rows": "40"}
     options |= {"release_in_flight": "afterPause", "release_pause_ms": "200"}
 

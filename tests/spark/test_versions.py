@@ -73,7 +73,7 @@ def test_max_rows_limits_each_batch_of_a_running_query_also_after_a_failed_one(
     stream: Stream, producer: Producer
 ) -> None:
     send(producer, 200)
-    # Else the second run waits until the broker lets the locks of the first expire.
+    # Otherwise the second run waits until the broker lets the locks of the first expire.
     given = {"group": "etl", "max_rows": "60", "release_in_flight": "afterPause"}
     given |= {"release_pause_ms": "200"}
     broken: list[Any] = []

@@ -55,7 +55,7 @@ def test_an_example_is_code_whatever_its_heading_adds() -> None:
 def test_the_documents_name_only_commands_that_there_are() -> None:
     words = {path.partition(" ")[2] for path, _ in SCRIPT["commands"](main, "ordermq")}
     firsts = {each.partition(" ")[0] for each in words}
-    # Of the prose; a block of code is what a test runs, or the output of something.
+    # Those of the prose; a block of code is what a test runs, or the output of something.
     named = {
         (path.name, command)
         for path in [*(SCRIPT["ROOT"] / "docs").rglob("*.md"), *SCRIPT["ROOT"].glob("*.md")]

@@ -59,7 +59,7 @@ GROUPS = (
     RemotingConfig, PullConfig, LitePullConfig, DirectPullConfig, PopConfig, LeaseConfig,
     ConsumeConfig, RebalanceConfig, SendConfig, TransactionConfig, TraceConfig, BrokerConfig,
 )  # fmt: skip
-# Of each whole number. That of a level is the compression's, so that no field can declare it.
+# For each whole number. That of a level is the compression's, so that no field can declare it.
 BOUNDS = {kind: ranges_of(kind) for kind in GROUPS}
 BOUNDS[SendConfig] |= {"compress_level": (0, 9)}
 # With these beside it, the named field may go to its own bound.

@@ -102,7 +102,7 @@ class Store(ProcessBound):
         self._listeners: list[Callable[[Append], None]] = []
         self._logs: dict[tuple[str, int], QueueLog] = {}
         self._by_row: dict[int, QueueLog] = {}
-        # Of topics whose deletion is submitted and not durable: the logs by queue of the lives that
+        # Topics whose deletion is submitted and not durable: the logs by queue of the lives that
         # follow, one for each deletion. Readers have the old logs until then.
         self._next_lives: dict[str, list[dict[int, QueueLog]]] = {}
         try:

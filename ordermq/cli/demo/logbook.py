@@ -44,7 +44,7 @@ _LOGS = Table(
     ),
     sqlite_with_rowid=False,
 )
-# Of a message that the producer sent again. The primary key refuses to count one twice.
+# Copies of a message that the producer sent again. The primary key refuses to count one twice.
 _COPIES = Table(
     "copies",
     _METADATA,

@@ -195,7 +195,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             return
         self._statistics.add("batches_failed")
         is_outage, is_hopeless = self._failures.look(error)
-        # Of several messages nobody knows which one has raised: the retry topic has them one by
+        # Nobody knows which one of several messages has raised: the retry topic has them one by
         # one.
         is_dead = is_hopeless and size - done == 1
         if error is not None:

@@ -239,5 +239,5 @@ def _next_offset(
         return None
     if verdict.done < len(messages):
         return messages[verdict.done].queue_offset
-    # Of the whole batch: a filter may have kept messages behind the last one away.
+    # The end of the whole batch: a filter may have kept messages behind the last one away.
     return context.messages.last_offset + 1

@@ -854,7 +854,7 @@ class Fetcher:
     def _divide(self, topic: str) -> None:
         """Share the thresholds of a topic among its queues
         (docs/internals/semantics.md#pull-loop)."""
-        # Else each of a thousand queues that leave would be told to all others, for nothing.
+        # Otherwise each of a thousand queues that leave would be told to all others, for nothing.
         if not self._config.has_topic_limits:
             return
         fetchers = [item for queue, item in self._by_queue.items() if queue.topic == topic]

@@ -84,7 +84,7 @@ class Membership:
         if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
             is_new, self._looked_ms = self._looked_ms is None, now_ms
             other = await self._other()
-            # Of two the new one leaves, which has no queue yet. The old one leaves if that does
+            # The newer of two leaves, which has no queue yet. The old one leaves if that does
             # not, as a client of another kind would not.
             was_in_doubt, self.is_in_doubt = self.is_in_doubt, bool(other)
             if other and not self.has_stepped_down and (is_new or was_in_doubt):

@@ -525,7 +525,7 @@ class Rebalancer:
             )
 
     def _tell_of_long_wait(self, topic: str, refused: Collection[MessageQueue]) -> None:
-        # Of a broker that is away, its outage is told already.
+        # The outage of a broker that is away is told already.
         answered = [queue for queue in refused if self._client.is_connected(queue.broker_name)]
         waiting = self._lock_retries[topic].long_refused(answered, self._client.clock.now_ms())
         # Whoever waits for the retry topic's queue waits for the others, too.

@@ -113,8 +113,8 @@ class Revocation:
                 if is_file and lease is not None:
                     self.unstored.add(assigned.queue)
                 return True
-            # Else the answer of a renewal could revive the lease behind the last try, and the lock
-            # would be released before what is done was committed.
+            # Otherwise the answer of a renewal could revive the lease behind the last try, and the
+            # lock would be released before what is done was committed.
             if not lease.is_valid(now_ms) and await self._locks.is_over(assigned):
                 return True
             # The broker may have left the routes, or moved, since they were last asked for.

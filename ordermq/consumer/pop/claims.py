@@ -46,8 +46,8 @@ class ClaimedOffsets(StoreOffsets):
         super().__init__(store, acknowledged, group, recorder, user_code)
         self.stores_starts = acknowledged.stores_starts
         self._transport = transport
-        # Of this process: its last claim, the offset that the store surely had, and the last batch,
-        # by whose messages a queue is known.
+        # What this process knows: its last claim, the offset that the store surely had, and the
+        # last batch, by whose messages a queue is known.
         self._epochs: dict[MessageQueue, int] = {}
         self._reached: dict[MessageQueue, int] = {}
         self._last: dict[MessageQueue, PoppedBatch] = {}

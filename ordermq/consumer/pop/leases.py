@@ -24,7 +24,7 @@ from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
-# Of a queue between two batches: there is nothing to work, so nothing may end.
+# The lease of a queue between two batches: there is nothing to work, so nothing may end.
 RESTING = UNLOCKED._replace(token_problem="no batch of the queue is popped now")
 _ACK_RETRY_MS = 100
 _NO_ORDER = "members of a concurrent group work a queue side by side; use an orderly listener"

@@ -149,8 +149,8 @@ class AssignedQueue(core.AssignedQueue):
             counts_running=counts_running,
         )
         self.queue = queue
-        # Of its messages. Another one than `queue` while a popped batch of a retry topic is
-        # consumed in the place of the queue whose pop has brought it.
+        # The queue of its messages. Another one than `queue` while a popped batch of a retry topic
+        # is consumed in the place of the queue whose pop has brought it.
         self.source = queue
         self.group = group
         self.may_hold_back = True  # a listener may leave messages uncommitted and get more

@@ -108,7 +108,7 @@ class TraceRecords:
             (
                 _text("SubAfter", request_id, message_id, cost_ms, word, keys or "null", code,
                       at_ms, group.decode()),
-                # Else the trace message has its words.
+                # Otherwise the trace message has its words.
                 _words(message_id, keys) if begun_in != self._number else "",
             )
             for message_id, keys, _, _ in found

@@ -371,8 +371,9 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _is_key(kind: Any) -> bool:
-    # Of each the same text, and so the same queue, in every session and every writer. Spark and
-    # Arrow write numbers with fractions and times in two ways, times by the session's zone, too.
+    # Types of which each value has the same text, and so the same queue, in every session and every
+    # writer. Spark and Arrow write numbers with fractions and times in two ways, times by the
+    # session's zone, too.
     return bool(
         _is_text_or_bytes(kind)
         or pa.types.is_integer(kind)

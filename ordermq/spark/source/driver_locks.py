@@ -63,7 +63,7 @@ class DriverLocks(ProcessBound):
         self.run_id = run_id
         self._options = options
         self._group = options.group
-        # Of a pattern they come with the queues: the members of a group are asked for theirs.
+        # Those of a pattern come with the queues: the members of a group are asked for theirs.
         self._topics = frozenset(options.topics)
         self.session = ClientSession(
             options.name_servers,

@@ -255,7 +255,7 @@ class LatestOffsets:
         self._asked_ms = asked_ms
 
     def _doubt(self, topic: str, error: OrderMQError) -> None:
-        # Of a topic that no name server has the session asks anyway, less often.
+        # For a topic that no name server has the session asks anyway, less often.
         if is_told_by_routes(error) and not self._session.routes.is_missing(topic):
             self._session.doubt_route(topic)
 

@@ -25,7 +25,8 @@ _AT_ONCE: Final = 64  # queues that are asked for at the same time
 _MS_OF_A_MINUTE: Final = 60_000
 
 Marks = dict[MessageQueue, QueueMark]
-# Of a topic's messages at a broker, ms since 1970: those that were there were stored by then.
+# When a topic's messages were stored at a broker, ms since 1970: those that were there were stored
+# by then.
 StoreTimes = dict[tuple[str, str], int]
 _NO_TIMES: Final[StoreTimes] = {}
 

@@ -40,8 +40,8 @@ _RETRY_MS = 200
 # too, or a task with many small queues would wait for a round trip each.
 _PARTS_AHEAD = 8
 _MOST_PART_ROWS = 8_192
-# Of one part, plus one answer: all that are begun are in memory per task, and an executor runs as
-# many tasks as it has cores.
+# The size of one part, plus one answer: all that are begun are in memory per task, and an executor
+# runs as many tasks as it has cores.
 _PART_BYTES = 4 << 20
 _BLOCK_BYTES = 32 << 20
 _JOINED_BYTES = 4 << 20  # of small record batches in one

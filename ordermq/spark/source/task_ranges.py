@@ -21,7 +21,7 @@ _TASKS_PER_CORE = 2
 _LEAST_TASKS = 4
 # A large backlog gets more tasks: from here on, what a task costs is little beside its rows.
 _ROWS_PER_TASK = 100_000
-# Of a queue in rows: it is pulled at least once, which takes as long as some hundred rows.
+# The cost of a queue in rows: it is pulled at least once, which takes as long as some hundred rows.
 _COST_OF_QUEUE = 200
 
 

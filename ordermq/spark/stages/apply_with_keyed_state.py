@@ -454,7 +454,7 @@ class _PandasStates:
         frame = pa.Table.from_batches([states]).to_pandas().set_index(self._states.key).copy()
         for field_ in self._states.shape.schema:
             column = states.column(field_.name)
-            # Else pandas makes floats of integers where one is missing, and texts of flags.
+            # Otherwise pandas makes floats of integers where one is missing, and texts of flags.
             if column.null_count and _is_whole(field_.type):
                 values = column.to_pandas(types_mapper=_nullable)
                 frame[field_.name] = values.set_axis(frame.index)

@@ -220,7 +220,7 @@ class _RowForm:
 
     def __init__(self, schema: StructType, output: OutputShape, may_call_again: bool) -> None:
         self.names = schema.names
-        # Of which the function may change a value in its place, and then raise.
+        # Columns of which the function may change a value in its place, and then raise.
         self._nested = [
             at
             for at, field in enumerate(schema.fields)

@@ -39,7 +39,7 @@ class _Answer:
     valid_until_ms: int
 
 
-# Of the process, not of an ExecutorLease: Spark unpickles a new one for every task.
+# Kept by the process, not by an ExecutorLease: Spark unpickles a new one for every task.
 _answers: dict[tuple[str, MessageQueue], _Answer] = {}
 
 

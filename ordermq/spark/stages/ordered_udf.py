@@ -362,7 +362,7 @@ class _OrderGuard:
         self._frames = frames
         self._fence = fence
         self._names = [*ORIGIN_COLUMNS] if fence is None else [*ORIGIN_COLUMNS, LEASE_COLUMN]
-        # Of the rows that the function got last.
+        # The number of rows that the function got last.
         self.count = 0
         self._queue: MessageQueue | None = None
         self._offsets = (0, 0)

@@ -284,7 +284,7 @@ class FrameCollector:
 
     def __init__(self, output: OutputShape) -> None:
         self._output = output
-        # Of the frames that are kept: they are joined only if all have the same.
+        # The columns of the frames that are kept: they are joined only if all have the same.
         self._names: tuple[Any, ...] = ()
         self._types: tuple[Any, ...] = ()
         self._columns: list[list[Any]] = []

@@ -374,8 +374,8 @@ def test_a_program_that_fails_ends_though_it_never_shut_down(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1, done.stderr
-    # Else the other message may still be on its way when the interpreter ends, and its failure is
-    # told behind the id.
+    # Otherwise the other message may still be on its way when the interpreter ends, and its failure
+    # is told behind the id.
     told = done.stderr.strip() if is_first_answered else done.stderr.split()[0]
     assert told in {each.id for each in stored(broker)}
 

@@ -170,7 +170,7 @@ def test_what_a_producer_sent_again_is_dropped(
     assert rows(engine, goods) == {1: "newest"}
     assert apply.repeats == 2
     assert caplog.text.count("dropped a change") == 2
-    # Of another source, positions are others.
+    # Another source has other positions.
     apply_all(apply, engine, [insert(1, "other", position=(1, 0), source="another")], 5)
     assert rows(engine, goods) == {1: "other"}
 

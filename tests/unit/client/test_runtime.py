@@ -492,7 +492,7 @@ def test_a_program_that_ends_without_close_is_told_what_that_costs() -> None:
         "    ('left', f'127.0.0.1:{silent.getsockname()[1]}'),\n"
         "    ('closed', f'127.0.0.1:{silent.getsockname()[1]}'),\n"
         "):\n"
-        # Else the silent server's answer is given up while a busy machine gets to the end.
+        # Otherwise the silent server's answer is given up while a busy machine gets to the end.
         "    producers[name] = Producer(\n"
         "        name, name_servers=address, request_timeout_ms=600_000\n"
         "    )\n"

@@ -156,7 +156,7 @@ def test_a_broker_that_holds_no_pops_is_not_asked_again_at_once(
 def test_a_pop_that_was_under_way_for_long_is_told_by_its_age(
     broker: Broker, member: Member
 ) -> None:
-    # Else a broker that was frozen would lease messages to a client that has given up.
+    # Otherwise a broker that was frozen would lease messages to a client that has given up.
     member.pop()
     born: list[int] = []
 

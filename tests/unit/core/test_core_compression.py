@@ -38,7 +38,7 @@ def frames(kind: str, *bodies: bytes) -> bytes:
     return b"".join(compress(body, kind, 3)[0] for body in bodies)
 
 
-# Of both formats: a frame that holds none of the body, as parallel compressors write.
+# In both formats, a frame that holds none of the body, as parallel compressors write.
 SKIPPABLE = bytes.fromhex("502a4d18") + (4).to_bytes(4, "little") + b"note"
 
 

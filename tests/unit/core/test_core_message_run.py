@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0, 1])
-# Of each index: how many messages, where the segment begins, how many it has.
+# For each index: how many messages, where the segment begins, how many it has.
 SHAPES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 7), st.integers(0, 3)), max_size=5)
 
 

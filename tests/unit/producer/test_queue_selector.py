@@ -81,7 +81,7 @@ def test_the_sip_selector_takes_the_hash_for_a_signed_long() -> None:
     assert sip_index(negative, 3) == (0xA129CA6149BE45E5 - (1 << 64)) % 3
 
 
-# Of Guava 32.0.1, as in RocketMQ 5.3.3: Hashing.consistentHash(key.hashCode(), count).
+# Answers of Guava 32.0.1, as in RocketMQ 5.3.3: Hashing.consistentHash(key.hashCode(), count).
 _COUNTS = (1, 2, 3, 4, 7, 8, 16, 64, 1000, 65535)
 _GUAVA = {
     "": (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),

@@ -24,7 +24,7 @@ def message(**members: Any) -> v5.Message:
 
 
 def test_the_names_are_those_of_the_package() -> None:
-    # Of 5.1.2's `rocketmq.__all__`.
+    # Those of 5.1.2's `rocketmq.__all__`.
     assert set(v5.__all__) == {
         "Producer", "TransactionChecker", "Transaction", "TransactionResolution",
         "SimpleConsumer", "PushConsumer", "LitePushConsumer", "LiteSimpleConsumer",

@@ -460,7 +460,7 @@ def test_a_claim_in_a_database_that_was_restored_knows_nothing_of_before(
     with engine.begin() as connection:
         connection.execute(store.table.delete())
     assert store.claim("g", QUEUE) == (epoch, None)
-    # Of the same epoch, and 9 is gone with the rest.
+    # The epoch is the same, and 9 is gone with the rest.
     transaction = store.begin("g", QUEUE, epoch, 0)
     put(transaction.connection, 1)
     transaction.commit(1)
