@@ -36,6 +36,14 @@ def test_every_path_named_for_contributors_exists() -> None:
     assert missing == []
 
 
+def test_every_folder_is_on_the_map() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## The map")[2].partition("\n## ")[0]
+    told = {path.strip("/") for path in re.findall(r"`([\w/]+)`", text)}
+    there = {name.partition("/")[0] for name in tracked() if "/" in name}
+    there |= {"/".join(name.split("/")[:2]) for name in tracked("tests") if name.count("/") > 1}
+    assert {name for name in there if not name.startswith(".")} - told == {"tests"}
+
+
 def test_every_page_is_in_the_site() -> None:
     docs = ROOT / "docs"
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
@@ -43,15 +51,17 @@ def test_every_page_is_in_the_site() -> None:
     assert pages <= told, "list it under nav in mkdocs.yml"
 
 
+def tracked(*folders: str) -> list[str]:
+    command = ["git", "ls-files", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return listed.stdout.splitlines()
+
+
 def code() -> dict[str, set[str]]:
     """Return the words of each source that git knows, those of its path included."""
-    listed = subprocess.run(
-        ["git", "ls-files", *_ROOMS.split("|"), "pyproject.toml"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
     return {
         name: set(_WORD.findall(name + " " + (ROOT / name).read_text()))
-        for name in listed
+        for name in tracked(*_ROOMS.split("|"), "pyproject.toml")
         if Path(name).suffix in _CODE and (ROOT / name).is_file()
     }
 
