@@ -3,6 +3,7 @@
 #   ci/compilers.sh              with the installed compilers, at least one
 #   ci/compilers.sh --require    with both; on Debian, as root, a missing one is installed
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 strict=(-std=c11 -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -Iext/core -Iext/engine -Iext/wire)
 

@@ -10,6 +10,7 @@
 #                       is missing and that is allowed.
 # Either lists its options with --help.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 here=$(pwd)
 kind=flights
 [ "${1:-}" != cdc ] || { kind=cdc && shift; }

@@ -4,6 +4,7 @@
 #   ci/engines.sh                      cffi and the Python reference, some four minutes each
 #   CORES=reference ci/engines.sh -x   one of them
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 # Whole programs, which take long and differ in no core.
 programs=$(printf -- '--ignore=tests/component/test_%s.py ' cli_run dashboard deploy_examples examples orders_service)

@@ -8,5 +8,6 @@
 #   ci/exactly_once.sh --messages 20000 --faults 10 --seed 7
 # --help lists the rest. The seed is printed and repeats the plan of a run.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 exec "$venv/bin/python" -m tests.exactly_once.run "$@"

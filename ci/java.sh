@@ -2,6 +2,7 @@
 # Make sure that Java 17 or later is available, which Spark needs: install it where that is allowed
 # (Debian and Ubuntu, as root or with sudo without a password), else say what to do.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 version_of() {
     "$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Check style and types, and that the documents show the recorded figures.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 bin=$venv/bin
 

@@ -10,6 +10,7 @@
 #                                                that Debian, made once; needs root and debootstrap
 # Other arguments go to pytest.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # pyenv's Pythons, too; its shims run only the one that is chosen.
 if command -v pyenv >/dev/null; then

@@ -6,6 +6,7 @@
 # checkout are added to what is there. Compiled modules are kept in build/extensions by what they are
 # made from (ext/build_steps.py), so that going back to an older commit compiles nothing.
 set -euo pipefail
+[ "${BASH_SOURCE[0]}" != "$0" ] || source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

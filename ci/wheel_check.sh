@@ -5,6 +5,7 @@
 #   ci/wheel_check.sh                        the python on PATH (cibuildwheel's test command)
 #   PYTHON=venv/bin/python ci/wheel_check.sh
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=$(command -v "${PYTHON:-python}") || {
     echo "ordermq: ${PYTHON:-python} not found: set PYTHON to where ordermq is installed" >&2

@@ -117,6 +117,20 @@ def test_a_script_stops_at_its_first_error() -> None:
     assert careless == []
 
 
+def test_a_script_that_is_asked_for_help_does_nothing_before() -> None:
+    # These two look at their arguments themselves, first of all.
+    others = {"ci/help.sh", "ci/bench.sh", "ci/rocketmq.sh"}
+    silent = [
+        name
+        for name, path in files().items()
+        if name.startswith("ci/") and path.suffix == ".sh" and name not in others
+        if not re.search(
+            r"^set -euo pipefail\n.*source .*/help\.sh\"$", path.read_text(), re.MULTILINE
+        )
+    ]
+    assert silent == []
+
+
 def test_no_file_names_a_machine() -> None:
     named = [name for name, path in files().items() if _MACHINE_PATH.search(path.read_text())]
     assert named == []
