@@ -23,6 +23,14 @@ def test_every_extra_is_used_by_the_check_or_is_for_contributors() -> None:
     assert {*CHECK["PUBLIC"]} | CHECK["LARGE"] <= {*CHECK["USES"]}
 
 
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_every_extra_for_users_has_its_row(page: str) -> None:
+    rows = re.findall(r"^\| ((?:`[\w-]+`[,、]? ?)+) \|", (ROOT / page).read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    # `report` is a part of `demo`, and of the benchmarks.
+    assert {*CHECK["USES"]} - named == {"base", "report"}
+
+
 def test_every_module_that_a_page_or_an_example_imports_is_checked() -> None:
     pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README*.md"), *EXAMPLES]
     imported = re.compile(
