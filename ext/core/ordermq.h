@@ -4,7 +4,9 @@
  * Rules that hold for every function:
  * - Offsets are queue offsets, 0 .. INT64_MAX - 1. Times are int64 milliseconds of whatever
  *   clock the caller uses throughout. Sizes are bytes.
- * - The core stores uint64 tokens, never objects. It makes no callback and reads no clock.
+ * - The core stores uint64 tokens, never objects. It makes no callback and reads no clock. Only
+ *   the pull engine, where there is one, is woken by a queue with room, under its mutex
+ *   (queue_filling.h).
  * - Ownership: an object from omq_<type>_new belongs to the caller, who frees it with
  *   omq_<type>_free. Arrays belong to the caller, both those that are read and those that are
  *   written. No function keeps a pointer that it was given, unless its comment says so.
