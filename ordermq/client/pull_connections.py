@@ -39,13 +39,6 @@ _log = logging.getLogger("ordermq.client")
 _GOES_ON = int(StreamEnd.GOES_ON)
 
 
-def engine_obstacle() -> str | None:
-    """Return why clients do not pull by the engine; None: they do."""
-    if not core.HAS_ENGINE:
-        return f"the {core.IMPLEMENTATION} core has no engine"
-    return None
-
-
 class StreamOwner(Protocol):
     """Whoever started a stream of pulls; called on the I/O thread.
 

@@ -20,9 +20,8 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import Message, Producer, PushConsumer, core
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.pull_connections import engine_obstacle
 from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch.engine_loop import EnginePath
 from ordermq.errors import ConfigError, OrderMQError
@@ -492,7 +491,7 @@ def test_the_engine_pulls_in_order_through_records_in_pieces(
         consumer.subscribe("orders")
         consumer.orderly(seen.take)
         with consumer:
-            assert isinstance(path_of(consumer), EnginePath) == (engine_obstacle() is None)
+            assert isinstance(path_of(consumer), EnginePath) == core.HAS_ENGINE
             seen.wait_for_count(1_000)
     assert_in_order(seen, 1_000)
     assert seen.duplicates() == 0

@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
 from ordermq.client.connections import is_forbidden
-from ordermq.client.pull_connections import engine_obstacle
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.runtime import cancelled
 from ordermq.clock import growing_pause_ms, wait_until_set
@@ -844,7 +844,7 @@ class Fetcher:
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
 
     def _choose_path(self, statistics: ConsumerStatistics) -> PullPath[Any]:
-        if engine_obstacle() is not None:
+        if not core.HAS_ENGINE:
             return PythonPath(self._client.api)
         path = EnginePath(self._client, self._receiver)
         statistics.gather_with(path.gather)

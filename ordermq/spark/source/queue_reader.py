@@ -21,7 +21,7 @@ import pyarrow as pa
 from ordermq import core
 from ordermq.client.broker_api import MAX_PAST_END
 from ordermq.client.connections import is_closed_for_reads
-from ordermq.client.pull_connections import PullConnection, engine_obstacle, settle_end
+from ordermq.client.pull_connections import PullConnection, settle_end
 from ordermq.client.queue_life import NewLife, QueueMark, is_gone, new_life
 from ordermq.client.session import ClientSession
 from ordermq.core.streams import StreamEnd, StreamPlan
@@ -83,11 +83,10 @@ def read_ranges(
     Raises: DataLoss: messages of a range are missing. RemotingError, RouteError: a broker did not
         answer for `read_timeout_ms`. StateError: the core has no pull engine.
     """
-    obstacle = engine_obstacle()
-    if obstacle is not None:
+    if not core.HAS_ENGINE:
         raise StateError(
-            f"executors read with the pull engine, and {obstacle}: unset ORDERMQ_CORE, or install "
-            "a wheel of ordermq for this Python"
+            f"executors read with the pull engine, and the {core.IMPLEMENTATION} core has no engine"
+            ": unset ORDERMQ_CORE, or install a wheel of ordermq for this Python"
         )
     # One by one: what a reader keeps for its columns goes with the last part of its queue.
     readers = (QueueReader(session, options, each, lease) for each in ranges)
