@@ -1,8 +1,10 @@
-"""Print the files of ordermq that a send or a received message enters, for test_walks.py.
+"""Print the files of ordermq that a send, a received message or a moved queue enters, for
+test_walks.py.
 
-    python -m tests.architecture.entered_files send|receive
+    python -m tests.architecture.entered_files send|receive|move
 
-The broker and the other client run in a child process, so that only one side is seen.
+The broker and the other client run in a child process, so that only one side is seen; but for a
+queue that moves, whose walk passes both members and the broker.
 """
 
 from __future__ import annotations
@@ -86,6 +88,33 @@ def receive(address: str, tracer: Tracer, server: subprocess.Popen[str]) -> None
         tracer.is_on = False
 
 
+def move(tracer: Tracer) -> None:
+    from ordermq import Message, Producer, PushConsumer
+    from ordermq.broker import EmbeddedBroker
+
+    def member() -> PushConsumer:
+        consumer = PushConsumer("g", name_servers=broker.name_servers)
+        consumer.subscribe("walk")
+        consumer.orderly(lambda messages, context: None)
+        return consumer
+
+    def wait_until_held(consumer: PushConsumer) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not consumer.held_queues():
+            if time.monotonic() > deadline:
+                raise SystemExit("no queue was assigned")
+            time.sleep(0.01)
+
+    with EmbeddedBroker() as broker, Producer("p", name_servers=broker.name_servers) as producer:
+        producer.send(Message("walk", b"x"), sharding_key="k")
+        with member() as old:
+            wait_until_held(old)
+            tracer.is_on = True
+            with member() as new:
+                wait_until_held(new)
+            tracer.is_on = False
+
+
 def wait_for_commit(consumer: Any, before: int) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while consumer.statistics["commits"] == before:
@@ -94,9 +123,7 @@ def wait_for_commit(consumer: Any, before: int) -> None:
         time.sleep(0.01)  # between two looks at a counter
 
 
-def main() -> None:
-    tracer = Tracer()
-    threading.setprofile(tracer)
+def beside_a_broker(what: str, tracer: Tracer) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
@@ -104,12 +131,21 @@ def main() -> None:
         assert server.stdout is not None
         try:
             address = server.stdout.readline().strip()
-            if sys.argv[1] == "send":
+            if what == "send":
                 send(address, tracer)
             else:
                 receive(address, tracer, server)
         finally:
             server.stdin.close()
+
+
+def main() -> None:
+    tracer = Tracer()
+    threading.setprofile(tracer)
+    if sys.argv[1] == "move":
+        move(tracer)
+    else:
+        beside_a_broker(sys.argv[1], tracer)
     sys.stdout.write(json.dumps(tracer.named()) + "\n")
 
 

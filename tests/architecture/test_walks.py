@@ -83,3 +83,9 @@ def test_a_walk_is_true(what: str, title: str, core: str) -> None:
     named, passed = walks()[title], entered(what, core)
     assert sorted(set(named) - set(passed)) == [], "named, and never entered"
     assert sorted(set(passed) - set(named) - _BESIDE) == [], "entered, and not named"
+
+
+def test_a_queue_that_moves_passes_every_file_of_its_walk() -> None:
+    # It passes others, too: the members also join, heartbeat and pull.
+    named = walks()["A queue, from a rebalance to its next owner"]
+    assert sorted(set(named) - set(entered("move", "cython"))) == [], "named, and never entered"
