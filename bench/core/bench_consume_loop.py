@@ -72,7 +72,7 @@ def _parts(
 def consumed(batch: int, messages: int) -> Work:
     """Run over queues that were just filled with so many messages, each given out in batches."""
     config = ConsumeConfig(consume_message_batch_max_size=batch)
-    pool: Any = SimpleNamespace(goes_on=lambda calls: True, awaited=None)
+    pool: Any = SimpleNamespace(report_calls=lambda calls: True, awaited=None)
     dispatcher = OrderlyDispatcher(
         _parts(config, lambda *_: ConsumeResult.SUCCESS, ConsumerStatistics(SystemClock())),
         policy_for(None, config, "bench"),
@@ -108,7 +108,7 @@ def consumed_by_key(is_async: bool) -> Work:
     config = ConsumeConfig(order_by_key=True, max_in_flight_per_queue=_MOST_CALLS)
     statistics = ConsumerStatistics(SystemClock())
     pool: Any = SimpleNamespace(
-        goes_on=lambda calls: True, awaited=None, submit=lambda assigned: None
+        report_calls=lambda calls: True, awaited=None, submit=lambda assigned: None
     )
 
     def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
@@ -168,7 +168,9 @@ def consumed_concurrently(batch: int, messages: int) -> Work:
         is_broadcasting=False,
     )
     submitted: deque[AssignedQueue] = deque()
-    pool: Any = SimpleNamespace(goes_on=lambda calls: False, awaited=None, submit=submitted.append)
+    pool: Any = SimpleNamespace(
+        report_calls=lambda calls: False, awaited=None, submit=submitted.append
+    )
     dispatcher._pool = pool
     answer = MessageBatch(_QUEUE, pull_body(messages, 100))
     filled: list[AssignedQueue] = []

@@ -162,7 +162,7 @@ cdef class ConsumeRun:
 
     cdef ConsumePlan _plan
     cdef readonly AssignedQueue assigned
-    cdef object _goes_on
+    cdef object _report_calls
     cdef object _submit
     # The call in progress. Whoever sets the context to None settles the call: the worker, or the
     # watch for slow listeners, each in a critical section of this object. So are the counts below.
@@ -197,10 +197,12 @@ cdef class ConsumeRun:
     cdef readonly bint wants_commit
     cdef public bint commits
 
-    def __init__(self, ConsumePlan plan not None, AssignedQueue assigned not None, goes_on, submit):
+    def __init__(
+        self, ConsumePlan plan not None, AssignedQueue assigned not None, report_calls, submit
+    ):
         self._plan = plan
         self.assigned = assigned
-        self._goes_on = goes_on
+        self._report_calls = report_calls
         self._submit = submit
 
     @property
@@ -374,7 +376,7 @@ cdef class ConsumeRun:
     cdef bint _report(self) except -1:
         cdef Py_ssize_t calls = self._unreported
         self._unreported = 0
-        return self._goes_on(calls)
+        return self._report_calls(calls)
 
     cdef int _end(self) except -1:
         self.has_ended = True

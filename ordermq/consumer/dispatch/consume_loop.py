@@ -470,8 +470,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
         try:  # one atomic call: two runs may begin at once, see `resting_runs`
             run = cast(core.contract.ConsumeRun, assigned.resting_runs.pop())
         except IndexError:
-            goes_on, plan = self._pool.goes_on, self._plan_of(assigned)
-            run = core.ConsumeRun(plan, assigned, goes_on, self.submit)
+            report_calls, plan = self._pool.report_calls, self._plan_of(assigned)
+            run = core.ConsumeRun(plan, assigned, report_calls, self.submit)
         run.begin()
         serving.run = run
         self._runs.add(run)

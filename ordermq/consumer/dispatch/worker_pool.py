@@ -52,7 +52,7 @@ class ListenerPool(Protocol[_Served]):
     def submit(self, assigned: _Served) -> None:
         """Serve a queue soon; any thread."""
 
-    def goes_on(self, calls: int) -> bool:
+    def report_calls(self, calls: int) -> bool:
         """Report listener calls, from the thread or task that serves a queue.
 
         Args:
@@ -109,8 +109,8 @@ class Runs(Value, Generic[Queue]):
     """The functions of a dispatcher that a pool calls.
 
     Args:
-        run: consumes one queue until it is empty, revoked, out of its time slice, or `goes_on`
-            returned False; it reports its calls to `goes_on`, and its state to its second argument.
+        run: consumes one queue until it is empty, revoked, out of its time slice, or `report_calls`
+            returned False; it reports its calls there, and its state to its second argument.
         run_async: the same on an event loop; sets its second argument first.
         recover: ends a run that has begun and that an error has broken; on the I/O thread.
     """
@@ -243,7 +243,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     def take_from(self, ready: ReadyQueues) -> None:
         self._ready = ready
 
-    def goes_on(self, calls: int) -> bool:
+    def report_calls(self, calls: int) -> bool:
         # Runs once per claim, so the common case, primary and quick, takes no lock: `_primary`
         # is replaced under it, but only this thread or a check can detach this worker, and a
         # check that came first is seen here or at the next report.
@@ -636,7 +636,7 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
 
     def look(self) -> None: ...
 
-    def goes_on(self, calls: int) -> bool:
+    def report_calls(self, calls: int) -> bool:
         return True  # tasks share the loop by awaiting; nobody waits for a thread
 
     async def call_alone(

@@ -220,13 +220,13 @@ class ConsumeRun(Protocol):
         self,
         plan: ConsumePlan,
         assigned: AssignedQueue,
-        goes_on: Callable[[int], bool],
+        report_calls: Callable[[int], bool],
         submit: Callable[[Any], object],
     ) -> None:
         """Make the run of a queue.
 
         Args:
-            goes_on: reports calls to the pool; False: the run ends, others wait for its thread.
+            report_calls: to the pool; False: the run ends, others wait for its thread.
             submit: has the queue served by a further worker.
         """
 

@@ -61,12 +61,12 @@ class ConsumeRun:
         self,
         plan: ConsumePlan,
         assigned: Any,
-        goes_on: Callable[[int], bool],
+        report_calls: Callable[[int], bool],
         submit: Callable[[Any], object],
     ) -> None:
         self._rules = plan._rules
         self._assigned = assigned
-        self._goes_on = goes_on
+        self._report_calls = report_calls
         self._submit = submit
         self._lock = Lock()  # guards the call in progress, and the counts
         self._counts = (0, 0, 0)
@@ -248,7 +248,7 @@ class ConsumeRun:
 
     def _report(self) -> bool:
         calls, self._unreported = self._unreported, 0
-        return self._goes_on(calls)
+        return self._report_calls(calls)
 
     def _end(self) -> None:
         self._has_ended = True

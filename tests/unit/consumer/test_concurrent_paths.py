@@ -118,7 +118,7 @@ class Batches:
             )
         service: Any = self.service
         service._pool = SimpleNamespace(
-            submit=self.submitted.append, goes_on=self._goes_on, awaited=None
+            submit=self.submitted.append, report_calls=self._report_calls, awaited=None
         )
         service._finish_soon = self._finish_soon
         service._send_back = self._send_back
@@ -131,7 +131,7 @@ class Batches:
     def _tell_idle(self) -> None:
         self.is_idle_told = True
 
-    def _goes_on(self, reported: int) -> bool:
+    def _report_calls(self, reported: int) -> bool:
         self.reported += reported
         return False
 

@@ -117,7 +117,9 @@ class Lanes:
         )
         service: Any = self.service
         service._pool = SimpleNamespace(
-            submit=self.submitted.append, goes_on=lambda calls: not self.others_wait, awaited=None
+            submit=self.submitted.append,
+            report_calls=lambda calls: not self.others_wait,
+            awaited=None,
         )
         service._release_later = lambda assigned, context, first, end: self.held_back.append((
             context.claim, first, end,

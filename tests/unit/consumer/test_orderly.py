@@ -87,7 +87,7 @@ class Consumption:
         self.service._pool = cast(
             Any,
             SimpleNamespace(
-                submit=self.submitted.append, goes_on=lambda calls: not self.others_wait
+                submit=self.submitted.append, report_calls=lambda calls: not self.others_wait
             ),
         )
         self.commits = 0
@@ -576,7 +576,7 @@ class Direct:
         self.consumption.service._pool = cast(
             Any,
             SimpleNamespace(
-                submit=self.consumption.submitted.append, call_alone=self._call, goes_on=bool
+                submit=self.consumption.submitted.append, call_alone=self._call, report_calls=bool
             ),
         )
 

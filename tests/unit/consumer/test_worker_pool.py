@@ -84,7 +84,7 @@ class Pool(WorkerPool):
         work.started.set()
         for call_ns in work.calls():
             self.now_ns.value = self.read_clock() + call_ns
-            work.went_on.append(self.goes_on(1))
+            work.went_on.append(self.report_calls(1))
 
     def give(self, work: Work) -> Work:
         self.submit(work)  # type: ignore[arg-type]
