@@ -85,6 +85,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$current" ]; then
     else
         check_tools "$venv/bin/python"
         echo "ordermq: building and installing [$EXTRAS]"
+        rm -f "$venv"/.ordermq-* # of other extras: they would say that an older build is there
         # Nearly all of its time is the compiler's for one file: on one core, while the other one
         # installs what the extras need.
         "${install[@]}" --no-deps --editable . &
