@@ -16,6 +16,8 @@ from ordermq.threads import Lock
 # nearest thing.
 CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+MINUTE_MS = 60_000
+
 
 class Clock(Protocol):
     """Source of time of clients and broker."""

@@ -17,6 +17,7 @@ from ordermq.client.connections import is_closed_for_reads
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
 from ordermq.client.store_times import offset_at_time
+from ordermq.clock import MINUTE_MS
 from ordermq.errors import BrokerError, OrderMQError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -25,7 +26,6 @@ from ordermq.remoting.codes import ResponseCode
 # By which the clocks of two brokers that hold a queue one after the other may differ: a minute is
 # read twice rather than a message left out.
 _SKEW_MINUTES: Final = 1
-_MS: Final = 60_000  # of a minute
 _GONE: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER})
 _UNKNOWN_QUEUE: Final = "queueId["  # "queueId[3] is illegal, topic:[orders] ..."
 
@@ -66,7 +66,7 @@ class QueueMark(NamedTuple):
         """Return the mark of a message."""
         stored_ms = message.store_timestamp_ms
         digest = crc32(f"{stored_ms}:{message.message_id}".encode()) & 0xFFFFFF
-        return cls(message.queue_offset, stored_ms // _MS, digest)
+        return cls(message.queue_offset, stored_ms // MINUTE_MS, digest)
 
     @classmethod
     def parse(cls, text: str) -> QueueMark:
@@ -142,9 +142,10 @@ async def new_life(
     if mark is not None and message is not None:
         if mark.is_of(message):
             return None
+        then, now = mark.minute * MINUTE_MS, message.store_timestamp_ms
         reason = (
-            f"its message at offset {mark.offset} was stored at {_moment(mark.minute * _MS)}, "
-            f"and now one is there that was stored at {_moment(message.store_timestamp_ms)}"
+            f"its message at offset {mark.offset} was stored at {_moment(then)}, and now one is "
+            f"there that was stored at {_moment(now)}"
         )
     first, end = ends or await _ends(session, queue)
     if not reason:
@@ -172,7 +173,7 @@ async def _first_unread(
     message = None if mark is None else await _message(session, group, queue, first)
     if mark is None or message is None:
         return first
-    since_ms = (mark.minute - _SKEW_MINUTES) * _MS
+    since_ms = (mark.minute - _SKEW_MINUTES) * MINUTE_MS
     if message.store_timestamp_ms >= since_ms:
         return first
     return max(first, await offset_at_time(session, group, queue, since_ms))

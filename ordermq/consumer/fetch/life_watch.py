@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ordermq.client.connections import is_busy, is_denied
 from ordermq.client.session import ClientSession
+from ordermq.clock import MINUTE_MS
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, ProtocolError
@@ -53,7 +54,7 @@ class PulledMark(Value):
 
     @property
     def minute(self) -> int:
-        return self.stored_ms // 60_000
+        return self.stored_ms // MINUTE_MS
 
     def is_of(self, message: MessageView) -> bool:
         return message.store_timestamp_ms == self.stored_ms or (

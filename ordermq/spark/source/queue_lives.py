@@ -17,12 +17,12 @@ from ordermq.client.queue_life import (
 )
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
+from ordermq.clock import MINUTE_MS
 from ordermq.errors import DataLoss, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 
 _T = TypeVar("_T")
 _AT_ONCE: Final = 64  # queues that are asked for at the same time
-_MS_OF_A_MINUTE: Final = 60_000
 
 Marks = dict[MessageQueue, QueueMark]
 # When a topic's messages were stored at a broker, ms since 1970: those that were there were stored
@@ -106,7 +106,7 @@ class QueueLives:
             stored_ms is None
             or at - 1 <= mark.offset
             # The marked message seems to come later, too: a broker's clock was set back before.
-            or mark.minute * _MS_OF_A_MINUTE > stored_ms
+            or mark.minute * MINUTE_MS > stored_ms
             or not await self._is_later(queue, at, end, stored_ms)
         ):
             return None
