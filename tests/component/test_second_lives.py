@@ -387,6 +387,58 @@ def test_what_took_the_place_of_lost_messages_is_delivered(
     member.close()
 
 
+@pytest.mark.parametrize("kind", ["by key", "concurrent"])
+def test_a_commit_beyond_the_end_of_a_cut_queue_leaves_the_rest_to_the_next_pull(
+    kind: str, has_engine: bool, cut_log: CutLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffer is full, and no pull on its way that would be told, or fail with its broker."""
+    monkeypatch.setattr(life_watch, "QUIET_MS", 600_000)
+    monkeypatch.setattr(life_watch, "_RENEW_MS", 600_000)
+    goes_on, is_cut, is_refused = threading.Event(), threading.Event(), threading.Event()
+    send(cut_log.broker, "old", 30)
+    member = Member(
+        kind,
+        cut_log.name_servers,
+        tmp_path,
+        lambda body: body == "lost 8" and goes_on.wait(60),
+        pull_delay_on_error_ms=200,
+        pull_threshold_for_queue=5,
+        consume_thread_count=1,
+    )
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    eventually(lambda: member.committed() == 30, "it is stored")
+    is_new, is_beyond_end = OffsetCommitter._is_new, OffsetCommitter._is_beyond_end
+
+    def is_new_once_cut(committer: OffsetCommitter, *given: Any) -> bool:
+        return is_cut.is_set() and is_new(committer, *given)
+
+    async def noted(committer: OffsetCommitter, *given: Any) -> bool:
+        is_beyond = await is_beyond_end(committer, *given)
+        is_refused.set()
+        return is_beyond
+
+    monkeypatch.setattr(OffsetCommitter, "_is_new", is_new_once_cut)
+    monkeypatch.setattr(OffsetCommitter, "_is_beyond_end", noted)
+    cut_log.keep_copy()
+    with Producer("p", name_servers=cut_log.name_servers) as producer:
+        lost = [Message("orders", f"lost {number}".encode(), tags="a") for number in range(20)]
+        producer.send_batch(lost, sharding_key="k")
+    assigned = member.consumer._member._fetcher._by_queue[QUEUE].assigned
+    eventually(lambda: assigned.done_offset == 38, "the next one runs")
+    cut_log.put_copy_back("new", 2)
+    is_cut.set()
+    assert is_refused.wait(20)
+    with Producer("p", name_servers=cut_log.name_servers) as producer:
+        for number in range(2, 60):
+            new = Message("orders", f"new {number}".encode(), tags="a")
+            producer.send(new, sharding_key="k")
+    goes_on.set()
+    member.wait_for("new", 60)
+    eventually(lambda: member.committed() == 90, "the new messages' offset")
+    member.close()
+
+
 def test_what_was_fetched_before_the_lost_part_is_consumed(
     cut_log: CutLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

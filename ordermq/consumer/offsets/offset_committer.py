@@ -493,7 +493,11 @@ class OffsetCommitter:
             assigned.lose_lease("its commit was fenced")
             return False
         except BrokerError as error:
-            if await self._began_anew(assigned, offset, error):
+            if await self._is_beyond_end(assigned, offset, error):
+                if assigned.state is QueueState.ACTIVE:
+                    # The next pull is told of it, and knows what of the queue is as it was read.
+                    # Begun here, the life would keep back every commit until somebody moves it.
+                    return False
                 return await self._commit(assigned)
             self._client.report_failure(queue.broker_name, "commit", error)
             if not is_busy(error):
@@ -510,8 +514,12 @@ class OffsetCommitter:
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
 
-    async def _began_anew(self, assigned: AssignedQueue, offset: int, error: BrokerError) -> bool:
-        """Return whether an offset was refused because the queue began a new life, found so now."""
+    async def _is_beyond_end(
+        self, assigned: AssignedQueue, offset: int, error: BrokerError
+    ) -> bool:
+        """Return whether an offset was refused because the queue ends before it; one that is given
+        up begins its new life then, also where it has grown since.
+        """
         if error.response_code != ResponseCode.INVALID_PARAMETER or assigned.begins_life:
             return False
         queue, api = assigned.queue, self._client.api
@@ -523,10 +531,9 @@ class OffsetCommitter:
         except (RemotingError, RouteError) as also:
             self._client.report_failure(queue.broker_name, "look at a queue", also)
             return False
-        # Within the queue, a refused offset may be of an earlier life. The next pull tells; of a
-        # queue that is given up there is none.
-        if end >= offset and assigned.state is QueueState.ACTIVE:
-            return False
+        if assigned.state is QueueState.ACTIVE:
+            return end < offset
+        # Within the queue, a refused offset may be of an earlier life, and no pull will tell.
         assigned.begin_life(first)
         return assigned.begins_life
 
