@@ -102,7 +102,15 @@ class NewLife(NamedTuple):
 async def mark_before(
     session: ClientSession, group: str, queue: MessageQueue, offset: int
 ) -> QueueMark | None:
-    """Return a mark at the last message before an offset, or else at it; None without either.
+    """Return a mark at the message that `message_before` returns; None without one."""
+    message = await message_before(session, group, queue, offset)
+    return None if message is None else QueueMark.of(message)
+
+
+async def message_before(
+    session: ClientSession, group: str, queue: MessageQueue, offset: int
+) -> MessageView | None:
+    """Return the message right before an offset, or else the one at it; None without either.
 
     The route of the topic must be known, here and below.
 
@@ -111,12 +119,12 @@ async def mark_before(
     """
     for each in (offset - 1, offset):
         if each >= 0 and (message := await _message(session, group, queue, each)) is not None:
-            return QueueMark.of(message)
+            return message
     return None
 
 
 async def is_there(session: ClientSession, group: str, queue: MessageQueue, mark: Landmark) -> bool:
-    """Return whether a queue still has the marked message; raises as `mark_before`."""
+    """Return whether a queue still has the marked message; raises as `message_before`."""
     message = await _message(session, group, queue, mark.offset)
     return message is not None and mark.is_of(message)
 

@@ -207,14 +207,14 @@ def test_a_topic_that_is_recreated_before_the_first_look_is_found(
     """A busy broker answers no look while its messages are read, and the topic is made anew."""
     monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
     is_busy = True
-    mark_before = LifeWatch._mark_before
+    message_before = LifeWatch._message_before
 
     async def unanswered(watch: LifeWatch, offset: int) -> Any:
         if is_busy:
             raise RequestTimeout("a test's own")
-        return await mark_before(watch, offset)
+        return await message_before(watch, offset)
 
-    monkeypatch.setattr(LifeWatch, "_mark_before", unanswered)
+    monkeypatch.setattr(LifeWatch, "_message_before", unanswered)
     send(broker, "old", 30)
     member = Member(kind, broker.name_servers, tmp_path, pull_delay_on_error_ms=200)
     member.wait_for("old", 30)
@@ -269,16 +269,16 @@ def test_a_look_at_which_a_broker_fails_is_not_the_last_one(
 ) -> None:
     monkeypatch.setattr(life_watch, "_PAUSE_MS", 100)
     failures: list[int] = []
-    mark_before = LifeWatch._mark_before
+    message_before = LifeWatch._message_before
 
     async def failing(watch: LifeWatch, offset: int) -> Any:
         if watch._assigned.queue == QUEUE and not failures:
             failures.append(offset)
             code = ResponseCode.SYSTEM_ERROR
             raise BrokerError("java.lang.NullPointerException", response_code=code)
-        return await mark_before(watch, offset)
+        return await message_before(watch, offset)
 
-    monkeypatch.setattr(LifeWatch, "_mark_before", failing)
+    monkeypatch.setattr(LifeWatch, "_message_before", failing)
     monkeypatch.setattr(life_watch, "_IDLE_MS", 500)
     send(broker, "old", 30)
     with DamagingProxy(broker.address, as_rocketmq_answers) as proxy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ordermq.client.connections import is_busy, is_denied
@@ -20,7 +20,7 @@ from ordermq.remoting.headers import PullReplyHeader
 from ordermq.value import Value
 
 if TYPE_CHECKING:
-    from ordermq.client.queue_life import Landmark, NewLife, QueueMark
+    from ordermq.client.queue_life import Landmark, NewLife
     from ordermq.model.message import MessageView
 
 _log = logging.getLogger("ordermq.consumer")
@@ -115,7 +115,7 @@ class LifeWatch:
     def doubt(self) -> None:
         """Have the queue looked at before its next pull; on the I/O thread."""
         self.doubts += 1
-        if (last := self._last_read()) is not None:
+        if (last := self._last_read()) is not None and last not in self._trusted:
             self._trusted = (*self._trusted[:1], last)
 
     def note_read(self) -> None:
@@ -149,36 +149,36 @@ class LifeWatch:
 
         Raises: RemotingError, RouteError: it could not be found out.
         """
-        queue, at = self._assigned.queue, self._assigned.next_pull_offset
+        from ordermq.client.queue_life import QueueMark  # here and below: long after start
+
+        read = self._read_marks()
+        at = self._assigned.next_pull_offset  # at last: all of those were read before it
         if self._is_denied:
             return None
         lives, doubts = self._lives, self.doubts
         self._looked_ms = self._client.clock.now_ms()
         try:
-            # Taken first: if the old one still holds behind it, both are of the same life.
-            fresh = await self._mark_before(at)
-            if fresh != self.mark:
-                life = await self._new_life(at, self.mark)
-                for last in () if life is not None else self._trusted:
-                    if (life := await self._new_life(at, last)) is not None:
-                        if life.end <= last.offset:
-                            return None  # in doubt: the next pull is told of it, unless it grows
-                        if (mark := self.mark) is not None and await self._has(mark):
-                            # It lies in the part that the broker still has.
-                            behind = min(mark.offset + 1, at)
-                            life = life._replace(first=max(life.first, behind))
-                        break
+            # Taken first: if an old one still holds behind it, both are of the same life.
+            message = await self._message_before(at)
+            fresh = None if message is None else QueueMark.of(message)
+            if message is None or not _is_among(message, (self.mark, *read)):
+                mark = self.mark
+                life = await self._new_life(at, mark)
+                if life is None and (mark is None or mark.offset + 1 < at):
+                    life = await self._life_by_last_read(at, read)
+                    if life is not None and life.end < at:
+                        return None  # in doubt: the next pull is told of it, unless it grows
                 if lives != self._lives:
                     return None  # another look has found it meanwhile
                 if life is not None:
                     return life
-                # No checksum covers what a mark is made of.
-                if fresh != await self._mark_before(at):
-                    return None
+            # No checksum covers what a mark is made of.
+            if fresh is not None and fresh != self.mark and not await self._has(fresh):
+                return None
         except ProtocolError as error:
             # It stays in doubt: the next look asks for the same.
             self._statistics.add("bad_answers")
-            _log.info("%s: looked in vain: %s", queue, error)
+            _log.info("%s: looked in vain: %s", self._assigned.queue, error)
             return None
         except BrokerError as error:
             if is_busy(error) or error.response_code == ResponseCode.TOPIC_NOT_EXIST:
@@ -190,7 +190,7 @@ class LifeWatch:
                 told = "another life of the topic is found by its end only"
             else:
                 told = "looked in vain"  # a broker that fails now may answer the next one
-            _log.info("%s: %s: %s", queue, told, error)
+            _log.info("%s: %s: %s", self._assigned.queue, told, error)
             return None
         if lives != self._lives:
             return None
@@ -204,14 +204,14 @@ class LifeWatch:
         """Return the new life of a queue, where a broker sends its reader back from `at`; or
         within its present life the offset to continue from.
         """
-        from ordermq.client.queue_life import NewLife  # here and below: long after start
+        from ordermq.client.queue_life import NewLife
 
         queue, first, end = self._assigned.queue, reply.next_begin_offset, reply.max_offset
         mark = self.mark
         try:
-            if mark is not None and await self._has(mark):
+            if (last := await self._last_there(end, self._read_marks())) is not None:
                 # The queue was cut short, or somebody has sought beyond its end.
-                return min(mark.offset + 1, first)
+                return min(last.offset + 1, first)
             if life := await self._new_life(at, mark):
                 return life
         except OrderMQError as error:
@@ -220,17 +220,6 @@ class LifeWatch:
             reason = f"it ends at offset {end}, and was read up to {at}"
             return NewLife(queue, at, reply.min_offset, end, reason)
         return NewLife(queue, at, first, end, f"the broker counts anew from {first} on")
-
-    async def _has(self, mark: Landmark) -> bool:
-        """Return whether the broker still has a marked message."""
-        from ordermq.client.queue_life import is_there
-
-        return await is_there(self._client, TOOLS_GROUP, self._assigned.queue, mark)
-
-    async def _mark_before(self, offset: int) -> QueueMark | None:
-        from ordermq.client.queue_life import mark_before
-
-        return await mark_before(self._client, TOOLS_GROUP, self._assigned.queue, offset)
 
     async def _new_life(self, at: int, mark: Landmark | None) -> NewLife | None:
         """Return the new life since a mark, if it is found twice; None without a mark."""
@@ -243,12 +232,45 @@ class LifeWatch:
                 return None
         return found
 
+    async def _life_by_last_read(self, at: int, read: Sequence[PulledMark]) -> NewLife | None:
+        """Return the new life that began behind the mark, by messages that were read since."""
+        for last in read:
+            if self.mark is not None and last.offset <= self.mark.offset:
+                continue
+            if (life := await self._new_life(at, last)) is not None:
+                # Up to that one the queue is as it was read; clocks tell less.
+                if (there := await self._last_there(last.offset, read)) is not None:
+                    life = life._replace(first=min(there.offset + 1, at))
+                return life
+        return None
+
+    async def _last_there(self, end: int, read: Sequence[PulledMark]) -> Landmark | None:
+        """Return the last one of the known messages before `end` that the broker still has."""
+        marks = list[Landmark](read) if self.mark is None else [self.mark, *read]
+        for each in sorted(marks, key=lambda mark: mark.offset, reverse=True):
+            if each.offset < end and await self._has(each):
+                return each
+        return None
+
+    async def _has(self, mark: Landmark) -> bool:
+        """Return whether the broker still has a marked message."""
+        from ordermq.client.queue_life import is_there
+
+        return await is_there(self._client, TOOLS_GROUP, self._assigned.queue, mark)
+
+    async def _message_before(self, offset: int) -> MessageView | None:
+        from ordermq.client.queue_life import message_before
+
+        return await message_before(self._client, TOOLS_GROUP, self._assigned.queue, offset)
+
     def moved(self) -> None:
         """Note that the queue goes on before the part which its broker has lost.
 
         What came up meanwhile stays in doubt: what is buffered was waited for.
         """
-        self._lost_read = self._last_read()
+        last = self._last_read()
+        if last is not None and last.offset >= self._assigned.next_pull_offset:
+            self._lost_read = last
         self._trusted = ()
 
     def began(self) -> None:
@@ -257,6 +279,10 @@ class LifeWatch:
         self.mark = None
         self._looked_ms = None  # the first messages bring the next look
         self._settled_doubts, self._trusted = self.doubts, ()
+        # One that waits would keep the first one of the new life from being made at once.
+        if self._look_task is not None and self._look_task is not asyncio.current_task():
+            self._look_task.cancel()
+            self._look_task = None
 
     def close(self) -> None:
         """Look no more."""
@@ -269,6 +295,11 @@ class LifeWatch:
         read = self._assigned.last_read
         mark = None if read is None else PulledMark(*read)
         return None if mark == self._lost_read else mark
+
+    def _read_marks(self) -> list[PulledMark]:
+        """Return what was read last, and before the doubts that no look has settled."""
+        last = self._last_read()
+        return [*self._trusted, *(() if last is None or last in self._trusted else (last,))]
 
     def _look_soon(self) -> None:
         if self._look_task is None and not self._is_denied:
@@ -288,4 +319,13 @@ class LifeWatch:
             self.doubt()
             _log.debug("%s: no look now: %s", self._assigned.queue, error)
         finally:
-            self._look_task = None
+            if self._look_task is asyncio.current_task():
+                self._look_task = None
+
+
+def _is_among(message: MessageView, marks: Iterable[Landmark | None]) -> bool:
+    """Return whether a message is a marked one."""
+    return any(
+        mark is not None and mark.offset == message.queue_offset and mark.is_of(message)
+        for mark in marks
+    )

@@ -21,6 +21,8 @@ class Watched(LifeWatch):
 
     Attributes:
         answers: a look waits for it.
+        by_clock: where a new life is to begin by the store times.
+        requests: messages that were asked for.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,7 @@ class Watched(LifeWatch):
         super().__init__(client, self.queue, None, ConsumerStatistics(0), lambda life: None)
         self.stored: list[int] = []
         self.expired: set[int] = set()
-        self._comparisons = 0
+        self.by_clock = self.requests = self._comparisons = 0
         self.answers = asyncio.Event()
         self.answers.set()
 
@@ -42,29 +44,48 @@ class Watched(LifeWatch):
         self.queue.next_pull_offset = last + 1
         self.queue.last_read = (last, stored[-1], last, stored[-1])
 
-    async def _mark_before(self, offset: int) -> QueueMark | None:
+    async def _message_before(self, offset: int) -> Any:
         await self.answers.wait()
         for each in (offset - 1, offset):
-            if 0 <= each < len(self.stored):
-                return QueueMark(each, 0, self.stored[each])
+            if 0 <= each < len(self.stored) and each not in self.expired:
+                return self._message(each)
         return None
+
+    def _message(self, offset: int) -> Any:
+        self.requests += 1
+        stored_ms = self.stored[offset]
+        return SimpleNamespace(
+            queue_offset=offset,
+            store_timestamp_ms=stored_ms,
+            message_id=str(stored_ms),
+            physical_offset=offset,
+            born_timestamp_ms=stored_ms,
+        )
 
     async def _new_life(self, at: int, mark: Any) -> NewLife | None:
         self._comparisons += 1
         for _ in range(9 * self._comparisons):  # each takes longer than the one before
             await asyncio.sleep(0)
-        if mark is None or mark.offset in self.expired:
+        if mark is None or mark.offset in self.expired or await self._has(mark):
             return None
-        if mark.offset < len(self.stored):
-            read = mark.digest if isinstance(mark, QueueMark) else mark.stored_ms
-            if self.stored[mark.offset] == read:
-                return None
-        return NewLife(QUEUE, at, 0, len(self.stored), "another message")
+        return NewLife(QUEUE, at, self.by_clock, len(self.stored), "another message")
 
     async def _has(self, mark: Any) -> bool:
         if mark.offset in self.expired or mark.offset >= len(self.stored):
             return False
-        return bool(self.stored[mark.offset] == mark.digest)
+        return bool(mark.is_of(self._message(mark.offset)))
+
+
+def mark_at(offset: int, stored_ms: int) -> QueueMark:
+    """Return the mark of a message of a `Watched` queue."""
+    return QueueMark.of(
+        cast(
+            Any,
+            SimpleNamespace(
+                queue_offset=offset, store_timestamp_ms=stored_ms, message_id=str(stored_ms)
+            ),
+        )
+    )
 
 
 def looks_after(steps: Coroutine[Any, Any, Any]) -> Any:
@@ -76,7 +97,7 @@ async def cut_and_grown() -> Watched:
     watch = Watched()
     watch.read(10, 11)
     assert await watch.look() is None
-    assert watch.mark == QueueMark(1, 0, 11)
+    assert watch.mark == mark_at(1, 11)
     watch.read(12, 13)
     watch.doubt()
     watch.stored = [10, 11, 22, 23, 24]
@@ -130,11 +151,70 @@ def test_a_reader_that_was_moved_back_goes_on_there() -> None:
         watch.queue.next_pull_offset = at
         return await watch.look()
 
-    for at in 0, 1, 3:
-        life = looks_after(steps(at))
-        assert life is not None
-        assert life.first == min(at, 2)
-    assert looks_after(steps(2)) is None, "all before it is as it was"
+    for at in 0, 1, 2:
+        assert looks_after(steps(at)) is None, "all before it is as it was"
+    life = looks_after(steps(3))
+    assert life is not None
+    assert life.first == 2
+
+
+def test_a_reader_that_was_moved_back_before_what_was_lost_is_in_doubt_no_more() -> None:
+    """No pull tells it that the queue is too short: it reads what others store there."""
+
+    async def steps() -> None:
+        watch = await cut_and_grown()
+        watch.stored = [10, 11]
+        watch.queue.next_pull_offset = 1
+        assert await watch.look() is None
+        assert not watch.is_doubtful
+        watch.stored = [10, 11, 22, 23, 24]
+        watch.queue.next_pull_offset, watch.queue.last_read = 5, (4, 24, 4, 24)
+        watch.doubt()
+        assert await watch.look() is None
+
+    looks_after(steps())
+
+
+def test_a_look_that_nothing_has_asked_for_compares_what_was_read_last() -> None:
+    """A broker may be back before the pulls have missed it; its mark would hide what it lost."""
+
+    async def steps() -> NewLife | None:
+        watch = await cut_and_grown()
+        watch._trusted, watch._settled_doubts = (), watch.doubts
+        return await watch.look()
+
+    life = looks_after(steps())
+    assert life is not None
+    assert life.first == 2
+
+
+def test_a_message_that_is_still_there_tells_more_than_the_clocks() -> None:
+    async def steps() -> NewLife | None:
+        watch = await cut_and_grown()
+        watch.by_clock = 3  # the broker's was set back
+        return await watch.look()
+
+    life = looks_after(steps())
+    assert life is not None
+    assert life.first == 2
+
+
+def test_a_look_asks_for_the_last_message_and_once_more_to_mark_it() -> None:
+    async def steps() -> tuple[int, int]:
+        watch = Watched()
+        watch.read(10, 11)
+        await watch.look()
+        watch.read(12, 13)
+        for _ in range(3):
+            watch.doubt()
+        watch.requests = 0
+        await watch.look()
+        moved, watch.requests = watch.requests, 0
+        watch.doubt()
+        await watch.look()
+        return moved, watch.requests
+
+    assert looks_after(steps()) == (2, 1)
 
 
 def test_a_doubt_that_comes_up_while_a_queue_is_moved_is_looked_at() -> None:
@@ -186,10 +266,14 @@ def test_of_doubts_that_no_look_has_settled_the_first_and_the_last_are_compared(
         return await watch.look()
 
     assert looks_after(steps(10, 11, 12, 13, 14)) is None
-    for stored in (10, 11, 12, 23, 24), (10, 11, 22, 23, 24), (10, 21, 22, 23, 24):
+    for stored, first in (
+        ((10, 11, 12, 23, 24), 2),
+        ((10, 11, 22, 23, 24), 2),
+        ((10, 21, 22, 23, 24), 1),
+    ):
         life = looks_after(steps(*stored))
         assert life is not None
-        assert life.first == 1
+        assert life.first == first
 
 
 def test_until_a_look_has_made_a_mark_a_message_of_the_first_answer_is_one() -> None:
@@ -247,3 +331,26 @@ def test_a_pulled_message_is_another_one_if_its_store_time_and_one_more_part_dif
         assert is_same(*damaged)
     for another in (101, 5_001, 90), (101, 5_000, 91), (101, 5_001, 91):
         assert not is_same(*another)
+
+
+def test_a_look_of_one_life_keeps_none_of_the_next_one_away() -> None:
+    async def steps() -> None:
+        watch = Watched()
+        watch._client.runtime = cast(
+            Any, SimpleNamespace(spawn=lambda work, name: asyncio.create_task(work))
+        )
+        watch.read(10, 11)
+        await watch.look()
+        watch._look_soon()
+        waiting = watch._look_task
+        await asyncio.sleep(0)
+        watch.began()
+        watch.stored = []
+        watch.read(20)
+        watch._look_soon()
+        assert watch._look_task not in (None, waiting)
+        await asyncio.gather(*filter(None, (waiting, watch._look_task)), return_exceptions=True)
+        assert watch.mark == mark_at(0, 20)
+        assert watch._look_task is None
+
+    looks_after(steps())
