@@ -21,6 +21,7 @@ from ordermq.clock import MINUTE_MS
 from ordermq.errors import BrokerError, OrderMQError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import ResponseCode
 
 # By which the clocks of two brokers that hold a queue one after the other may differ: a minute is
@@ -163,6 +164,32 @@ async def new_life(
     # A reader that was moved back has not read on from there.
     unread = min(await _first_unread(session, group, queue, first, mark), max(at, first))
     return NewLife(queue, at, unread, end, reason)
+
+
+async def life_by_filter(
+    session: ClientSession,
+    group: str,
+    queue: MessageQueue,
+    passed: tuple[int, int],
+    wanted: Subscription,
+) -> NewLife | None:
+    """Return the new life of a queue that has messages where a filter had passed over all.
+
+    Args:
+        passed: the first offset where none was wanted, and the reader's.
+        wanted: the messages that the filter does not pass over.
+    Raises: RemotingError, RouteError: refused, or not answered.
+    """
+    first, at = passed
+    async for message in scan(session, group, queue, first, at, wanted):
+        _, end = await _ends(session, queue)
+        reason = (
+            f"its message at offset {message.queue_offset}, stored at "
+            f"{_moment(message.store_timestamp_ms)}, is one of the subscription, and none was "
+            f"there when the queue was read up to {at}"
+        )
+        return NewLife(queue, at, message.queue_offset, end, reason)
+    return None
 
 
 async def _ends(session: ClientSession, queue: MessageQueue) -> tuple[int, int]:

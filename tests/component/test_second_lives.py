@@ -94,11 +94,11 @@ class Member:
         assert self.consumer.close(10.0)
 
 
-def send(broker: EmbeddedBroker, name: str, count: int) -> None:
+def send(broker: EmbeddedBroker, name: str, count: int, *, tag: str = "a") -> None:
     with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=1) as producer:
         for number in range(count):
             body = f"{name} {number}".encode()
-            producer.send(Message("orders", body, tags="a"), sharding_key="k")
+            producer.send(Message("orders", body, tags=tag), sharding_key="k")
 
 
 def recreate(broker: EmbeddedBroker, count: int) -> None:
@@ -384,6 +384,61 @@ def test_what_took_the_place_of_lost_messages_is_delivered(
     member.wait_for("new", count)
     eventually(lambda: member.committed() == 30 + count, "the new messages' offset")
     assert len(member.got) == len(set(member.got)) == 50 + count
+    member.close()
+
+
+@pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent", "lite"])
+def test_what_took_the_place_of_messages_that_a_filter_had_passed_over_is_delivered(
+    kind: str, cut_log: CutLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member has read none of those that were lost, and so knows none of them."""
+    monkeypatch.setattr(life_watch, "QUIET_MS", 600_000)
+    monkeypatch.setattr(life_watch, "_RENEW_MS", 600_000)
+    send(cut_log.broker, "old", 30)
+    member = Member(kind, cut_log.name_servers, tmp_path, pull_delay_on_error_ms=200)
+    member.consumer.subscribe("orders", "a")
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    cut_log.keep_copy()
+    send(cut_log.broker, "lost", 20, tag="b")
+    eventually(lambda: member.committed() == 50, "they are passed over")
+    cut_log.put_copy_back("new", 60)
+    member.wait_for("new", 60)
+    eventually(lambda: member.committed() == 90, "the new messages' offset")
+    assert len(member.got) == len(set(member.got)) == 90
+    member.close()
+
+
+@pytest.mark.parametrize("kind", ["orderly", "concurrent"])
+def test_what_was_not_passed_over_by_the_present_filter_begins_no_life(
+    kind: str, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """A seek passes over wanted messages, and another expression wants others than before."""
+    send(broker, "old", 30)
+    # Between two pulls the seek is before them.
+    pulls = {"pull_interval_ms": 1_000, "broker_suspend_ms": 1}
+    member = Member(kind, broker.name_servers, tmp_path, **pulls)
+    consumer, control = member.consumer, member.consumer._member.control
+    consumer.subscribe("orders", "a")
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    send(broker, "skipped", 20)
+    control.seek(QUEUE, 45).result(20)
+    consumer._member.client.call(doubt(member))
+    send(broker, "other", 20, tag="b")
+    eventually(lambda: member.committed() == 70, "they are passed over")
+    consumer._member.client.call(doubt(member))
+    control.seek(QUEUE, 10).result(20)
+    eventually(lambda: member.committed() == 70, "they are passed over again")
+    consumer._member.client.call(doubt(member))
+    send(broker, "more", 20, tag="b")
+    eventually(lambda: member.committed() == 90, "they are passed over")
+    consumer.subscribe("orders", "a || b")
+    send(broker, "end", 1, tag="c")
+    eventually(lambda: member.committed() == 91, "it is passed over")
+    consumer._member.client.call(doubt(member))
+    assert not [body for body in member.got if body.startswith(("other", "more"))]
+    assert consumer.statistics["new_lives"] == 0
     member.close()
 
 

@@ -311,6 +311,7 @@ class QueueFetcher:
         config, queue = self._config, self.assigned.queue
         self._tags = tuple(tag.encode() for tag in subscription.tags)
         self._is_filtered = subscription.is_sql or bool(self._tags)
+        self._wanted = subscription if self._is_filtered else None
         self._header = PullHeader(
             self._group,
             queue.topic,
@@ -408,6 +409,7 @@ class QueueFetcher:
         assigned = self.assigned
         generation, offset = assigned.generation, assigned.next_pull_offset
         address = assigned.queue.broker_name
+        self.life.reads_from(offset, generation, self._wanted)
         try:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
@@ -436,9 +438,12 @@ class QueueFetcher:
             self._has_messages = False
             self._loop = loop
             loop.start()
-            # Cancelling this task cancels the future, which ends the loop: no answer to a pull from
-            # an old offset is taken any more.
-            answer = await loop.ended
+            try:
+                # Cancelling this task cancels the future, which ends the loop: no answer to a pull
+                # from an old offset is taken any more.
+                answer = await loop.ended
+            finally:
+                self.life.has_reached(loop.offset)
             self._polled_ms = self._client.clock.now_ms()
             if answer is not None:
                 header = replace(self._header, queue_offset=loop.offset)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ordermq.client.connections import is_busy, is_denied
@@ -22,6 +23,7 @@ from ordermq.value import Value
 if TYPE_CHECKING:
     from ordermq.client.queue_life import Landmark, NewLife
     from ordermq.model.message import MessageView
+    from ordermq.model.subscription import Subscription
 
 _log = logging.getLogger("ordermq.consumer")
 # A topic that is deleted, made again and filled beyond our offset leaves a gap in the messages, for
@@ -97,6 +99,10 @@ class LifeWatch:
         # Of doubts that no look has settled the first and the last.
         self._trusted: tuple[PulledMark, ...] = ()
         self._lost_read: PulledMark | None = None  # last read, and no more at the broker
+        self._wanted: Subscription | None = None  # what its filter passes; None: everything
+        # From there to the second one nothing but that filter has passed over messages.
+        self._read_from = self._reached = self._generation = -1
+        self._looked_at = 0  # the member's offset at the last look
         self._is_denied = False
         self._read_ms = client.clock.now_ms()  # when messages were last known to have come
         self._looked_ms: int | None = None
@@ -117,6 +123,21 @@ class LifeWatch:
         self.doubts += 1
         if (last := self._last_read()) is not None and last not in self._trusted:
             self._trusted = (*self._trusted[:1], last)
+
+    def reads_from(self, offset: int, generation: int, wanted: Subscription | None) -> None:
+        """Note that a pull loop begins.
+
+        Args: wanted: the messages that are not passed over; None: all.
+        """
+        # Behind a seek, or by another expression, what lies before was not passed over by this one.
+        is_continued = generation == self._generation or self._read_from <= offset <= self._reached
+        if not is_continued or wanted != self._wanted or self._read_from < 0:
+            self._read_from = offset
+        self._generation, self._wanted, self._reached = generation, wanted, offset
+
+    def has_reached(self, offset: int) -> None:
+        """Note the offset of the last pull of a loop."""
+        self._reached = max(self._reached, offset)
 
     def note_read(self) -> None:
         """Have a mark from the first messages on; on the I/O thread, once they were buffered.
@@ -141,7 +162,12 @@ class LifeWatch:
     def note_nothing(self) -> None:
         """Note that a pull found nothing new; on the I/O thread."""
         looked_ms, now_ms = self._looked_ms, self._client.clock.now_ms()
-        if looked_ms is not None and now_ms - looked_ms >= _IDLE_MS:
+        if self._wanted is not None and self._assigned.next_pull_offset > self._looked_at:
+            # A filter passes over what comes: the next look in doubt reads all of that again.
+            is_due = looked_ms is None or now_ms - looked_ms >= _RENEW_MS
+        else:
+            is_due = looked_ms is not None and now_ms - looked_ms >= _IDLE_MS
+        if is_due:
             self._look_soon()
 
     async def look(self) -> NewLife | None:
@@ -155,7 +181,7 @@ class LifeWatch:
         at = self._assigned.next_pull_offset  # at last: all of those were read before it
         if self._is_denied:
             return None
-        lives, doubts = self._lives, self.doubts
+        lives, doubts, is_in_doubt = self._lives, self.doubts, self.is_doubtful
         self._looked_ms = self._client.clock.now_ms()
         try:
             # Taken first: if an old one still holds behind it, both are of the same life.
@@ -168,6 +194,8 @@ class LifeWatch:
                     life = await self._life_by_last_read(at, read)
                     if life is not None and life.end < at:
                         return None  # in doubt: the next pull is told of it, unless it grows
+                    if life is None and is_in_doubt:
+                        life = await self._life_by_filter(at, read)
                 if lives != self._lives:
                     return None  # another look has found it meanwhile
                 if life is not None:
@@ -194,7 +222,7 @@ class LifeWatch:
             return None
         if lives != self._lives:
             return None
-        self.mark = fresh or self.mark
+        self.mark, self._looked_at = fresh or self.mark, at
         self._settled_doubts = doubts
         if not self.is_doubtful:
             self._trusted = ()
@@ -244,6 +272,19 @@ class LifeWatch:
                 return life
         return None
 
+    async def _life_by_filter(self, at: int, read: Sequence[PulledMark]) -> NewLife | None:
+        """Return the new life that began in what a filter has passed over since the last mark."""
+        from ordermq.client.queue_life import life_by_filter
+
+        # Also what was buffered since the look began, as it has come before the member's offset.
+        marks = [*read, *self._read_marks(), *(() if self.mark is None else (self.mark,))]
+        first = max((self._read_from, *(each.offset + 1 for each in marks)))
+        if self._wanted is None or first >= at:
+            return None
+        queue, passed = self._assigned.queue, (first, at)
+        look = partial(life_by_filter, self._client, TOOLS_GROUP, queue, passed, self._wanted)
+        return await look() and await look()
+
     async def _last_there(self, end: int, read: Sequence[PulledMark]) -> Landmark | None:
         """Return the last one of the known messages before `end` that the broker still has."""
         marks = list[Landmark](read) if self.mark is None else [self.mark, *read]
@@ -279,6 +320,7 @@ class LifeWatch:
         self.mark = None
         self._looked_ms = None  # the first messages bring the next look
         self._settled_doubts, self._trusted = self.doubts, ()
+        self._read_from, self._looked_at = -1, 0
         # One that waits would keep the first one of the new life from being made at once.
         if self._look_task is not None and self._look_task is not asyncio.current_task():
             self._look_task.cancel()

@@ -12,6 +12,7 @@ from ordermq.client.queue_life import NewLife, QueueMark
 from ordermq.clock import ManualClock
 from ordermq.consumer.fetch.life_watch import LifeWatch, PulledMark
 from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.model.subscription import Subscription
 
 from .batches import QUEUE
 
@@ -354,3 +355,27 @@ def test_a_look_of_one_life_keeps_none_of_the_next_one_away() -> None:
         assert watch._look_task is None
 
     looks_after(steps())
+
+
+def test_what_a_filter_passes_over_is_marked_as_often_as_what_is_read() -> None:
+    """Else a look in doubt would read all of it again."""
+
+    async def steps() -> list[int]:
+        watch = Watched()
+        watch._client.runtime = cast(
+            Any, SimpleNamespace(spawn=lambda work, name: asyncio.create_task(work))
+        )
+        clock, looks = cast(ManualClock, watch._client.clock), []
+        for second in range(200):
+            if second < 100:
+                watch.stored.append(second)
+                watch.queue.next_pull_offset += 1
+            watch.reads_from(watch.queue.next_pull_offset, 1, Subscription.parse("T", "a", 1))
+            watch.note_nothing()
+            if watch._look_task is not None:
+                looks.append(second)
+                await watch._look_task
+            clock.advance(1_000)
+        return looks
+
+    assert looks_after(steps()) == [0, 30, 60, 90, 120]
