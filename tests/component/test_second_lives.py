@@ -21,7 +21,7 @@ from ordermq.config import BrokerConfig
 from ordermq.consumer.fetch import life_watch
 from ordermq.consumer.fetch.life_watch import LifeWatch, PulledMark
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
-from ordermq.errors import BrokerError, RequestTimeout
+from ordermq.errors import BrokerError, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
@@ -261,6 +261,27 @@ def test_a_change_of_the_subscription_does_not_end_the_move_to_a_new_life(
     recreate(broker, 9)
     eventually(lambda: member.committed() == 9, "the third topic's offset")
     assert member.got[-9:] == [f"new {number}" for number in range(9)]
+    member.close()
+
+
+def test_a_queue_is_moved_to_its_new_life_also_where_its_start_cannot_be_stored(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's store may raise any error of ordermq, as of a client of its own that is closed."""
+    commit = OffsetCommitter.commit
+
+    async def fails(committer: OffsetCommitter, assigned: Any) -> bool:
+        if assigned.begins_life:
+            raise StateError("a test's own")
+        return await commit(committer, assigned)
+
+    monkeypatch.setattr(OffsetCommitter, "commit", fails)
+    send(broker, "old", 30)
+    member = Member("orderly", broker.name_servers, tmp_path, pull_delay_on_error_ms=200)
+    member.wait_for("old", 30)
+    eventually(member.has_marked, "the queue is known")
+    recreate(broker, 7)
+    member.wait_for("new", 7)
     member.close()
 
 

@@ -14,7 +14,14 @@ from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
 from ordermq.consumer.queue.statistics import MemberContext
-from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError, StateError
+from ordermq.errors import (
+    ConfigError,
+    OrderMQError,
+    RemotingError,
+    RouteError,
+    StateError,
+    error_text,
+)
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -127,8 +134,17 @@ class QueueControl:
         thread."""
 
         async def begin() -> None:
-            # Whatever batch runs: a later owner must not start from the old life's offset.
-            await self._offsets.commit(assigned)
+            try:
+                # Whatever batch runs: a later owner must not start from the old life's offset.
+                await self._offsets.commit(assigned)
+            except Exception as error:  # noqa: BLE001 - of a user's store, perhaps: the pulls wait
+                _log.warning(
+                    "%s: offset %d, where its new life begins, is not stored yet: %s",
+                    assigned.queue,
+                    offset,
+                    error_text(error),
+                    extra=self._fields(assigned.queue, offset=offset),
+                )
             await self._move_unwatched(assigned, offset)
 
         self._client.runtime.spawn(begin(), f"new life of {assigned.queue}")
