@@ -203,6 +203,23 @@ def test_a_broker_that_cannot_be_looked_at_moves_no_time_on(store, run, monkeypa
         batch(driver, planned)
 
 
+def test_a_broker_that_is_in_no_route_when_it_is_back_is_looked_at_later(store, run, monkeypatch):
+    driver = run()
+    end = read_with_a_copy(store, driver)
+    store.restore()
+    store.fill(1, 3, 3, 3)  # the marks of the others tell nothing, and they have nothing new
+
+    def is_connected_anew() -> bool:
+        assert driver.next_end(end, None) is None
+        return driver._connected.get("b", 0) > 1
+
+    with monkeypatch.context() as away:
+        away.setattr(StreamDriver, "_routed", lambda driver, offsets: {})
+        eventually(is_connected_anew, "the broker answers over another connection")
+    with pytest.raises(DataLoss, match="others took their offsets"):
+        batch(driver, end)
+
+
 def test_an_idle_query_finds_them_where_the_queues_end_as_before(store, run):
     driver = run()
     end = read_with_a_copy(store, driver)

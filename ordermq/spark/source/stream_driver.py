@@ -225,7 +225,8 @@ class StreamDriver(ProcessBound):
         is_ready = end != start.queues and (bool(begun) or not self._is_too_little(there, latest))
         is_shrunk = any(latest.get(queue, at) < at for queue, at in own.items())
         is_late = asked_ms is None or now_ms - asked_ms > _LOOK_MS
-        are_all = is_shrunk or is_late or bool(self._doubted)
+        is_doubted = any(queue.broker_name in self._doubted for queue in there)
+        are_all = is_shrunk or is_late or is_doubted
         marks, anew = start.marks, frozenset[MessageQueue]()
         if is_ready or are_all or now_ms - self._looked_ms > _LOOK_MS:
             self._looked_ms = now_ms
@@ -288,7 +289,9 @@ class StreamDriver(ProcessBound):
         }
         lives, silent = self._session.call(self._check_lives(checked, start.marks, start.stored))
         if are_all:
-            self._doubted = {queue.broker_name for queue in silent}
+            # One whose queues are in no route now is looked at when they are again.
+            self._doubted -= {queue.broker_name for queue in there}
+            self._doubted |= {queue.broker_name for queue in silent}
         if lives and not are_all:
             return self._look(start, own, end, latest, are_all=True)
         self._tell(lives)
