@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 
+from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import eventually
@@ -27,3 +30,18 @@ def planned_batch(
 
     eventually(is_planned, "the next batch")
     return stored(found[0])
+
+
+@contextlib.contextmanager
+def runs_of(name_servers: str, **always: str) -> Iterator[Callable[..., StreamDriver]]:
+    """Make runs of a query of the topic "orders", which are closed at the end."""
+    made: list[StreamDriver] = []
+
+    def make(**more: str) -> StreamDriver:
+        given = {"name_servers": name_servers, "topic": "orders"} | always
+        made.append(StreamDriver(SourceOptions.of(given | more)))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()

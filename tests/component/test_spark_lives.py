@@ -12,11 +12,10 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.client import queue_life
 from ordermq.errors import DataLoss, LockLost
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import stream_driver
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
-from tests.component.spark_batches import planned_batch, stored
+from tests.component.spark_batches import planned_batch, runs_of, stored
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
 
@@ -32,18 +31,9 @@ def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
 def run(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., StreamDriver]]:
-    """Runs of a query of the topic "orders"; closed after the test."""
     monkeypatch.setattr(stream_driver, "_LOOK_MS", 200)
-    made: list[StreamDriver] = []
-
-    def make(**more: str) -> StreamDriver:
-        given = {"name_servers": broker.name_servers, "topic": "orders", "route_interval_ms": "100"}
-        made.append(StreamDriver(SourceOptions.of(given | more)))
-        return made[-1]
-
-    yield make
-    for driver in made:
-        driver.close()
+    with runs_of(broker.name_servers, route_interval_ms="100") as make:
+        yield make
 
 
 def fill(producer: Producer, *counts: int) -> None:

@@ -22,13 +22,12 @@ from ordermq.client import queue_life
 from ordermq.config import BrokerConfig
 from ordermq.errors import DataLoss, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.queue_lives import QueueLives
 from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import eventually
-from tests.component.spark_batches import planned_batch, stored
+from tests.component.spark_batches import planned_batch, runs_of, stored
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(4)]
 CUT = QUEUES[1:]
@@ -94,17 +93,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def run(store: Store) -> Iterator[Callable[..., StreamDriver]]:
-    """Runs of a query of the topic "orders"; closed after the test."""
-    made: list[StreamDriver] = []
-
-    def make(**more: str) -> StreamDriver:
-        given = {"name_servers": store.name_servers, "topic": "orders"}
-        made.append(StreamDriver(SourceOptions.of(given | more)))
-        return made[-1]
-
-    yield make
-    for driver in made:
-        driver.close()
+    with runs_of(store.name_servers) as make:
+        yield make
 
 
 def batch(driver: StreamDriver, start: StreamOffset, limit: int | None = None) -> StreamOffset:
