@@ -196,21 +196,23 @@ def _raw_body(message: MessageView) -> tuple[bytes, str | None]:
         return bytes(message.stored_body), str(error)
 
 
+def _text_of(body: bytes) -> str | None:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def message_document(message: MessageView) -> dict[str, object]:
     """Return a message for JSON; its body as text, or in base64 if it is not text.
 
     A body that cannot be decompressed is there as it is stored, with the reason.
     """
-    # JSON has no bytes: a body that is not text gets a field of its own.
     raw, problem = _raw_body(message)
+    text = _text_of(raw) if problem is None else None
     body = {} if problem is None else {"body_error": problem}
-    try:
-        if problem is None:
-            body["body"] = raw.decode()
-    except UnicodeDecodeError:
-        pass
-    if "body" not in body:
-        body["body_base64"] = base64.b64encode(raw).decode()
+    # JSON has no bytes: a body that is not text gets a field of its own.
+    body |= {"body_base64": base64.b64encode(raw).decode()} if text is None else {"body": text}
     queue = message.message_queue
     return {
         "topic": queue.topic,
