@@ -42,12 +42,15 @@ class Outages:
         self.ongoing: dict[str, _Outage] = {}  # by address, or "address action" for refusals
         self._last_report_ms: dict[str, int] = {}
 
-    def failed(self, address: str, action: str, error: object) -> None:
+    def failed(
+        self, address: str, action: str, error: object, *, meanwhile: str = "retrying"
+    ) -> None:
         """Count a failure; log the first one of an outage, and a summary each 30 s after it.
 
         Args:
             address: of the server, or the broker's name if no route has its address.
             action: the request that failed, in one or two words, as `heartbeat`.
+            meanwhile: what the client does about it.
         """
         now_ms = self._clock.now_ms()
         key = f"{address} {action}" if isinstance(error, BrokerError) else address
@@ -64,10 +67,11 @@ class Outages:
             return
         if outage.failures == 1:
             _log.warning(
-                "%s: %s failed: %s; retrying, further failures are reported every %d s",
+                "%s: %s failed: %s; %s, further failures are reported every %d s",
                 address,
                 action,
                 error,
+                meanwhile,
                 _SUMMARY_INTERVAL_MS // 1_000,
                 extra=log_fields(broker=address),
             )

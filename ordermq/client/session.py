@@ -413,14 +413,16 @@ class ClientSession(ProcessBound):
             raise _no_such_topic(queue.topic, self.config.namespace)
         return self.routes.master_of(queue.broker_name)
 
-    def report_failure(self, broker_name: str, action: str, error: Exception) -> None:
+    def report_failure(
+        self, broker_name: str, action: str, error: Exception, *, meanwhile: str = "retrying"
+    ) -> None:
         """Log a failed request to a broker's master, as part of its outage if there is one.
 
         For requests that are retried: without it each queue would log each of its attempts.
         """
         # Without a route the name stands for the address.
         address = self.routes.replicas_of(broker_name).get(MASTER_ID, broker_name)
-        self.outages.failed(address, action, error)
+        self.outages.failed(address, action, error, meanwhile=meanwhile)
 
     def is_connected(self, broker_name: str) -> bool:
         """Return True if there is a connection to the broker's master now."""

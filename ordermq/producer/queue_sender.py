@@ -667,7 +667,9 @@ class InFlightBatch(ResponseFuture):
         fallback = self._sender._fallback
         staying = [m for m in batch if not (m.fallbacks_left and fallback(queue, m))]
         if len(staying) < len(batch):
-            self._protocol.log_fallback(error)
+            # With the broker: its other queues are refused for the same reason.
+            meanwhile = "unordered messages go to another broker"
+            self._client.report_failure(queue.broker_name, "send", error, meanwhile=meanwhile)
         return staying
 
 

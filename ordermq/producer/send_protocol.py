@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from ordermq.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.receipts import SendReceipt, SendReceipts
@@ -34,7 +32,6 @@ from ordermq.remoting.response_futures import ResponseFuture
 if TYPE_CHECKING:
     from ordermq.producer.trace_sends import TraceSends
 
-_log = logging.getLogger("ordermq.producer")
 
 _STATUS: dict[int, SendStatus] = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
@@ -92,7 +89,6 @@ class SendProtocol:
         self._address = ""  # of the last request, for the errors of its answer
         self._sent_ms = 0
         self._version: int | None = None  # of the broker; asked for by the first timed message
-        self._is_fallback_logged = False  # since the broker's last answer
         self._traces = traces
         # As the broker's last answer said, for traces.
         self._region: str | None = None
@@ -178,7 +174,6 @@ class SendProtocol:
         Raises: ProtocolError: there are more or fewer ids than messages.
         """
         broker_name = self.queue.broker_name
-        self._is_fallback_logged = False
         if self._latency_faults is not None:
             latency_ms = self._client.clock.now_ms() - self._sent_ms
             self._latency_faults.record(broker_name, latency_ms)
@@ -220,17 +215,6 @@ class SendProtocol:
         is_silent = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
         if self._latency_faults is not None and is_silent:
             self._latency_faults.record_unanswered(self.queue.broker_name)
-
-    def log_fallback(self, error: OrderMQError) -> None:
-        """Log that unordered messages went to another broker; once until this one answers."""
-        if not self._is_fallback_logged:
-            self._is_fallback_logged = True
-            _log.warning(
-                "%s: unordered messages go to another broker: %s",
-                self.queue,
-                error,
-                extra=log_fields(self.queue, member=self._client.client_id),
-            )
 
     def _fill_header(self, batch: Sequence[PendingMessage], sys_flag: int) -> None:
         header, first = self._header, batch[0]

@@ -56,6 +56,14 @@ def test_an_outage_is_one_warning_then_a_summary_each_30_s(
     assert {vars(record)["broker"] for record in caplog.records} == {BROKER}
 
 
+def test_a_failure_says_what_is_done_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    Outages(ManualClock()).failed(BROKER, "send", "busy", meanwhile="others take the messages")
+    assert lines(caplog) == [
+        f"{BROKER}: send failed: busy; others take the messages, further failures are reported "
+        "every 30 s"
+    ]
+
+
 def test_the_end_of_an_outage_is_logged_once_and_the_next_one_warns_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

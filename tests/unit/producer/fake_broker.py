@@ -83,6 +83,7 @@ class FakeBroker:
         self.max_body_bytes = 1 << 24  # of a request, as RocketMQ's maxMessageSize
         self.acknowledged: int | None = None  # how many messages an answer names, if not all
         self.failed_keys = FailedKeys()
+        self.failures: list[str] = []  # reported
         self.oneway: list[list[str]] = []
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -98,8 +99,10 @@ class FakeBroker:
     def doubt_route(self, topic: str) -> None:
         """The route stays as it is."""
 
-    def report_failure(self, broker_name: str, action: str, error: Exception) -> None:
-        """Log nothing."""
+    def report_failure(
+        self, broker_name: str, action: str, error: Exception, *, meanwhile: str = "retrying"
+    ) -> None:
+        self.failures.append(f"{broker_name}: {action} failed; {meanwhile}")
 
     async def version_of(self, address: str) -> int:
         return self.version

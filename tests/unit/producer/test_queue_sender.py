@@ -919,33 +919,26 @@ def test_without_another_broker_an_unordered_message_is_sent_here_again() -> Non
     assert free.fallbacks_left == 1
 
 
-def fallback_warnings(caplog: pytest.LogCaptureFixture) -> int:
-    return sum("go to another broker" in record.getMessage() for record in caplog.records)
-
-
-def test_a_fallback_is_logged_once_until_the_broker_stores_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_fallback_is_reported_with_the_broker_that_messages_are_taken_from() -> None:
+    """One line tells it of all its queues."""
     broker, taken = FakeBroker(fates("busy", "busy", "stored", "busy")), list[str]()
-    sender, said = falling_back(broker, taken), list[int]()
+    sender = falling_back(broker, taken)
     for name in "abcd":
         free = pending(name)
         free.fallbacks_left = 1
         put_together(broker, sender, [free])
-        said.append(fallback_warnings(caplog))
     assert taken == ["a", "b", "d"]
-    assert said == [1, 1, 1, 2]
+    told = "broker-a: send failed; unordered messages go to another broker"
+    assert broker.failures == [told] * 3
 
 
-def test_without_another_broker_no_fallback_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_without_another_broker_a_message_is_sent_again_and_that_is_reported() -> None:
     broker = FakeBroker(fates("busy"))
     free = pending("a")
     free.fallbacks_left = 1
     put_together(broker, falling_back(broker, [], takes=False), [free])
     assert broker.stored == ["a"]
-    assert fallback_warnings(caplog) == 0
+    assert broker.failures == ["broker-a: send failed; retrying"]
 
 
 # -- requests larger than the broker takes -------------------------------------------------
