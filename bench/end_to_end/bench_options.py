@@ -1,9 +1,9 @@
 """Cost of options: a catch-up from a RocketMQ broker, and sends to it, with one option at a time.
 
 Starts a name server and a broker of RocketMQ (ci/rocketmq.sh; Java 17 and Maven), fills topics of 8
-queues, plain, with tags and keys, and in a namespace, and lets a new group at a time read one of
-them. Options take turns, with a run without any before every third of them: ratios are to the
-nearest such run. A third of what is read is not timed: it has the start of the process. Then
+queues, plain, with tags, keys and sharding keys, and in a namespace, and lets a new group at a time
+read one of them. Options take turns, with a run without any before every third of them: ratios are
+to the nearest such run. A third of what is read is not timed: it has the start of the process. Then
 producers send to a fourth topic, with the options and the ways of sending in turn, in the same
 manner; a third of what they send is not timed. Brokers of RocketMQ verify no signature by default,
 so an account costs what the client does for it. Java's client reads a topic of its own with the
@@ -33,27 +33,41 @@ BASE = "base"
 _RESULT = "options_rocketmq"
 _PARTS = ("rows", "sends", "java")
 _BETWEEN_BASES = 3
+_BODY = b"." * workloads.CATCH_UP_BODY_BYTES
 _PLAIN, _RICH, _SENT = "options-plain", "options-rich", "options-sent"
 JAVA = "Java client"
-_JAVA_TOPIC, _JAVA_MESSAGES = "options-java", 1_000_000
+_JAVA_PLAIN, _JAVA_RICH, _JAVA_MESSAGES = "options-java", "options-java-rich", 1_000_000
+_KEYS = 512
 _SENDS = {STREAM: 60_000, ONE: 6_000}  # messages of a run, by what it is compared with
 
 
 def store(address: str, message: Message, messages: int, **settings: Any) -> None:
     """Store the messages, the same number in each queue."""
     queues = workloads.CATCH_UP_QUEUES
-    with Producer(
-        "bench",
-        name_servers=address,
-        default_topic_queue_nums=queues,
-        max_batch_bytes=1_000_000,
-        **settings,
-    ) as producer:
+    with producer_of(address, **settings) as producer:
         producer.send(message)
         for queue in producer.queues(message.topic):
             for first in range(0, messages // queues, 1_000):
                 size = min(1_000, messages // queues - first)
                 producer.send_batch([message] * size, queue=queue)
+
+
+def store_keyed(address: str, message: Message, messages: int) -> None:
+    """Store the messages, with one of some hundred sharding keys after the other."""
+    keys = (f"key-{number % _KEYS}" for number in range(messages))
+    with producer_of(address) as producer:
+        producer.send_many(((message, key) for key in keys), max_in_flight=4_096)
+
+
+def producer_of(address: str, **settings: Any) -> Producer:
+    queues = workloads.CATCH_UP_QUEUES
+    return Producer(
+        "bench",
+        name_servers=address,
+        default_topic_queue_nums=queues,
+        max_batch_bytes=1_000_000,
+        **settings,
+    )
 
 
 def turns(names: list[str], base: str = BASE) -> list[str]:
@@ -84,9 +98,9 @@ def measure(
         if names:
             store_all(address, messages)
         if java:
-            body = b"." * workloads.CATCH_UP_BODY_BYTES
-            print(f"storing {_JAVA_MESSAGES:,} messages for Java's client", flush=True)
-            store(address, Message(_JAVA_TOPIC, body), _JAVA_MESSAGES)
+            print(f"storing {_JAVA_MESSAGES:,} messages twice for Java's client", flush=True)
+            store(address, Message(_JAVA_PLAIN, _BODY), _JAVA_MESSAGES)
+            store_keyed(address, rich(_JAVA_RICH), _JAVA_MESSAGES)
         store(address, Message(_SENT, b"makes the topic"), 0)
         for number in range(rounds + 1):  # the first one warms the page cache and Java's compiler
             for batch in workloads.LISTENER_BATCHES if names else ():
@@ -118,11 +132,14 @@ def measure(
 
 def store_all(address: str, messages: int) -> None:
     """Store what consumers read."""
-    body = b"." * workloads.CATCH_UP_BODY_BYTES
     print(f"storing {messages:,} messages three times", flush=True)
-    store(address, Message(_PLAIN, body), messages)
-    store(address, Message(_PLAIN, body), messages, namespace=NAMESPACE)
-    store(address, Message(_RICH, body, tags="paid", keys=["order-1"]), messages)
+    store(address, Message(_PLAIN, _BODY), messages)
+    store(address, Message(_PLAIN, _BODY), messages, namespace=NAMESPACE)
+    store_keyed(address, rich(_RICH), messages)
+
+
+def rich(topic: str) -> Message:
+    return Message(topic, _BODY, tags="paid", keys=["order-1"])
 
 
 def add(
@@ -158,7 +175,8 @@ def run(address: str, name: str, group: str, batch: int, messages: int) -> float
 
 def run_java(address: str, name: str, group: str, batch: int) -> float:
     """Return the CPU of one run of Java's client, in us per message."""
-    work: list[object] = [address, _JAVA_TOPIC, "--option", name]
+    topic = _JAVA_RICH if OPTIONS[name].is_rich else _JAVA_PLAIN
+    work: list[object] = [address, topic, "--option", name]
     work += ["--group", f"options-java-{group}-{name.replace(' ', '-')}", "--batch", batch]
     work += ["--messages", _JAVA_MESSAGES, "--warm", _JAVA_MESSAGES // 2]
     row = run_json("bench.peers.java_client", [*work, "--pull-size", workloads.PULL_SIZE])

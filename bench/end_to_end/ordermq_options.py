@@ -82,6 +82,15 @@ def with_opentelemetry(consumer: PushConsumer) -> None:
     OpenTelemetryMetrics(MeterProvider([InMemoryMetricReader()])).watch_consumer(consumer)
 
 
+def with_spans(consumer: PushConsumer) -> None:
+    """Trace it with an SDK that samples and keeps no span: what the client does is measured."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from ordermq.metrics.tracing import Tracing
+
+    Tracing(TracerProvider()).trace_consumer(consumer)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """One row of the table.
@@ -92,7 +101,7 @@ class Option:
         listener: what the listener does with its messages.
         way: how messages are taken.
         expression: of the subscription.
-        is_rich: messages have tags and keys.
+        is_rich: messages have tags, keys and sharding keys.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -103,29 +112,34 @@ class Option:
     is_rich: bool = False
 
 
+_TLS = {"tls": True, "tls_verify": "none"}
+_ACCOUNT = {"access_key": "bench", "secret_key": "secret-of-bench"}
+
 OPTIONS = {
     "base": Option(),
     "rich messages": Option(is_rich=True),
     "tags": Option(expression="paid || shipped", is_rich=True),
     "Prometheus": Option(prepare=with_prometheus),
     "OpenTelemetry metrics": Option(prepare=with_opentelemetry),
-    "account": Option(settings={"access_key": "bench", "secret_key": "secret-of-bench"}),
-    "TLS": Option(settings={"tls": True, "tls_verify": "none"}),
-    "TLS and account": Option(
-        settings={
-            "tls": True,
-            "tls_verify": "none",
-            "access_key": "bench",
-            "secret_key": "secret-of-bench",
-        }
+    "OpenTelemetry spans": Option(prepare=with_spans),
+    "account": Option(settings=_ACCOUNT),
+    "TLS": Option(settings=_TLS),
+    "TLS and account": Option(settings=_TLS | _ACCOUNT),
+    "TLS, account, Prometheus, reading": Option(
+        settings=_TLS | _ACCOUNT, prepare=with_prometheus, listener=read, is_rich=True
     ),
     "namespace": Option(settings={"namespace": NAMESPACE}),
     "binary headers": Option(settings={"serialize_type": "rocketmq"}),
     "deduplicate=1000": Option(settings={"deduplicate": 1_000}),
+    "by key": Option(settings={"order_by_key": True}, is_rich=True),
+    "by key, async listener": Option(settings={"order_by_key": True}, way="async", is_rich=True),
     "lite poll": Option(way="poll"),
+    "lite poll, ordered": Option(way="poll", settings={"ordered": True}),
+    "lite batches": Option(way="batches"),
     "async for": Option(way="async for"),
     "async listener": Option(way="async"),
     "concurrent": Option(way="concurrent"),
+    "concurrent, async listener": Option(way="async concurrent"),
     "empty hook": Option(prepare=lambda consumer: consumer.add_hook(EmptyHook())),
     "Python filter": Option(prepare=lambda consumer: consumer.add_filter(lambda message: True)),
     "message trace": Option(settings={"enable_msg_trace": True}),
@@ -190,10 +204,11 @@ def pushed(
         counted.add(work(messages))
         return ConsumeResult.SUCCESS
 
-    if option.way == "concurrent":
-        consumer.concurrently(listen)
+    chosen = listen_async if "async" in option.way else listen
+    if "concurrent" in option.way:
+        consumer.concurrently(chosen)
     else:
-        consumer.orderly(listen_async if option.way == "async" else listen)
+        consumer.orderly(chosen)
     with consumer:
         wait(given, counted)
 
@@ -204,6 +219,11 @@ def polled(
     consumer = LitePullConsumer(given.group, poll_batch_size=given.batch, **settings)
     consumer.subscribe(given.topic, option.expression)
     with consumer:
+        if option.way == "batches":
+            for batch in consumer.batches():
+                counted.add(option.listener(batch))
+                if counted.done.is_set():
+                    return
         while not counted.done.is_set():
             counted.add(option.listener(consumer.poll(1_000)))
 
@@ -228,7 +248,9 @@ _WAYS: dict[str, _Way] = {
     "orderly": pushed,
     "concurrent": pushed,
     "async": pushed,
+    "async concurrent": pushed,
     "poll": polled,
+    "batches": polled,
     "async for": iterated,
 }
 

@@ -445,7 +445,7 @@ def java_options_table(result: dict[str, Any]) -> str:
     return (
         "\n\nJava's client with the same options, and ordermq's CPU relative to it. Java reads "
         f"{result['workload']['java_messages']:,} messages, the first half of which is not timed, "
-        "for its compiler needs as long.\n\n"
+        "for its compiler needs as long. It has no metrics for Prometheus.\n\n"
         + table(["option", "Java, batch 32", "ordermq", "Java, batch 1", "ordermq"], rows)
     )
 

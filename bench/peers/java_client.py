@@ -14,6 +14,8 @@ OPTIONS = {
     "account": ("account",),
     "TLS": ("tls",),
     "TLS and account": ("tls", "account"),
+    # Java's client has no metrics for Prometheus.
+    "TLS, account, Prometheus, reading": ("tls", "account", "reading"),
 }
 
 

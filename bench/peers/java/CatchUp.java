@@ -11,13 +11,28 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageConst;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Java's client catches up: `java CatchUp NAME_SERVER TOPIC GROUP BATCH PULL_SIZE MESSAGES WARM
- * [OPTION...]`. Options are `tls`, which trusts every server, and `account`.
+ * [OPTION...]`. Options are `tls`, which trusts every server, `account`, and `reading`.
  */
 public final class CatchUp {
+    private static volatile long sum;
+
     private CatchUp() {}
+
+    /** What most listeners read; the sum keeps the compiler from leaving it out. */
+    private static void read(MessageExt message) {
+        String key = message.getProperty(MessageConst.PROPERTY_SHARDING_KEY);
+        sum += message.getBody().length + message.getProperties().size()
+            + length(message.getTags()) + length(message.getKeys()) + length(key);
+    }
+
+    private static int length(String text) {
+        return text == null ? 0 : text.length();
+    }
 
     public static void main(String[] args) throws Exception {
         int batch = Integer.parseInt(args[3]);
@@ -41,7 +56,11 @@ public final class CatchUp {
         consumer.setConsumeMessageBatchMaxSize(batch);
         consumer.setPullBatchSize(Integer.parseInt(args[4]));
         consumer.subscribe(args[1], "*");
+        boolean reads = options.contains("reading");
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            if (reads) {
+                messages.forEach(CatchUp::read);
+            }
             long before = counted.getAndAdd(messages.size());
             if (before <= warm && warm < before + messages.size()) {
                 firstWall.set(System.nanoTime());
