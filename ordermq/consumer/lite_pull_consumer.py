@@ -564,10 +564,13 @@ class LitePullConsumer(GroupConsumer):
 
     def _holder(self) -> Hashable:
         """Return whose batch the caller speaks of: its task's, if that has one, or its thread's."""
+        thread = threading.current_thread()
+        if not self._is_ordered:
+            return thread
         # A blocking poll counts for the thread, also inside a task: each cell of a notebook is a
         # task of its own, and the next cell goes on with what this one has polled.
-        poller = self.poller()
-        return threading.current_thread() if self._buffer.out_of(poller) is None else poller
+        task = running_task()
+        return thread if task is None or self._buffer.out_of(task) is None else task
 
     def give_back(self) -> None:
         """End the caller's batch as not done: its messages are redelivered, in order.
