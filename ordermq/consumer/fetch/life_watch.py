@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -187,11 +187,14 @@ class LifeWatch:
             # Taken first: if an old one still holds behind it, both are of the same life.
             message = await self._message_before(at)
             fresh = None if message is None else QueueMark.of(message)
-            if message is None or not _is_among(message, (self.mark, *read)):
-                mark = self.mark
+            mark = self.mark
+            # Only the mark tells. What was read last may be of the new life already: a broker
+            # answers a pull that it held for the old one with messages of the new one.
+            if mark is None or not _is_marked(message, mark):
                 life = await self._new_life(at, mark)
                 if life is None and (mark is None or mark.offset + 1 < at):
-                    life = await self._life_by_last_read(at, read)
+                    gone = [each for each in read if not _is_marked(message, each)]
+                    life = await self._life_by_last_read(at, gone)
                     if life is not None and life.end < at:
                         return None  # in doubt: the next pull is told of it, unless it grows
                     if life is None and is_in_doubt:
@@ -237,9 +240,10 @@ class LifeWatch:
         queue, first, end = self._assigned.queue, reply.next_begin_offset, reply.max_offset
         mark = self.mark
         try:
-            if (last := await self._last_there(end, self._read_marks())) is not None:
+            if mark is not None and await self._has(mark):
                 # The queue was cut short, or somebody has sought beyond its end.
-                return min(last.offset + 1, first)
+                last = await self._last_there(end, self._read_marks())
+                return first if last is None else min(last.offset + 1, first)
             if life := await self._new_life(at, mark):
                 return life
         except OrderMQError as error:
@@ -365,9 +369,6 @@ class LifeWatch:
                 self._look_task = None
 
 
-def _is_among(message: MessageView, marks: Iterable[Landmark | None]) -> bool:
-    """Return whether a message is a marked one."""
-    return any(
-        mark is not None and mark.offset == message.queue_offset and mark.is_of(message)
-        for mark in marks
-    )
+def _is_marked(message: MessageView | None, mark: Landmark) -> bool:
+    """Return whether a message is the marked one."""
+    return message is not None and mark.offset == message.queue_offset and mark.is_of(message)
