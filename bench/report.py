@@ -15,6 +15,7 @@ from typing import Any
 from bench import targets
 from bench.core import page as core_page
 from bench.end_to_end import page as end_to_end_page
+from bench.end_to_end.page import beside_java
 from bench.machine import RESULTS, ROOT
 from bench.spark import page as spark_page
 
@@ -69,6 +70,13 @@ def readme_figures() -> str:
             "CPU per "
             f"message in batches of 32; {each['rate']:.1f} times at {each['cpu']:.2f} one by one."
         )
+    options = load("options_rocketmq")
+    if options is not None and (shares := shares_in_production(options)):
+        lines.append(
+            "- The same with TLS, an account, Prometheus and a listener that reads each message, "
+            "compared with Java's client (no Prometheus) and such a listener: "
+            f"{shares[0]} in batches of 32; {shares[1]} one by one."
+        )
     over_grpc = (load("grpc_rocketmq") or {}).get("rates", {}).get("consumer, in order")
     if over_grpc is not None:
         ratio = over_grpc["ratio"]
@@ -106,6 +114,18 @@ def readme_figures() -> str:
             f"{batched['rate_ratio']:.1f} times at {batched['cpu_ratio']:.2f}."
         )
     return "\n".join(lines) + "\n"
+
+
+def shares_in_production(options: dict[str, Any]) -> list[str]:
+    """Return what ordermq does of Java's work, in batches of 32 and 1, as clusters are run."""
+    found = []
+    for batch in 32, 1:
+        row = f"TLS, account, Prometheus, reading, batch {batch}"
+        if row not in options["rows"] or row not in options["java"]:
+            return []
+        _, cpu, rate = beside_java(options["rows"], options["java"], row)
+        found.append(f"{rate[:-1]} times the throughput at {cpu[:-1]} of the CPU")
+    return found
 
 
 def draw() -> None:

@@ -19,6 +19,7 @@ import json
 import statistics
 import sys
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from bench import workloads
@@ -78,22 +79,36 @@ def turns(names: list[str], base: str = BASE) -> list[str]:
     return [*found, base]
 
 
-def beside_nearest(ran: list[tuple[str, float]], base: str) -> list[tuple[str, dict[str, float]]]:
-    """Return the rows of a round's runs: their CPU, and its ratio to that of the nearest base."""
-    bases = [(place, cpu_us) for place, (name, cpu_us) in enumerate(ran) if name == base]
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The CPU of one run, in us per message, and its throughput, in messages/s."""
+
+    cpu_us: float
+    rate: float
+
+
+def run_of(row: dict[str, Any]) -> Run:
+    """Return what a process printed of its run."""
+    messages = row["messages"]
+    return Run(row["cpu_seconds"] / messages * 1e6, messages / row["seconds"])
+
+
+def beside_nearest(ran: list[tuple[str, Run]], base: str) -> list[tuple[str, Run, float]]:
+    """Return a round's runs with the ratio of the CPU of each to that of the nearest base."""
+    bases = [(place, each.cpu_us) for place, (name, each) in enumerate(ran) if name == base]
     found = []
-    for place, (name, cpu_us) in enumerate(ran):
-        near = min(bases, key=lambda each: abs(each[0] - place))
-        found.append((name, {"cpu_us": cpu_us, "ratio": cpu_us / near[1]}))
+    for place, (name, each) in enumerate(ran):
+        _, near_us = min(bases, key=lambda base: abs(base[0] - place))
+        found.append((name, each, each.cpu_us / near_us))
     return found
 
 
 def measure(
     version: str, rounds: int, messages: int, names: list[str], sends: list[str], java: list[str]
 ) -> dict[str, Any]:
-    rows: dict[str, list[dict[str, float]]] = {}
-    of_java: dict[str, list[float]] = {}
-    sent: dict[str, list[dict[str, float]]] = {}
+    rows: dict[str, list[tuple[Run, float]]] = {}
+    of_java: dict[str, list[Run]] = {}
+    sent: dict[str, list[tuple[Run, float]]] = {}
     with rocketmq(version) as address:
         if names:
             store_all(address, messages)
@@ -108,16 +123,15 @@ def measure(
                     (name, run(address, name, f"{number}-{batch}-{place}", batch, messages))
                     for place, name in enumerate(turns(names))
                 ]
-                add(rows, number, [(f"{name}, batch {batch}", us) for name, us in ran],
+                add(rows, number, [(f"{name}, batch {batch}", each) for name, each in ran],
                     f"{BASE}, batch {batch}")  # fmt: skip
             for batch in workloads.LISTENER_BATCHES:
                 for name in java:
-                    cpu_us = run_java(address, name, f"{number}-{batch}", batch)
-                    print(
-                        f"round {number} {JAVA}, {name}, batch {batch}: {cpu_us:.2f} us", flush=True
-                    )
+                    each = run_java(address, name, f"{number}-{batch}", batch)
+                    row = f"{name}, batch {batch}"
+                    print(f"round {number} {JAVA}, {row}: {each.cpu_us:.2f} us", flush=True)
                     if number:
-                        of_java.setdefault(f"{name}, batch {batch}", []).append(cpu_us)
+                        of_java.setdefault(row, []).append(each)
             for base in _SENDS:
                 of_base = [name for name in sends if SEND_OPTIONS[name].base == base]
                 if of_base:
@@ -126,7 +140,7 @@ def measure(
     return {
         "rows": medians(rows),
         "sends": medians(sent),
-        "java": {name: round(statistics.median(found), 3) for name, found in of_java.items()},
+        "java": {name: medians_of(found) for name, found in of_java.items()},
     }
 
 
@@ -143,44 +157,48 @@ def rich(topic: str) -> Message:
 
 
 def add(
-    rows: dict[str, list[dict[str, float]]], number: int, ran: list[tuple[str, float]], base: str
+    rows: dict[str, list[tuple[Run, float]]], number: int, ran: list[tuple[str, Run]], base: str
 ) -> None:
     """Add the runs of a round, unless it is the first one."""
-    for name, row in beside_nearest(ran, base):
-        print(f"round {number} {name:40} {row['cpu_us']:7.2f} us {row['ratio']:5.2f}x", flush=True)
+    for name, each, ratio in beside_nearest(ran, base):
+        print(f"round {number} {name:40} {each.cpu_us:7.2f} us {ratio:5.2f}x", flush=True)
         if number:
-            rows.setdefault(name, []).append(row)
+            rows.setdefault(name, []).append((each, ratio))
 
 
-def medians(rows: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+def medians(rows: dict[str, list[tuple[Run, float]]]) -> dict[str, dict[str, float]]:
     """Return the medians of each row's rounds."""
     return {
         name: {
-            "cpu_us_per_message": round(statistics.median(r["cpu_us"] for r in found), 3),
-            "ratio": round(statistics.median(r["ratio"] for r in found), 2),
-            "rounds": len(found),
+            **medians_of([run for run, _ in found]),
+            "ratio": round(statistics.median(ratio for _, ratio in found), 2),
         }
         for name, found in rows.items()
     }
 
 
-def run(address: str, name: str, group: str, batch: int, messages: int) -> float:
-    """Return the CPU of one run, in us per message."""
+def medians_of(runs: list[Run]) -> dict[str, float]:
+    return {
+        "cpu_us_per_message": round(statistics.median(run.cpu_us for run in runs), 3),
+        "messages_per_second": round(statistics.median(run.rate for run in runs)),
+        "rounds": len(runs),
+    }
+
+
+def run(address: str, name: str, group: str, batch: int, messages: int) -> Run:
     topic = _RICH if OPTIONS[name].is_rich else _PLAIN
     work: list[object] = [address, topic, "--option", name, "--group", f"options-{group}"]
     work += ["--messages", messages, "--warm", messages // 3, "--batch", batch]
-    row = run_json("bench.end_to_end.ordermq_options", [*work, "--pull-size", workloads.PULL_SIZE])
-    return float(row["cpu_seconds"] / row["messages"] * 1e6)
+    work += ["--pull-size", workloads.PULL_SIZE]
+    return run_of(run_json("bench.end_to_end.ordermq_options", work))
 
 
-def run_java(address: str, name: str, group: str, batch: int) -> float:
-    """Return the CPU of one run of Java's client, in us per message."""
+def run_java(address: str, name: str, group: str, batch: int) -> Run:
     topic = _JAVA_RICH if OPTIONS[name].is_rich else _JAVA_PLAIN
     work: list[object] = [address, topic, "--option", name]
-    work += ["--group", f"options-java-{group}-{name.replace(' ', '-')}", "--batch", batch]
+    work += ["--group", f"options-java-{group}-{[*OPTIONS].index(name)}", "--batch", batch]
     work += ["--messages", _JAVA_MESSAGES, "--warm", _JAVA_MESSAGES // 2]
-    row = run_json("bench.peers.java_client", [*work, "--pull-size", workloads.PULL_SIZE])
-    return float(row["cpu_seconds"] / row["messages"] * 1e6)
+    return run_of(run_json("bench.peers.java_client", [*work, "--pull-size", workloads.PULL_SIZE]))
 
 
 def java_options() -> list[str]:
@@ -191,13 +209,11 @@ def java_options() -> list[str]:
     return list(java_client.OPTIONS)
 
 
-def run_sends(address: str, name: str) -> float:
-    """Return the CPU of one run of sends, in us per message."""
+def run_sends(address: str, name: str) -> Run:
     messages = _SENDS[SEND_OPTIONS[name].base]
     work: list[object] = [address, _SENT, "--option", name, "--messages", messages]
     work += ["--warm", messages // 2, "--body-bytes", workloads.CATCH_UP_BODY_BYTES]
-    row = run_json("bench.end_to_end.ordermq_send_options", work)
-    return float(row["cpu_seconds"] / row["messages"] * 1e6)
+    return run_of(run_json("bench.end_to_end.ordermq_send_options", work))
 
 
 def updated(before: dict[str, Any], found: dict[str, Any], only: Collection[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.end_to_end.bench_options import BASE, beside_nearest, java_options, turns
+from bench.end_to_end.bench_options import BASE, Run, beside_nearest, java_options, turns
 from bench.end_to_end.ordermq_options import OPTIONS
 from bench.end_to_end.page import options_section
 from bench.peers import java_classes, java_client
@@ -18,8 +18,9 @@ def test_a_run_without_an_option_is_near_each_option() -> None:
 
 
 def test_a_run_is_compared_with_the_nearest_base() -> None:
-    rows = beside_nearest([("b", 1.0), ("x", 3.0), ("y", 3.0), ("b", 2.0)], "b")
-    assert [row["ratio"] for _, row in rows] == [1.0, 3.0, 1.5, 1.0]
+    ran = [(name, Run(cpu_us, rate=1.0)) for name, cpu_us in (("b", 1.0), ("x", 3.0), ("y", 3.0))]
+    found = beside_nearest([*ran, ("b", Run(2.0, rate=1.0))], "b")
+    assert [ratio for _, _, ratio in found] == [1.0, 3.0, 1.5, 1.0]
 
 
 RESULT: dict[str, Any] = {
@@ -33,8 +34,12 @@ RESULT: dict[str, Any] = {
         "pull_size": 32, "in_flight": 256, "java_messages": 1_000_000,
     },
     "rows": {
-        "TLS, batch 32": {"cpu_us_per_message": 1.2, "ratio": 1.08, "rounds": 3},
-        "TLS, batch 1": {"cpu_us_per_message": 1.2, "ratio": 2.0, "rounds": 3},
+        "TLS, batch 32": {
+            "cpu_us_per_message": 1.2, "ratio": 1.08, "rounds": 3, "messages_per_second": 800_000,
+        },
+        "TLS, batch 1": {
+            "cpu_us_per_message": 1.2, "ratio": 2.0, "rounds": 3, "messages_per_second": 600_000,
+        },
     },
     "sends": {"stream of 256, TLS": {"cpu_us_per_message": 1.2, "ratio": 1.08, "rounds": 3}},
 }  # fmt: skip
@@ -46,8 +51,12 @@ def test_the_page_shows_both_batches_of_an_option_in_one_row() -> None:
 
 
 def test_the_page_shows_java_beside_if_it_was_measured() -> None:
-    java = {"TLS, batch 1": 8.0, "TLS, batch 32": 6.0}
-    assert "| TLS | 6.00 | 0.20x | 8.00 | 0.15x |" in options_section(RESULT | {"java": java})
+    java = {
+        "TLS, batch 1": {"cpu_us_per_message": 8.0, "messages_per_second": 100_000},
+        "TLS, batch 32": {"cpu_us_per_message": 6.0, "messages_per_second": 200_000},
+    }
+    row = "| TLS | 6.00 | 0.20x | 4.0x | 8.00 | 0.15x | 6.0x |"
+    assert row in options_section(RESULT | {"java": java})
     for without in RESULT, RESULT | {"java": {}}:
         assert "Java" not in options_section(without)
 
