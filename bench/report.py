@@ -123,8 +123,8 @@ def shares_in_production(options: dict[str, Any]) -> list[str]:
         row = f"TLS, account, Prometheus, reading, batch {batch}"
         if row not in options["rows"] or row not in options["java"]:
             return []
-        _, cpu, rate = beside_java(options["rows"], options["java"], row)
-        found.append(f"{rate[:-1]} times the throughput at {cpu[:-1]} of the CPU")
+        cpu, rate = beside_java(options, row)
+        found.append(f"{rate:.1f} times the throughput at {cpu:.2f} of the CPU")
     return found
 
 

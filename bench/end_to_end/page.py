@@ -434,11 +434,7 @@ def java_options_table(result: dict[str, Any]) -> str:
     rows = [
         [
             option,
-            *(
-                cell
-                for batch in (32, 1)
-                for cell in beside_java(result["rows"], java, f"{option}, batch {batch}")
-            ),
+            *(cell for batch in (32, 1) for cell in java_cells(result, f"{option}, batch {batch}")),
         ]
         for option in options
     ]
@@ -458,13 +454,16 @@ def java_options_table(result: dict[str, Any]) -> str:
     )
 
 
-def beside_java(
-    rows: dict[str, dict[str, float]], java: dict[str, dict[str, float]], name: str
-) -> tuple[str, str, str]:
-    ours, theirs = rows[name], java[name]
-    cpu = ours["cpu_us_per_message"] / theirs["cpu_us_per_message"]
-    rate = ours["messages_per_second"] / theirs["messages_per_second"]
-    return f"{theirs['cpu_us_per_message']:.2f}", f"{cpu:.2f}x", f"{rate:.1f}x"
+def beside_java(result: dict[str, Any], row: str) -> tuple[float, float]:
+    """Return ordermq's CPU and throughput relative to that of Java's client in the same row."""
+    ours, java = result["rows"][row], result["java"][row]
+    cpu = ours["cpu_us_per_message"] / java["cpu_us_per_message"]
+    return cpu, ours["messages_per_second"] / java["messages_per_second"]
+
+
+def java_cells(result: dict[str, Any], row: str) -> tuple[str, str, str]:
+    cpu, rate = beside_java(result, row)
+    return f"{result['java'][row]['cpu_us_per_message']:.2f}", f"{cpu:.2f}x", f"{rate:.1f}x"
 
 
 _WHERE_OPTIONS_COST = """
