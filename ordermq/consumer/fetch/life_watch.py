@@ -103,6 +103,8 @@ class LifeWatch:
         # From there to the second one nothing but that filter has passed over messages.
         self._read_from = self._reached = self._generation = -1
         self._looked_at = 0  # the member's offset at the last look
+        self._looking_at: list[int] = []  # looks under way, by the member's offset then
+        self._returns = 0  # of pull loops, to an offset before that of a look under way
         self._is_denied = False
         self._read_ms = client.clock.now_ms()  # when messages were last known to have come
         self._looked_ms: int | None = None
@@ -129,6 +131,11 @@ class LifeWatch:
 
         Args: wanted: the messages that are not passed over; None: all.
         """
+        if any(offset < at for at in self._looking_at):
+            # It compares what was read beyond that offset, as before a lost lease. Its answer would
+            # move the queue back once it has read on: looked at anew before the first pull.
+            self._returns += 1
+            self.doubt()
         # Behind a seek, or by another expression, what lies before was not passed over by this one.
         is_continued = generation == self._generation or self._read_from <= offset <= self._reached
         if not is_continued or wanted != self._wanted or self._read_from < 0:
@@ -175,13 +182,24 @@ class LifeWatch:
 
         Raises: RemotingError, RouteError: it could not be found out.
         """
-        from ordermq.client.queue_life import QueueMark  # here and below: long after start
-
-        read = self._read_marks()
-        at = self._assigned.next_pull_offset  # at last: all of those were read before it
         if self._is_denied:
             return None
-        lives, doubts, is_in_doubt = self._lives, self.doubts, self.is_doubtful
+        read = self._read_marks()
+        at = self._assigned.next_pull_offset  # at last: all of those were read before it
+        self._looking_at.append(at)
+        try:
+            return await self._look_before(at, read)
+        finally:
+            self._looking_at.remove(at)
+
+    async def _look_before(self, at: int, read: Sequence[PulledMark]) -> NewLife | None:
+        """Look before a pull at an offset.
+
+        Args: read: messages before that, by which what follows the mark is known.
+        """
+        from ordermq.client.queue_life import QueueMark  # here and below: long after start
+
+        since, doubts, is_in_doubt = (self._lives, self._returns), self.doubts, self.is_doubtful
         self._looked_ms = self._client.clock.now_ms()
         try:
             # Taken first: if an old one still holds behind it, both are of the same life.
@@ -193,14 +211,11 @@ class LifeWatch:
             if mark is None or not _is_marked(message, mark):
                 life = await self._new_life(at, mark)
                 if life is None and (mark is None or mark.offset + 1 < at):
-                    gone = [each for each in read if not _is_marked(message, each)]
-                    life = await self._life_by_last_read(at, gone)
+                    life = await self._life_behind_mark(at, message, read, is_in_doubt)
                     if life is not None and life.end < at:
                         return None  # in doubt: the next pull is told of it, unless it grows
-                    if life is None and is_in_doubt:
-                        life = await self._life_by_filter(at, read)
-                if lives != self._lives:
-                    return None  # another look has found it meanwhile
+                if since != (self._lives, self._returns):
+                    return None  # another look has found it, or looks before the next pull
                 if life is not None:
                     return life
             # No checksum covers what a mark is made of.
@@ -223,7 +238,7 @@ class LifeWatch:
                 told = "looked in vain"  # a broker that fails now may answer the next one
             _log.info("%s: %s: %s", self._assigned.queue, told, error)
             return None
-        if lives != self._lives:
+        if since != (self._lives, self._returns):
             return None
         self.mark, self._looked_at = fresh or self.mark, at
         self._settled_doubts = doubts
@@ -264,6 +279,19 @@ class LifeWatch:
                 return None
         return found
 
+    async def _life_behind_mark(
+        self, at: int, message: MessageView | None, read: Sequence[PulledMark], is_in_doubt: bool
+    ) -> NewLife | None:
+        """Return the new life that began between the mark and `at`.
+
+        Args: message: before `at`, as it is now.
+        """
+        gone = [each for each in read if not _is_marked(message, each)]
+        life = await self._life_by_last_read(at, gone)
+        if life is None and is_in_doubt:
+            life = await self._life_by_filter(at, read)
+        return life
+
     async def _life_by_last_read(self, at: int, read: Sequence[PulledMark]) -> NewLife | None:
         """Return the new life that began behind the mark, by messages that were read since."""
         for last in read:
@@ -281,7 +309,7 @@ class LifeWatch:
         from ordermq.client.queue_life import life_by_filter
 
         # Also what was buffered since the look began, as it has come before the member's offset.
-        marks = [*read, *self._read_marks(), *(() if self.mark is None else (self.mark,))]
+        marks = self._known(*read, *self._read_marks())
         first = max((self._read_from, *(each.offset + 1 for each in marks)))
         if self._wanted is None or first >= at:
             return None
@@ -291,11 +319,14 @@ class LifeWatch:
 
     async def _last_there(self, end: int, read: Sequence[PulledMark]) -> Landmark | None:
         """Return the last one of the known messages before `end` that the broker still has."""
-        marks = list[Landmark](read) if self.mark is None else [self.mark, *read]
-        for each in sorted(marks, key=lambda mark: mark.offset, reverse=True):
+        for each in sorted(self._known(*read), key=lambda mark: mark.offset, reverse=True):
             if each.offset < end and await self._has(each):
                 return each
         return None
+
+    def _known(self, *read: Landmark) -> tuple[Landmark, ...]:
+        """Return messages that were read, and the mark."""
+        return read if self.mark is None else (self.mark, *read)
 
     async def _has(self, mark: Landmark) -> bool:
         """Return whether the broker still has a marked message."""

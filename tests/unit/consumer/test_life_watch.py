@@ -312,6 +312,29 @@ def test_a_held_pull_that_the_next_life_answers_does_not_hide_it() -> None:
     assert (life.at, life.first) == (4, 0)
 
 
+def test_a_look_tells_nothing_of_a_queue_that_has_gone_back_meanwhile() -> None:
+    """A lock was lost, and the group's offset is before what was lost: nothing is left out."""
+
+    async def steps(back_to: int) -> tuple[NewLife | None, NewLife | None]:
+        watch = await cut_and_grown()
+        watch.answers.clear()
+        early = asyncio.create_task(watch.look())
+        await asyncio.sleep(0)
+        watch.reads_from(4, 0, None)  # the same place: the look goes on
+        watch.reads_from(back_to, 1, None)
+        watch.queue.next_pull_offset = back_to
+        watch.answers.set()
+        told = await early
+        assert watch.is_doubtful, "the loop looks before its first pull"
+        return told, await watch.look()
+
+    assert looks_after(steps(1)) == (None, None)
+    told, found = looks_after(steps(3))
+    assert told is None
+    assert found is not None, "another member went on behind what was lost"
+    assert (found.at, found.first) == (3, 2)
+
+
 def test_of_two_looks_that_find_the_same_life_one_tells_of_it() -> None:
     async def steps() -> tuple[NewLife | None, NewLife | None]:
         watch = await cut_and_grown()
