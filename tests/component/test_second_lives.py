@@ -484,18 +484,18 @@ def test_a_commit_beyond_the_end_of_a_cut_queue_leaves_the_rest_to_the_next_pull
     member.wait_for("old", 30)
     eventually(member.has_marked, "the queue is known")
     eventually(lambda: member.committed() == 30, "it is stored")
-    is_new, is_beyond_end = OffsetCommitter._is_new, OffsetCommitter._is_beyond_end
+    is_new, ends_behind = OffsetCommitter._is_new, OffsetCommitter._ends_behind
 
     def is_new_once_cut(committer: OffsetCommitter, *given: Any) -> bool:
         return is_cut.is_set() and is_new(committer, *given)
 
-    async def noted(committer: OffsetCommitter, *given: Any) -> bool:
-        is_beyond = await is_beyond_end(committer, *given)
+    async def noted(committer: OffsetCommitter, *given: Any) -> tuple[int, int] | None:
+        ends = await ends_behind(committer, *given)
         is_refused.set()
-        return is_beyond
+        return ends
 
     monkeypatch.setattr(OffsetCommitter, "_is_new", is_new_once_cut)
-    monkeypatch.setattr(OffsetCommitter, "_is_beyond_end", noted)
+    monkeypatch.setattr(OffsetCommitter, "_ends_behind", noted)
     cut_log.keep_copy()
     with Producer("p", name_servers=cut_log.name_servers) as producer:
         lost = [Message("orders", f"lost {number}".encode(), tags="a") for number in range(20)]

@@ -493,12 +493,16 @@ class OffsetCommitter:
             assigned.lose_lease("its commit was fenced")
             return False
         except BrokerError as error:
-            if await self._is_beyond_end(assigned, offset, error):
-                if assigned.state is QueueState.ACTIVE:
+            if (ends := await self._ends_behind(assigned, error)) is not None:
+                first, end = ends
+                if assigned.state is not QueueState.ACTIVE:
+                    # The refused offset may be of an earlier life, and no pull will tell.
+                    assigned.begin_life(first)
+                    return await self._commit(assigned)
+                if end < offset:
                     # The next pull is told of it, and knows what of the queue is as it was read.
                     # Begun here, the life would keep back every commit until somebody moves it.
                     return False
-                return await self._commit(assigned)
             self._client.report_failure(queue.broker_name, "commit", error)
             if not is_busy(error):
                 self._refuse(queue, str(error))
@@ -514,28 +518,23 @@ class OffsetCommitter:
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
 
-    async def _is_beyond_end(
-        self, assigned: AssignedQueue, offset: int, error: BrokerError
-    ) -> bool:
-        """Return whether an offset was refused because the queue ends before it; one that is given
-        up begins its new life then, also where it has grown since.
+    async def _ends_behind(
+        self, assigned: AssignedQueue, error: BrokerError
+    ) -> tuple[int, int] | None:
+        """Return the first offset and the end of a queue that refused an offset as none of its own;
+        None where a commit was refused for another reason.
         """
         if error.response_code != ResponseCode.INVALID_PARAMETER or assigned.begins_life:
-            return False
+            return None
         queue, api = assigned.queue, self._client.api
         try:
             address = self._client.routes.master_of(queue.broker_name)
-            first, end = await asyncio.gather(
+            return await asyncio.gather(
                 api.min_offset(address, queue), api.max_offset(address, queue)
             )
         except (RemotingError, RouteError) as also:
             self._client.report_failure(queue.broker_name, "look at a queue", also)
-            return False
-        if assigned.state is QueueState.ACTIVE:
-            return end < offset
-        # Within the queue, a refused offset may be of an earlier life, and no pull will tell.
-        assigned.begin_life(first)
-        return assigned.begins_life
+            return None
 
     async def _is_ahead(self, assigned: AssignedQueue, offset: int) -> bool:
         """Return whether the next owner of a queue without a lock has committed further."""
