@@ -27,6 +27,8 @@ def stop_reader(name_servers: str, place: int) -> int:
     reader.initialOffset()
     with HandledCall(place, lambda: signal.raise_signal(signal.SIGTERM)) as call:
         reader.stop()
+    # Programs that this process starts would ignore it as well.
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
     return call.places
 
 

@@ -8,6 +8,7 @@ Which end a micro-batch has is asked differently from Spark 4.2 on: see readers.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import signal
 import threading
 from collections.abc import Iterator
@@ -83,9 +84,9 @@ class StreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """End the run."""
         if self._opened is not None:
-            _ignore_sigterm()
-            self._opened.close()
-            atexit.unregister(self._opened.close)
+            with _sigterm_ignored():
+                self._opened.close()
+                atexit.unregister(self._opened.close)
 
     # On executors.
 
@@ -121,11 +122,24 @@ def install_sigterm_handler() -> None:
 
 
 def _exit_once(number: int, frame: FrameType | None) -> None:
-    _ignore_sigterm()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the exit short
     raise SystemExit(128 + number)
 
 
-def _ignore_sigterm() -> None:
-    # The one that comes while the locks are released must not cut that short.
-    if signal.getsignal(signal.SIGTERM) is _exit_once:
+@contextlib.contextmanager
+def _sigterm_ignored() -> Iterator[None]:
+    """Ignore SIGTERM during the block, which would be cut short by `_exit_once`.
+
+    Not longer: programs that are started later would ignore it, too.
+    """
+    is_handled = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is _exit_once
+    )
+    if is_handled:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if is_handled:
+            signal.signal(signal.SIGTERM, _exit_once)
