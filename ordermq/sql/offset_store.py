@@ -443,8 +443,9 @@ def _ended_by_errors(turn: Turn | NoTurn) -> Iterator[None]:
 
 def _went_back(row: Any, known: _Stored) -> bool:
     """Return whether the row is behind what this process has committed to it."""
+    # An older epoch, too: the database may be as it was before this owner took the queue over.
     offset = -1 if row.next_offset is None else row.next_offset
-    return bool(row.epoch == known.epoch and offset < known.next_offset)
+    return bool(row.epoch <= known.epoch and offset < known.next_offset)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

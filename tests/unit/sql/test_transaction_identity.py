@@ -404,6 +404,26 @@ def test_a_database_that_went_back_is_noticed_before_the_next_effect(
     store.begin("g", QUEUE, 2, 2).roll_back()
 
 
+def test_a_database_that_went_back_beyond_the_take_over_is_noticed(
+    store: SqlOffsetStore, engine: Engine
+) -> None:
+    """The row then has the epoch of the owner before, which this one has outlived."""
+    begin(store, 1).commit(5)
+    assert store.take_over("g", QUEUE, 2) == 5
+    transaction = store.begin("g", QUEUE, 2, 5)
+    put(transaction.connection, 2)
+    transaction.commit(9)
+    with engine.begin() as connection:  # as it was before the take-over
+        connection.execute(text("DELETE FROM effects WHERE n = 2"))
+        connection.execute(text("UPDATE ordermq_offsets SET next_offset = 5, epoch = 1"))
+    with pytest.raises(StaleOwner, match="went back from 9 to 5"):
+        store.begin("g", QUEUE, 2, 9)
+    with pytest.raises(StaleOwner, match="went back from 9 to 5"):
+        store.write("g", QUEUE, 10, 2)
+    assert store.take_over("g", QUEUE, 3) == 5
+    store.begin("g", QUEUE, 3, 5).roll_back()
+
+
 def test_the_users_own_connections_end_their_transactions_as_ever(
     store: SqlOffsetStore, engine: Engine
 ) -> None:
