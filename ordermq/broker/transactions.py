@@ -46,9 +46,14 @@ _CHECKS_AT_ONCE = 64  # half messages looked at before other requests get the lo
 
 @dataclass(slots=True, eq=False)
 class HalfMessage:
-    """One waiting half message."""
+    """One waiting half message.
+
+    Args:
+        message_id: that its producer gave it, the id of the transaction; empty if it has none.
+    """
 
     offset: int
+    message_id: str
     producer_group: str
     stored_ms: int
     due_ms: int  # the producer is not asked before
@@ -56,7 +61,7 @@ class HalfMessage:
 
 
 class Transactions:
-    """The waiting half messages, on the loop thread; memory holds a few words of each."""
+    """The waiting half messages, on the loop thread; memory holds a few words and the id of each."""
 
     def __init__(
         self,
@@ -81,7 +86,8 @@ class Transactions:
         self._pending = PendingLog(store, HALF_TOPIC)
         self._waiting: dict[int, HalfMessage] = {}
         self._ending = 0  # of those whose ends are being written
-        self._ended: OrderedDict[int, str] = OrderedDict()  # the newest ones: the counter of each
+        # The newest ones: the id and the counter of each.
+        self._ended: OrderedDict[int, tuple[str, str]] = OrderedDict()
         # Only what checks need is kept; a half message's record is read again when it ends.
         for offset, times_asked in self._pending.load():
             message = StoredMessage.read(self._pending.record(offset))
@@ -101,6 +107,7 @@ class Transactions:
         self._wait(
             HalfMessage(
                 offset,
+                properties.get(props.UNIQ_KEY, ""),
                 properties.get(props.PRODUCER_GROUP, ""),
                 stored_ms,
                 stored_ms + _immunity_ms(properties.get(props.CHECK_IMMUNITY_S), timeout_ms),
@@ -115,8 +122,10 @@ class Transactions:
             the request disagree.
         """
         half = self._waiting.get(header.half_offset)
-        if half is None:
-            ended = _ENDED.get(self._ended.get(header.half_offset, ""), "")
+        # The place alone does not tell: a broker that lost its last messages, as one whose back-up
+        # was restored, has another transaction there.
+        if half is None or not _is_named(header, half.message_id):
+            ended = _ENDED.get(self._counter_of(header), "")
             reason = f"no such half message waits: the transaction has already ended{ended}"
         elif half.producer_group != header.producer_group:
             reason = f"the half message belongs to producer group {half.producer_group!r}"
@@ -134,7 +143,12 @@ class Transactions:
         """Return True if a transaction has ended as a request wants it to."""
         is_commit = header.commit_or_rollback == TransactionFlag.COMMIT
         wanted = "transactions_committed" if is_commit else "transactions_rolled_back"
-        return self._ended.get(header.half_offset) == wanted
+        return self._counter_of(header) == wanted
+
+    def _counter_of(self, header: EndTransactionHeader) -> str:
+        """Return the counter of the transaction of a request that has ended; empty: not known."""
+        message_id, counter = self._ended.get(header.half_offset, ("", ""))
+        return counter if _is_named(header, message_id) else ""
 
     def commit(self, half: HalfMessage, done: Done) -> None:
         """Append a half message to its real queue, after everything committed before."""
@@ -231,7 +245,7 @@ class Transactions:
             if error is None:
                 self._pending.removed(removal)
                 setattr(self._statistics, counter, getattr(self._statistics, counter) + 1)
-                self._ended[half.offset] = counter
+                self._ended[half.offset] = half.message_id, counter
                 if len(self._ended) > _ENDED_KEPT:
                     self._ended.popitem(last=False)
             else:
@@ -292,6 +306,13 @@ class Transactions:
         # One-way: the producer answers with END_TRANSACTION, as its application decides.
         request.flag = ONEWAY_FLAG
         return request
+
+
+def _is_named(header: EndTransactionHeader, message_id: str) -> bool:
+    """Return False if a request is about another transaction than the one of a message id."""
+    # Clients send the id as one of the two, some with an id of the broker's as the other.
+    named = [each for each in (header.message_id, header.transaction_id) if each]
+    return not message_id or not named or message_id in named
 
 
 def _without_mark(message: StoredMessage) -> dict[str, str]:

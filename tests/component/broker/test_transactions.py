@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.store.backup import back_up, restore
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.model import properties as props
@@ -487,3 +488,29 @@ def test_a_commit_on_a_full_disk_is_refused_and_can_be_repeated(
         broker.lift_limit()
         assert end(client, half, COMMIT).code == 0
         assert [len(body) for body in bodies(client)] == [100_000]
+
+
+# -- a broker that lost its last messages ----------------------------------------------------
+
+
+def test_an_end_of_a_lost_transaction_ends_no_other_one(tmp_path: Path) -> None:
+    """A restored back-up gives the places of what it lost to other half messages."""
+    path, copy = tmp_path / "broker.db", tmp_path / "copy.db"
+    with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
+        send_half(client, b"before")
+        back_up(path, copy, lambda done, total: None)
+        lost = send_half(client, b"lost")
+    restore(copy, path, lambda done, total: None)
+    with EmbeddedBroker(path) as broker, WireClient(broker.port) as client:
+        half = send_half(client, b"new")
+        assert half.ext["queueOffset"] == lost.ext["queueOffset"]
+        for state in (ROLLBACK, COMMIT):
+            refused = end(client, lost, state)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert "has already ended" in (refused.remark or "")
+        assert broker.statistics.half_messages == 2
+        assert end(client, half, COMMIT).code == 0
+        # How that one ended is no answer about the lost one, either.
+        assert end(client, lost, COMMIT).code == ResponseCode.SYSTEM_ERROR
+        assert end(client, half, COMMIT).code == 0
+        assert [body for queue in range(4) for body in bodies(client, queue_id=queue)] == [b"new"]
