@@ -7,19 +7,19 @@ late, behind messages that were sent after it: A, B, A. The copies have the same
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ordermq.broker.store import QueueLog, Store
+from ordermq.broker.store.store import WAITING_TOPICS
 from ordermq.clock import Clock
 from ordermq.errors import ProtocolError
 from ordermq.model import properties as props
-from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import StoredMessage, stored_at
 
 IN_FLIGHT = -1  # in place of an offset
-_WAITING_TOPICS = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 _COUNTER_DIGITS = 12  # of an id: its time and counter, which only grow; before them, its producer
 _MAX_PRODUCERS = 1_024  # of one queue
 _MAX_WINDOWS = 64  # searched windows, of all queues; an id takes about 200 bytes
@@ -27,10 +27,33 @@ _RELOAD_AGE_MS = 600_000  # a copy that is later than this is not expected
 _RELOAD_BYTES = 67_108_864  # of records read at once
 
 
+class SendId(NamedTuple):
+    """What a send and its copies have in common, beside their log.
+
+    Args:
+        unique_id: of the message.
+        target: digest of its topic, queue and body, of one that waits. Many topics share that log,
+            and the body is not there any more once it is due; and an id may come again with another
+            message, as of a `Message` object of Java's that is sent twice.
+    """
+
+    unique_id: str
+    target: str = ""
+
+
+def waiting_send_id(unique_id: str, topic: str, queue_id: int, body: bytes) -> SendId:
+    """Return the id of a send that waits in a log of the broker's own.
+
+    Args: topic, queue_id: that it waits for.
+    """
+    place = f"{topic}/{queue_id}/".encode()
+    return SendId(unique_id, hashlib.blake2b(place + body, digest_size=12).hexdigest())
+
+
 class RecentSends(Protocol):
     """Ids of the sends of each queue; on the loop thread."""
 
-    def begin(self, log: QueueLog, unique_id: str) -> int | None:
+    def begin(self, log: QueueLog, send_id: SendId) -> int | None:
         """Note a send that is appended next, if it is the first with this id: return None.
 
         Else return the offset of the first one, or IN_FLIGHT until that is durable.
@@ -61,7 +84,7 @@ class RecentSends(Protocol):
 class NoRecentSends:
     """Takes every send for the first one."""
 
-    def begin(self, log: QueueLog, unique_id: str) -> int | None:
+    def begin(self, log: QueueLog, send_id: SendId) -> int | None:
         return None
 
     def stored(self, log: QueueLog, offset: int) -> None:
@@ -84,7 +107,7 @@ class NoRecentSends:
 
 
 class _Window:
-    """Offsets by id of a queue's newest sends: between one and two times `size` of them."""
+    """Offsets of a queue's newest sends, by id: between one and two times `size` of them."""
 
     __slots__ = ("is_used", "newer", "older", "size")
 
@@ -94,17 +117,17 @@ class _Window:
         self.older: dict[str, int] = {}
         self.is_used = True  # searched since the generations last changed
 
-    def find(self, unique_id: str) -> int | None:
+    def find(self, key: str) -> int | None:
         self.is_used = True
-        found = self.newer.get(unique_id)
-        return self.older.get(unique_id) if found is None else found
+        found = self.newer.get(key)
+        return self.older.get(key) if found is None else found
 
-    def add(self, unique_id: str, offset: int) -> None:
+    def add(self, key: str, offset: int) -> None:
         # Two generations: dropping one of them is cheaper than dropping the oldest id each time.
         if len(self.newer) >= self.size:
             self.older, self.newer = self.newer, {}
             self.is_used = False
-        self.newer[unique_id] = offset
+        self.newer[key] = offset
 
 
 class _QueueSends:
@@ -114,7 +137,7 @@ class _QueueSends:
 
     def __init__(self, window: _Window | None) -> None:
         self.highest: dict[str, str] = {}  # producer -> the highest of its ids
-        self.pending: deque[str] = deque()  # ids in flight, in the order of their writes
+        self.pending: deque[str] = deque()  # keys in flight, in the order of their writes
         self.window = window
 
     def raise_highest(self, unique_id: str) -> bool:
@@ -145,23 +168,24 @@ class RecentSendSearch:
         self._queues: dict[QueueLog, _QueueSends] = {}
         self._window_count = 0
 
-    def begin(self, log: QueueLog, unique_id: str) -> int | None:
+    def begin(self, log: QueueLog, send_id: SendId) -> int | None:
         sends = self._queues.get(log) or self._new_queue(log)
-        if not sends.raise_highest(unique_id):
-            if unique_id in sends.pending:
+        key = send_id.unique_id + send_id.target
+        if not sends.raise_highest(send_id.unique_id):
+            if key in sends.pending:
                 return IN_FLIGHT
-            found = self._search(log, sends, unique_id)
+            found = self._search(log, sends, key)
             if found is not None:
                 return found
-        sends.pending.append(unique_id)
+        sends.pending.append(key)
         return None
 
     def stored(self, log: QueueLog, offset: int) -> None:
         sends = self._queues[log]
-        unique_id = sends.pending.popleft()
+        key = sends.pending.popleft()
         if sends.window is not None:
-            sends.window.add(unique_id, offset)
-            if not sends.window.is_used and log.topic not in _WAITING_TOPICS:
+            sends.window.add(key, offset)
+            if not sends.window.is_used and log.topic not in WAITING_TOPICS:
                 sends.window = None
                 self._window_count -= 1
 
@@ -201,29 +225,29 @@ class RecentSendSearch:
             sends = self._new_queue(log)
             newest = self._store.newest(log, self._size, _RELOAD_BYTES // len(logs))
             for offset, record in newest:
-                unique_id = _id_of_record(record) if stored_at(record) >= after_ms else None
-                if unique_id is not None:
-                    sends.raise_highest(unique_id)
+                send_id = _id_of_record(log, record) if stored_at(record) >= after_ms else None
+                if send_id is not None:
+                    sends.raise_highest(send_id.unique_id)
                     if sends.window is not None:
-                        sends.window.add(unique_id, offset)
+                        sends.window.add(send_id.unique_id + send_id.target, offset)
 
     def _new_queue(self, log: QueueLog) -> _QueueSends:
         # Messages leave the logs in which they wait, so a search there would not find them.
-        window = _Window(self._size) if log.topic in _WAITING_TOPICS else None
+        window = _Window(self._size) if log.topic in WAITING_TOPICS else None
         sends = self._queues[log] = _QueueSends(window)
         return sends
 
-    def _search(self, log: QueueLog, sends: _QueueSends, unique_id: str) -> int | None:
+    def _search(self, log: QueueLog, sends: _QueueSends, key: str) -> int | None:
         if sends.window is None:
             if self._window_count >= _MAX_WINDOWS:
                 return None
             sends.window = _Window(self._size)
             self._window_count += 1
             for offset, record in self._store.newest(log, self._size, _RELOAD_BYTES):
-                found = _id_of_record(record)
+                found = _id_of_record(log, record)
                 if found is not None:
-                    sends.window.add(found, offset)
-        return sends.window.find(unique_id)
+                    sends.window.add(found.unique_id, offset)
+        return sends.window.find(key)
 
 
 def recent_sends(size: int, store: Store, logs: list[QueueLog], clock: Clock) -> RecentSends:
@@ -253,17 +277,22 @@ def unique_id_of_batch(body: bytes) -> str | None:
 
 
 def is_same_body(stored: bytes | None, record: bytes | bytearray) -> bool:
-    """Return True if a record has the body of a stored one, or that one has left its queue.
-
-    A message that has left is delivered, recalled or trimmed: a copy must not bring it back.
-    """
+    """Return True if a record has the body of a stored one; one that was trimmed tells nothing."""
     if stored is None:
-        return True
+        return False  # better twice than not at all: an id may come again with another message
     return StoredMessage.read(stored).body == StoredMessage.read(bytes(record)).body
 
 
-def _id_of_record(record: bytes) -> str | None:
+def _id_of_record(log: QueueLog, record: bytes) -> SendId | None:
     try:
-        return props.decode_bytes(StoredMessage.read(record).properties).get(props.UNIQ_KEY)
-    except ProtocolError:
+        message = StoredMessage.read(record)
+        properties = props.decode_bytes(message.properties)
+        unique_id = properties.get(props.UNIQ_KEY)
+        if unique_id is None:
+            return None
+        if log.topic not in WAITING_TOPICS:
+            return SendId(unique_id)
+        topic, queue_id = properties[props.REAL_TOPIC], int(properties[props.REAL_QUEUE_ID])
+        return waiting_send_id(unique_id, topic, queue_id, message.body)
+    except (ProtocolError, KeyError, ValueError):
         return None  # a damaged record is met by its readers

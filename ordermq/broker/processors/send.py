@@ -19,9 +19,11 @@ from ordermq.broker.message_routing import RoutedMessage
 from ordermq.broker.processors.fast_path import read_send_header, send_reply
 from ordermq.broker.recent_sends import (
     IN_FLIGHT,
+    SendId,
     is_same_body,
     unique_id_of,
     unique_id_of_batch,
+    waiting_send_id,
 )
 from ordermq.broker.store import Append, Write
 from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
@@ -80,10 +82,15 @@ def _send(
     target = context.routing.route(topic.name, queue_id, header.properties)
     append = _append(connection, request, header, target, header.sys_flag, target.due_ms)
     context.topics.keep(topic)  # only now: a refused send creates none
+    send_id: SendId | None = None
+    if unique_id is not None:
+        send_id = SendId(unique_id)
+        if target.due_ms is not None:
+            send_id = waiting_send_id(unique_id, topic.name, queue_id, request.body)
     if target.log is context.routing.timer_log:
-        _store_timed(context, connection, request, append, topic, queue_id, target, unique_id)
+        _store_timed(context, connection, request, append, topic, queue_id, target, send_id)
         return
-    _store(context, connection, request, append, queue_id, unique_id)
+    _store(context, connection, request, append, queue_id, send_id)
 
 
 def _with_cluster(context: BrokerContext, properties: str) -> str:
@@ -117,6 +124,10 @@ def _send_half(
     )
     context.topics.keep(topic)
 
+    send_id = None
+    if unique_id is not None:
+        send_id = waiting_send_id(unique_id, topic.name, queue_id, request.body)
+
     def stored() -> None:
         context.transactions.add(append.first_offset, properties)
         answer()
@@ -126,7 +137,7 @@ def _send_half(
         reply.transaction_id = properties.get(props.UNIQ_KEY)
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
-    _append_once(context, connection, request, append, unique_id, stored, answer)
+    _append_once(context, connection, request, append, send_id, stored, answer)
 
 
 def _store_timed(
@@ -137,7 +148,7 @@ def _store_timed(
     topic: Topic,
     queue_id: int,
     target: RoutedMessage,
-    unique_id: str | None,
+    send_id: SendId | None,
 ) -> None:
     assert target.due_ms is not None
     due_ms = target.due_ms
@@ -155,7 +166,7 @@ def _store_timed(
             reply.recall_handle = handle.to_text()
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
-    _append_once(context, connection, request, append, unique_id, stored, answer)
+    _append_once(context, connection, request, append, send_id, stored, answer)
 
 
 def _waiting_reply(connection: BrokerConnection, append: Append, queue_id: int) -> SendReplyHeader:
@@ -213,7 +224,9 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the batch has no message")
     append = Append(queue_log, records)
     context.topics.keep(topic)
-    _store(context, connection, request, append, queue_id, unique_id_of_batch(request.body))
+    unique_id = unique_id_of_batch(request.body)
+    send_id = None if unique_id is None else SendId(unique_id)
+    _store(context, connection, request, append, queue_id, send_id)
 
 
 def _writable_topic(context: BrokerContext, header: SendHeader) -> Topic:
@@ -309,7 +322,7 @@ def _store(
     request: Command,
     append: Append,
     queue_id: int,
-    unique_id: str | None,
+    send_id: SendId | None,
 ) -> None:
     def answer() -> None:
         first = append.log.physical_offset(append.first_offset)
@@ -319,7 +332,7 @@ def _store(
         if not request.is_oneway:
             connection.send(send_reply(request.opaque, ids, queue_id, append.first_offset))
 
-    _append_once(context, connection, request, append, unique_id, answer, answer)
+    _append_once(context, connection, request, append, send_id, answer, answer)
 
 
 def _append_once(
@@ -327,7 +340,7 @@ def _append_once(
     connection: BrokerConnection,
     request: Command,
     append: Append,
-    unique_id: str | None,
+    send_id: SendId | None,
     stored: Callable[[], None],
     answer: Callable[[], None],
 ) -> None:
@@ -336,12 +349,12 @@ def _append_once(
     A copy has the same id, queue and body, and as many messages. It is answered with the offset of
     the first one.
     """
-    if unique_id is not None:
-        offset = context.recent_sends.begin(append.log, unique_id)
+    if send_id is not None:
+        offset = context.recent_sends.begin(append.log, send_id)
         if offset is not None:
 
             def again() -> None:
-                _append_once(context, connection, request, append, unique_id, stored, answer)
+                _append_once(context, connection, request, append, send_id, stored, answer)
 
             if offset == IN_FLIGHT:
                 # An empty write: writes end in the order of submission, so it ends after the first
@@ -350,31 +363,32 @@ def _append_once(
                 context.store.submit(Write(done))
                 return
             append.first_offset = offset
-            if _is_copy(context, append):
+            if _is_copy(context, append, send_id):
                 context.statistics.copies_dropped += len(append.records)
                 answer()
                 return
-            unique_id = None  # another message with the same id: only the first one is remembered
+            send_id = None  # another message with the same id: only the first one is remembered
 
     # `when_durable` would be one more call per send.
     def finish(error: StoreError | None) -> None:
         if error is None:
-            if unique_id is not None:
+            if send_id is not None:
                 context.recent_sends.stored(append.log, append.first_offset)
             stored()
         else:
-            if unique_id is not None:
+            if send_id is not None:
                 context.recent_sends.failed(append.log)
             context.reply_write_failed(connection, request, error)
 
     context.routing.append((append,), finish)
 
 
-def _is_copy(context: BrokerContext, append: Append) -> bool:
+def _is_copy(context: BrokerContext, append: Append, send_id: SendId) -> bool:
     records = [record for _, _, record in append.rows()]
     offsets = range(append.first_offset, append.first_offset + len(records))
     stored = [context.store.record(append.log, offset) for offset in offsets]
-    return all(map(is_same_body, stored, records))
+    # Of one that waited, and has left, the id tells: a copy must not bring it back.
+    return bool(send_id.target) or all(map(is_same_body, stored, records))
 
 
 def send_back(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

@@ -19,6 +19,7 @@ from ordermq.remoting.rare_headers import EndTransactionHeader
 from tests.component.broker.broker_process import BrokerProcess
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, batch_body, records
+from tests.waiting import eventually
 
 
 def unique(number: int | str) -> dict[str, str]:
@@ -229,6 +230,66 @@ def test_a_copy_of_a_half_message_joins_its_transaction(
     assert client.send("orders", b"A", properties=properties).code == 0
     assert broker.statistics.half_messages == 0
     assert bodies(client) == [b"A"]
+
+
+WAITING: dict[str, dict[str, str]] = {
+    "delayed": {"DELAY": "5"},
+    "timed": {"TIMER_DELAY_MS": "60000"},
+    "half": {"TRAN_MSG": "true", "PGROUP": "producers"},
+}
+
+
+@pytest.mark.parametrize("kind", WAITING)
+@pytest.mark.parametrize("other", [{"body": b"B"}, {"queue_id": 1}, {"topic": "others"}], ids=str)
+def test_only_a_real_copy_of_a_message_that_waits_is_dropped(
+    tmp_path: Path, kind: str, other: dict[str, Any]
+) -> None:
+    """All topics wait in one log, and Java gives an object that is sent again its first id."""
+    first: dict[str, Any] = {"topic": "orders", "body": b"A", "properties": unique(1)}
+    first["properties"] |= WAITING[kind]
+    sent = [first, first | other]
+    for restarts in range(2):
+        with EmbeddedBroker(tmp_path) as broker, WireClient(broker.port) as client:
+            offsets = [client.send(**each).ext["queueOffset"] for each in sent]
+            assert offsets == ["0", "1"]
+            assert broker.statistics.copies_dropped == 2 * restarts
+
+
+def test_another_message_with_the_id_of_one_that_has_left_is_stored(
+    client: WireClient, broker: EmbeddedBroker
+) -> None:
+    """The body of the first one is not there any more."""
+
+    def send(number: int, body: bytes) -> Command:
+        return client.send("orders", body, properties=unique(number) | WAITING["half"])
+
+    first = send(1, b"A")
+    send(2, b"another one, as the newest stays")
+    place = int(first.ext["queueOffset"]), int(first.ext["msgId"][16:], 16)
+    end = EndTransactionHeader(
+        "producers", *place, TransactionFlag.COMMIT, message_id=unique(1)["UNIQ_KEY"]
+    )
+    assert client.call(RequestCode.END_TRANSACTION, end.to_ext()).code == 0
+    assert broker.statistics.half_messages == 1
+    assert send(1, b"B").ext["queueOffset"] == "2"
+    assert broker.statistics.half_messages == 2
+    assert send(1, b"A").ext["queueOffset"] == "0"
+    assert send(1, b"B").ext["queueOffset"] == "2"
+    assert broker.statistics.half_messages == 2
+
+
+def test_another_message_with_the_id_of_one_that_was_trimmed_is_stored(tmp_path: Path) -> None:
+    clock, config = ManualClock(), BrokerConfig(retention_ms=1_000)
+    with (
+        EmbeddedBroker(tmp_path, config=config, clock=clock) as broker,
+        WireClient(broker.port) as client,
+    ):
+        for number in (1, 2):
+            client.send("orders", b"A", properties=unique(number))
+        client.send("orders", b"B", properties=unique(1))  # its ids are searched from now on
+        clock.advance(10_000_000)
+        eventually(lambda: broker.statistics.messages_trimmed == 2, "all but the newest expired")
+        assert client.send("orders", b"C", properties=unique(1)).ext["queueOffset"] == "3"
 
 
 def test_copies_are_dropped_after_a_kill_of_the_broker(tmp_path: Path) -> None:
