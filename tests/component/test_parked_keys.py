@@ -28,6 +28,8 @@ SETTINGS: dict[str, Any] = {
     "suspend_current_queue_time_ms": 10,
 }
 
+FROM_FIRST = {"consume_from_where": "first_offset", "commit_interval_ms": 50}
+
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
@@ -157,6 +159,79 @@ def test_a_replay_that_fails_keeps_the_rest_parked_behind_what_it_did(
         assert consumer.unpark("k4")
         seen.wait_for_count(120)
     assert_in_order(seen, 120)
+
+
+def test_groups_that_share_a_topic_park_the_same_messages(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    """The broker must not take the record of the second group for a copy of the first one's."""
+    send_all(producer, numbered(20))
+    others, ids = Seen(), set()
+    other = PushConsumer("other", name_servers=broker.name_servers, **SETTINGS | FROM_FIRST)
+    poisoned = {"g": Poisoned(seen, 4), "other": Poisoned(others, 4)}
+    other.subscribe("orders")
+    other.orderly(poisoned["other"])
+    with make_consumer(poisoned["g"], **SETTINGS) as consumer, other:
+        for group in poisoned:
+            eventually(lambda: committed(broker, group=group) == 20, "all is committed")  # noqa: B023
+        with Admin(broker.name_servers) as admin:
+            for group in poisoned:
+                parked = admin.parked_messages("parked", group, "k4")
+                assert [int(bytes(each.body)) for each in parked] == [4, 14]
+                ids |= {each.message_id for each in parked}
+        assert len(ids) == 2  # those that their producer gave them
+        for group, member in (("g", consumer), ("other", other)):
+            poisoned[group].poison.clear()
+            assert member.unpark("k4")
+        seen.wait_for_count(20)
+        others.wait_for_count(20)
+    assert_in_order(seen, 20)
+    assert_in_order(others, 20)
+
+
+def test_a_message_that_is_parked_again_after_a_seek_is_there_again(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    """Also those that the key had before the one that failed: all of them were asked for."""
+    send_all(producer, numbered(40))
+    poisoned = Poisoned(seen, 24)
+    with make_consumer(poisoned, **SETTINGS) as consumer:
+        eventually(lambda: committed(broker) == 40, "all is committed")
+        (queue,) = consumer.parked_keys()
+        consumer.seek(queue, 0)
+        eventually(lambda: consumer.statistics["diverted"] == 6, "the whole key is parked")
+        poisoned.poison = {b"24", b"4"}
+        assert consumer.unpark("k4")
+        eventually(lambda: consumer.statistics["listener_errors"] == 3, "it failed again")
+        poisoned.poison.clear()
+        assert consumer.unpark("k4")
+        seen.wait_for(lambda _: len(seen.bodies_of("k4")) == 6, "all of them once more")
+        assert bodies(seen, "k4") == [4, 14, 24, 34, 4, 14]
+        poisoned.poison = {b"24"}
+        consumer.seek(queue, 0)
+        eventually(lambda: consumer.statistics["diverted"] == 8, "parked for another time")
+        poisoned.poison.clear()
+        assert consumer.unpark("k4")
+        seen.wait_for(lambda _: len(seen.bodies_of("k4")) == 10, "and done for another time")
+        assert bodies(seen, "k4")[6:] == [4, 14, 24, 34]
+
+
+def test_what_a_topic_made_anew_has_of_a_parked_key_is_parked_behind_the_old(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    """Its offsets begin again, before those of what is parked."""
+    send_all(producer, numbered(60))
+    poisoned = Poisoned(seen, 24)
+    with make_consumer(poisoned, **SETTINGS) as consumer, Admin(broker.name_servers) as admin:
+        eventually(lambda: committed(broker) == 60, "all is committed")
+        admin.delete_topic("orders")
+        admin.create_topic("orders", queues=2)
+        send_all(producer, numbered(30, start=60))
+        eventually(lambda: consumer.statistics["diverted"] == 7, "the new ones are parked, too")
+        poisoned.poison.clear()
+        assert consumer.unpark("k4")
+        seen.wait_for(lambda _: len(seen.bodies_of("k4")) == 9, "none is lost")
+    assert bodies(seen, "k4") == list(range(4, 90, 10))
 
 
 def test_a_key_of_a_paused_queue_stays_parked_and_the_log_says_why(

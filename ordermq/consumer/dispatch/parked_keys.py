@@ -185,7 +185,7 @@ class ParkedKeys:
             self._watched[broker] = record.queue_offset + 1
             # Requests only: the messages would be held in memory, all of the log.
             if name is not None:
-                self._requests.messages.pop(name, None)
+                self._requests.forget(name)
 
     def replay_soon(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         """Start to consume the parked messages of a key; False if it is not parked here."""
@@ -254,7 +254,7 @@ class ParkedKeys:
             name = log.add(record)
             # Those of other groups and queues are not held in memory.
             if name is not None and (name.group, name.source) != (self._group, source):
-                log.messages.pop(name, None)
+                log.forget(name)
         return {name.key: messages for name, messages in log.messages.items()}
 
     def _name(self, assigned: KeyOrderedQueue, key: bytes) -> ParkedName:

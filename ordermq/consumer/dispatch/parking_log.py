@@ -22,7 +22,7 @@ from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import SendHeader
 
-_GROUP, _SOURCE, _OFFSET = "omqGroup", "omqSource", "omqOffset"
+_GROUP, _SOURCE, _OFFSET, _ID = "omqGroup", "omqSource", "omqOffset", "omqId"
 _DONE, _ASKED = "omqUnparked", "omqUnpark"
 
 
@@ -41,14 +41,24 @@ class ParkedName(NamedTuple):
 class ParkingLog:
     """Present content of a log.
 
-    Args:
-        messages: those that are parked, by key, in order.
+    Attributes:
         asked: keys that a tool asked to unpark, and that are parked still.
     """
 
     def __init__(self) -> None:
-        self.messages: dict[ParkedName, list[MessageView]] = {}
+        # By offset and id: a queue that began a new life gives an offset again, and one that was
+        # moved back delivers smaller ones.
+        self._parked: dict[ParkedName, dict[tuple[int, str], MessageView]] = {}
         self.asked: set[ParkedName] = set()
+
+    @property
+    def messages(self) -> dict[ParkedName, list[MessageView]]:
+        """Those that are parked, by key, in order. O(the log)"""
+        return {name: list(parked.values()) for name, parked in self._parked.items()}
+
+    def forget(self, name: ParkedName) -> None:
+        """Drop the messages of a key, of one that is not asked for."""
+        self._parked.pop(name, None)
 
     def add(self, record: MessageView) -> ParkedName | None:
         """Take over the next record of the log; return the key it is about."""
@@ -58,17 +68,17 @@ class ParkingLog:
             return None  # not a record of ours: the topic may have been used for something else
         name = ParkedName(own[_GROUP], source, own.get(props.SHARDING_KEY, "").encode())
         if (mark := own.get(_DONE)) is not None:
-            kept = [m for m in self.messages.pop(name, []) if m.queue_offset >= int(mark)]
+            before, end = self._parked.pop(name, {}), int(mark)
             self.asked.discard(name)
+            kept = {place: each for place, each in before.items() if each.queue_offset >= end}
             if kept:
-                self.messages[name] = kept
+                self._parked[name] = kept
         elif _ASKED in own:
             self.asked.add(name)
         else:
-            messages = self.messages.setdefault(name, [])
             # One that was stored twice, because the first reply was lost, is read once.
-            if not messages or offset_of(messages[-1]) < offset_of(record):
-                messages.append(record)
+            place = offset_of(record), own.get(_ID) or own.get(props.UNIQ_KEY, "")
+            self._parked.setdefault(name, {}).setdefault(place, record)
         return name
 
 
@@ -100,8 +110,11 @@ async def store_parked(
     properties = dict(message.properties)
     properties[props.RETRY_TOPIC] = message.topic
     properties[_OFFSET] = str(message.queue_offset)
-    # One that its sender gave no id has that of its place: the copy would have another one.
-    properties.setdefault(props.UNIQ_KEY, message.message_id)
+    # Not as the record's own: a broker that knows copies by it would drop what another group parks
+    # in the same topic, or this one once more. One that its sender gave no id has that of its
+    # place: the copy would have another one.
+    properties.pop(props.UNIQ_KEY, None)
+    properties[_ID] = message.message_id
     for each in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
         properties.pop(each, None)
     body = bytes(message.stored_body)
@@ -176,6 +189,8 @@ def original(parked: MessageView) -> MessageView:
     offset = int(properties[_OFFSET])
     for name in (_GROUP, _SOURCE, _OFFSET):
         properties.pop(name, None)
+    if message_id := properties.pop(_ID, None):  # earlier versions kept it under its own name
+        properties[props.UNIQ_KEY] = message_id
     if not source.topic.startswith(RETRY_PREFIX):
         properties.pop(props.RETRY_TOPIC, None)  # its topic is that of its queue again
     stored = dataclasses.replace(
