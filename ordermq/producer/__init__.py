@@ -7,6 +7,7 @@ Every message takes one path: producer -> accumulator -> queue sender -> send pr
 | the public class, all ways to send | producer.py |
 | the same for asyncio | async_producer.py |
 | transactions, and the brokers' questions about them | transactions.py |
+| local transactions whose callers were cancelled | thread_execution.py |
 | requests that wait for replies, and the replies | request_reply.py |
 | hooks around a send, checks | hooks.py |
 | arguments of a send, and the error that shows a right call | send_arguments.py |

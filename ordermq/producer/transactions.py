@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from ordermq.callables import is_async, require_callback, require_methods
@@ -39,6 +40,7 @@ from ordermq.model.receipts import SendReceipt
 from ordermq.model.status import SendStatus, TransactionState
 from ordermq.model.stored_message import StoredMessage, split_records
 from ordermq.model.transaction_receipt import TransactionReceipt
+from ordermq.producer.thread_execution import ThreadExecution
 from ordermq.producer.pending_message import PendingMessage, ThreadWaiter
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
@@ -324,7 +326,7 @@ class TransactionProducer(Producer):
         """`send_in_transaction` for asyncio code, on any loop; keep the order by awaiting in order.
 
         A caller that is cancelled while `execute` runs leaves the transaction open: the broker
-        asks for its state.
+        asks for its state, once that of a plain function, which goes on, has been told.
 
         Args:
             execute: an `async def` is awaited on the caller's loop; a plain function, the
@@ -339,20 +341,55 @@ class TransactionProducer(Producer):
         arrivals = self._arrivals_of_loop()
         pending = self._half(message, sharding_key, arrivals)
         receipt = arrivals.receipt_of(pending)
-        state = None
+        state: TransactionState | None = None
+        execution: ThreadExecution | None = None
         try:
             self._hand_in(message, sharding_key, queue, [pending], fallbacks=0)
             half: SendReceipt = await receipt
             message.transaction_id = half.message_id
+            if not is_async(executor):
+                execution = ThreadExecution(
+                    partial(executor, message, argument),
+                    partial(self._left, client, message, half, sharding_key, pending),
+                )
             state, remark = _not_durable(half) or await _executed(
-                executor, message, argument, half.message_id
+                partial(on_thread, execution.run)
+                if execution
+                else partial(executor, message, argument),
+                half.message_id,
             )
             end = self._end(client, message, half, sharding_key, state, remark)
             # Shielded: the broker is told even if the caller is cancelled now.
             await asyncio.shield(asyncio.wrap_future(client.runtime.submit(end)))
         finally:
-            self._executed(pending, state)
+            # Else checks are answered with UNKNOWN until what still runs has ended.
+            if execution is None or not execution.leave():
+                self._executed(pending, state)
         return _receipt(half, state)
+
+    def _left(
+        self,
+        client: ClientSession,
+        message: Message,
+        half: SendReceipt,
+        key: ShardingKey | None,
+        pending: PendingMessage,
+        end: Callable[[], Executed],
+    ) -> None:
+        """Tell the end of a local transaction whose caller was cancelled; on its thread."""
+        state = None
+        try:
+            state, remark = _state(end, "execute", half.message_id)
+            client.runtime.call(self._end(client, message, half, key, state, remark))
+        except OrderMQError as error:
+            _log.error(
+                "transaction %s, whose caller was cancelled: %s",
+                half.message_id,
+                error,
+                extra=self._fields(half.message_queue, offset=half.queue_offset),
+            )
+        finally:
+            self._executed(pending, state)
 
     def _half(
         self,
@@ -714,18 +751,13 @@ def _state(ask: Callable[[], Executed], name: str, transaction_id: str) -> _Outc
         return _raised(error, name, transaction_id)
 
 
-async def _executed(
-    execute: Execute, message: Message, argument: Any, transaction_id: str
-) -> _Outcome:
-    """Run the local transaction: on this loop if it is `async def`, else on a thread."""
+async def _executed(execute: Callable[[], Any], transaction_id: str) -> _Outcome:
+    """Run the local transaction on this loop, and what it returns: there may be a coroutine."""
     try:
-        answer: Any
-        if is_async(execute):
-            answer = execute(message, argument)
-        else:
-            answer = await on_thread(execute, message, argument)
-        # A plain function may return a coroutine.
-        return _answer_of(await answer if inspect.isawaitable(answer) else answer)
+        answer = execute()
+        while inspect.isawaitable(answer):
+            answer = await answer
+        return _answer_of(answer)
     except Exception as error:  # noqa: BLE001 - logged, and the broker is told
         return _raised(error, "execute", transaction_id)
 

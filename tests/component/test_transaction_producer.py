@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -455,3 +456,88 @@ def test_a_state_of_another_client_is_named_with_those_that_are_known(
         assert producer.send_in_transaction(orders(1)).state is UNKNOWN
         eventually(lambda: broker.statistics.transactions_committed == 1, "it is asked about")
     assert "'COMMIT_MESSAGE' is no state: return TransactionState.COMMIT, " in caplog.text
+
+
+@pytest.mark.parametrize("says", [COMMIT, ROLLBACK, None, "raises"])
+def test_a_local_transaction_that_goes_on_behind_its_cancelled_caller_is_not_asked_about(
+    says: TransactionState | str | None,
+) -> None:
+    """A thread is not ended by a cancellation, and `check` would not find what it has not done."""
+    begun, released = threading.Event(), threading.Event()
+    checked: list[bool] = []
+
+    def execute(message: Message, argument: Any) -> Any:
+        begun.set()
+        assert released.wait(20)
+        if says == "raises":
+            raise ValueError("a test's own failure")
+        return says
+
+    def check(message: MessageView) -> TransactionState:
+        checked.append(released.is_set())
+        return COMMIT
+
+    async def send(producer: TransactionProducer) -> None:
+        left = asyncio.create_task(producer.asend_in_transaction(orders(1), execute=execute))
+        await asyncio.to_thread(begun.wait, 20)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        await asyncio.to_thread(eventually, lambda: asked() >= 2, "the broker asks meanwhile")
+        released.set()
+
+    def asked() -> int:
+        return broker.statistics.transactions_asked
+
+    config = BrokerConfig(
+        transaction_timeout_ms=50, transaction_check_interval_ms=50, transaction_check_max=1_000
+    )
+    with (
+        EmbeddedBroker(config=config) as broker,
+        TransactionProducer("pg", check=check, name_servers=broker.name_servers) as producer,
+    ):
+        asyncio.run(send(producer))
+        eventually(lambda: broker.statistics.half_messages == 0, "it has ended")
+        commits = 0 if says is ROLLBACK else 1
+        assert broker.statistics.transactions_committed == commits
+        assert broker.statistics.transactions_rolled_back == 1 - commits
+        eventually(lambda: not producer._executing, "nothing is left of it")
+    assert False not in checked
+    assert bool(checked) is (says in (None, "raises"))
+
+
+def test_a_cancelled_call_whose_local_transaction_never_begins_is_asked_about() -> None:
+    """All threads of the loop are taken."""
+    released, checked = threading.Event(), threading.Event()
+
+    def check(message: MessageView) -> TransactionState:
+        checked.set()
+        return ROLLBACK
+
+    def execute(message: Message, argument: Any) -> TransactionState:
+        pytest.fail("nobody waits for it")
+
+    async def send(producer: TransactionProducer) -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as threads, ThreadPoolExecutor(1) as watching:
+            loop.set_default_executor(threads)
+            taken = loop.run_in_executor(None, released.wait, 20)
+            left = asyncio.create_task(producer.asend_in_transaction(orders(1), execute=execute))
+            await loop.run_in_executor(watching, eventually, is_stored, "the half is stored")
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            assert await loop.run_in_executor(watching, checked.wait, 20)
+            released.set()
+            await taken
+
+    def is_stored() -> bool:
+        return broker.statistics.half_messages == 1
+
+    config = BrokerConfig(transaction_timeout_ms=50, transaction_check_interval_ms=50)
+    with (
+        EmbeddedBroker(config=config) as broker,
+        TransactionProducer("pg", check=check, name_servers=broker.name_servers) as producer,
+    ):
+        asyncio.run(send(producer))
+        eventually(lambda: broker.statistics.transactions_rolled_back == 1, "as `check` says")
