@@ -28,7 +28,7 @@ _RELOAD_BYTES = 67_108_864  # of records read at once
 
 
 class SendId(NamedTuple):
-    """What a send and its copies have in common, beside their log.
+    """The id that a send and its copies have in common, beside their log.
 
     Args:
         unique_id: of the message.

@@ -40,11 +40,11 @@ from ordermq.model.receipts import SendReceipt
 from ordermq.model.status import SendStatus, TransactionState
 from ordermq.model.stored_message import StoredMessage, split_records
 from ordermq.model.transaction_receipt import TransactionReceipt
-from ordermq.producer.thread_execution import ThreadExecution
 from ordermq.producer.pending_message import PendingMessage, ThreadWaiter
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 from ordermq.producer.send_arguments import refuse_send
+from ordermq.producer.thread_execution import ThreadExecution
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
@@ -362,7 +362,7 @@ class TransactionProducer(Producer):
             # Shielded: the broker is told even if the caller is cancelled now.
             await asyncio.shield(asyncio.wrap_future(client.runtime.submit(end)))
         finally:
-            # Else checks are answered with UNKNOWN until what still runs has ended.
+            # What still runs on its thread ends there; until then checks get UNKNOWN.
             if execution is None or not execution.leave():
                 self._executed(pending, state)
         return _receipt(half, state)

@@ -387,7 +387,7 @@ def _is_copy(context: BrokerContext, append: Append, send_id: SendId) -> bool:
     records = [record for _, _, record in append.rows()]
     offsets = range(append.first_offset, append.first_offset + len(records))
     stored = [context.store.record(append.log, offset) for offset in offsets]
-    # Of one that waited, and has left, the id tells: a copy must not bring it back.
+    # The id of one that waits tells all: it may have left, and a copy must not bring it back.
     return bool(send_id.target) or all(map(is_same_body, stored, records))
 
 
