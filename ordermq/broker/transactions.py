@@ -61,7 +61,7 @@ class HalfMessage:
 
 
 class Transactions:
-    """The waiting half messages, on the loop thread; memory holds a few words of each, and its id."""
+    """The waiting half messages, on the loop thread; memory holds a few words and an id of each."""
 
     def __init__(
         self,
