@@ -140,7 +140,7 @@ class MessageRouting:
         found = self._topic_now(topic, queue_id)
         if found is None:
             log.warning(
-                "dropping a delayed message, its topic was deleted: topic=%s queue=%d",
+                "not storing a message that has waited, its topic was deleted: topic=%s queue=%d",
                 topic, queue_id,
             )  # fmt: skip
             return None

@@ -151,16 +151,29 @@ class Transactions:
         return counter if _is_named(header, message_id) else ""
 
     def commit(self, half: HalfMessage, done: Done) -> None:
-        """Append a half message to its real queue, after everything committed before."""
+        """Append a half message to its real queue, after everything committed before.
+
+        Raises: RequestRefused: its topic was deleted; it waits on.
+        """
         message = StoredMessage.read(self._pending.record(half.offset))
         properties = _without_mark(message)
+        topic = properties.pop(props.REAL_TOPIC, "")
         committed = self._routing.restored(
             message,
-            properties.pop(props.REAL_TOPIC, ""),
+            topic,
             int(properties.pop(props.REAL_QUEUE_ID, "0")),
             properties=props.encode(properties).encode(),
             sys_flag=message.sys_flag & ~TRANSACTION_BITS | TransactionFlag.COMMIT,
         )
+        if committed is None:
+            # A yes would say that there is a message. Its producer is asked again, and at last it
+            # is where operators find it.
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"transaction {half.message_id!r} of group {half.producer_group!r}: its topic "
+                f"{topic!r} was deleted, and this broker does not create topics: create it, and "
+                "the next check commits it",
+            )
         self._end(half, "transactions_committed", committed, done)
 
     def roll_back(self, half: HalfMessage, done: Done) -> None:

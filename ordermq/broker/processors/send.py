@@ -458,17 +458,17 @@ def end_transaction(context: BrokerContext, connection: BrokerConnection, reques
     if context.transactions.is_ended_so(header):
         connection.reply(request, ResponseCode.SUCCESS)
         return
+    done = context.when_durable(connection, request)
     try:
         half = context.transactions.find(header)
+        if header.commit_or_rollback == TransactionFlag.COMMIT:
+            context.transactions.commit(half, done)
+        else:
+            context.transactions.roll_back(half, done)
     except RequestRefused as refusal:
         # Logged, because producers send it one-way and never see the reply.
         log.warning("refusing to end transaction: client=%s: %s", connection.peer, refusal.remark)
         raise
-    done = context.when_durable(connection, request)
-    if header.commit_or_rollback == TransactionFlag.COMMIT:
-        context.transactions.commit(half, done)
-    else:
-        context.transactions.roll_back(half, done)
 
 
 def recall(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

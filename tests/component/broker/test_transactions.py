@@ -217,6 +217,22 @@ def test_the_brokers_own_topics_cannot_be_deleted(client: WireClient, name: str)
     assert end(client, half, COMMIT).code == 0
 
 
+def test_a_commit_for_a_topic_that_is_gone_is_refused_and_the_half_message_waits() -> None:
+    """Where sends create no topics: success would be the receipt of a message that is nowhere."""
+    config = BrokerConfig(auto_create_topics=False)
+    with EmbeddedBroker(config=config) as broker, WireClient(broker.port) as client:
+        client.create_topic("orders", 1)
+        half = send_half(client)
+        assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
+        refused = end(client, half, COMMIT)
+        assert refused.code == ResponseCode.TOPIC_NOT_EXIST
+        assert broker.statistics.half_messages == 1
+        assert broker.statistics.transactions_committed == 0
+        client.create_topic("orders", 1)
+        assert end(client, half, COMMIT).code == 0
+        assert bodies(client) == [b"half"]
+
+
 def test_a_commit_creates_a_topic_again_that_was_deleted_meanwhile(client: WireClient) -> None:
     half = send_half(client)
     client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
