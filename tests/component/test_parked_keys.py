@@ -385,6 +385,42 @@ def test_a_listener_that_fails_again_is_asked_once_and_the_rest_stays_parked(
     assert_in_order(seen, 100)
 
 
+@pytest.mark.parametrize("later", [3, 40], ids=["shorter", "longer"])
+def test_a_request_in_a_parking_topic_that_was_made_anew_is_found(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    later: int,
+) -> None:
+    """Also where the new log has grown beyond what was read of the old one."""
+    looks: list[bool] = []
+    look = parked_keys.ParkedKeys._look_for_requests
+
+    async def counted(self: parked_keys.ParkedKeys) -> bool:
+        is_held = await look(self)
+        looks.append(is_held)
+        return is_held
+
+    monkeypatch.setattr(parked_keys.ParkedKeys, "_look_for_requests", counted)
+    monkeypatch.setattr(parked_keys, "_WATCH_MS", 100)
+    send_all(producer, numbered(100))
+    poisoned = Poisoned(seen, 4)
+    with make_consumer(poisoned, **SETTINGS) as consumer, Admin(broker.name_servers) as admin:
+        eventually(lambda: committed(broker) == 100, "all is committed")
+        begun = len(looks)
+        eventually(lambda: len(looks) > begun + 1, "the log is read")
+        admin.delete_topic("parked")
+        message = Message("orders", b"first of the new log")
+        producer.send(message, sharding_key="k4")
+        eventually(lambda: consumer.statistics["diverted"] == 11, "parked in another log")
+        admin.redrive_parked("parked", "g", ["k4"])
+        send_all(producer, [(Message("orders", b"later"), "k4")] * later)
+        eventually(lambda: consumer.parked_keys() == {}, "the request was found")
+        seen.wait_for(lambda _: len(seen.bodies_of("k4")) == 1 + later, "all of the new log")
+
+
 def test_requests_are_still_found_after_a_read_of_the_log_failed(
     producer: Producer,
     broker: EmbeddedBroker,

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ordermq.consumer.dispatch.parking_log import (
     ParkedName,
@@ -34,6 +35,13 @@ _log = logging.getLogger("ordermq.consumer")
 _AT_ONCE = 32  # messages moved per claim
 _RETRY_MS = 1_000
 _WATCH_MS = 2_000  # a tool's request to unpark waits for at most this long
+
+
+class _Place(NamedTuple):
+    """A record of a log: its offset, and the broker's id of it."""
+
+    offset: int
+    record_id: str
 
 
 class ParkedKeys:
@@ -65,7 +73,7 @@ class ParkedKeys:
         # Requests of tools: the queues that may have some, how far each broker's log was read for
         # them, and what was found.
         self._held: weakref.WeakSet[KeyOrderedQueue] = weakref.WeakSet()
-        self._watched: dict[str, int] = {}
+        self._watched: dict[str, _Place] = {}
         self._requests = ParkingLog()
         self._watching: asyncio.Task[None] | None = None
 
@@ -179,13 +187,26 @@ class ParkedKeys:
         return bool(held)
 
     async def _read_requests(self, broker: str) -> None:
-        begin = self._watched.get(broker, 0)
-        async for record in records(self._client, self._group, self._topic, broker, begin):
-            name = self._requests.add(record)
-            self._watched[broker] = record.queue_offset + 1
-            # Requests only: the messages would be held in memory, all of the log.
-            if name is not None:
-                self._requests.forget(name)
+        last = self._watched.get(broker)
+        begin, expected = (0, None) if last is None else (last.offset, last)
+        log = records(self._client, self._group, self._topic, broker, begin)
+        async with aclosing(log) as found:
+            async for record in found:
+                place = _Place(record.queue_offset, record.offset_message_id)
+                if expected is not None:
+                    if place != expected:
+                        break
+                    expected = None
+                    continue
+                name = self._requests.add(record)
+                self._watched[broker] = place
+                # Requests only: the messages would be held in memory, all of the log.
+                if name is not None:
+                    self._requests.forget(name)
+        if expected is not None:
+            # The topic was made anew, or what was read last has expired.
+            del self._watched[broker]
+            await self._read_requests(broker)
 
     def replay_soon(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         """Start to consume the parked messages of a key; False if it is not parked here."""
