@@ -319,28 +319,30 @@ def test_a_queue_restarts_after_an_internal_error_while_other_batches_run(
     assert set(numbers(seen)) == set(each_once(20))
 
 
+@pytest.mark.parametrize("place", ["_move_one", "_send_back"])
 def test_messages_are_redelivered_after_an_internal_error_while_they_are_sent_back(
     producer: Producer,
     broker: EmbeddedBroker,
     make_consumer: MakeConsumer,
     seen: Seen,
     monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
     """The batch was neither done nor sent back, and `close` waited for it without end."""
-    broken, move_one = threading.Event(), ConcurrentDispatcher._move_one
+    broken, work = threading.Event(), getattr(ConcurrentDispatcher, place)
 
-    async def break_once(*arguments: Any) -> bool:
+    async def break_once(*arguments: Any) -> Any:
         if not broken.is_set():
             broken.set()
             raise TypeError("a defect")
-        return await move_one(*arguments)
+        return await work(*arguments)
 
     def listen(messages: Any, context: Any) -> None:
         seen.take(messages, context)
         if not broken.is_set():
             raise ValueError("a test's own failure")
 
-    monkeypatch.setattr(ConcurrentDispatcher, "_move_one", break_once)
+    monkeypatch.setattr(ConcurrentDispatcher, place, break_once)
     send_all(producer, numbered(4, keys=1))
     consumer = make_consumer(listen, concurrent=True, send_back_retry_ms=10)
     with consumer:

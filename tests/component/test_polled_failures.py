@@ -21,6 +21,8 @@ from ordermq import (
     Stop,
 )
 from ordermq.broker import EmbeddedBroker
+from ordermq.consumer.dispatch import failure_policy, polled_failures
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.errors import ConfigError, StateError
 from tests.component.conftest import eventually, numbered
 from tests.component.test_failure_rules import dead_letters
@@ -305,3 +307,38 @@ def test_blocking_polls_of_several_cells_of_a_notebook_go_on_with_each_other(
         assert committed(broker) == 8
         assert got == list(range(8))
         assert consumer.statistics["listener_errors"] == 0
+
+
+@pytest.mark.parametrize("place", ["letter", "commit"])
+def test_an_internal_error_while_a_batch_is_settled_stops_no_queue(
+    producer: Producer, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As where a dead letter finds no memory: else the batch would stay out for ever."""
+    room, name = {
+        "letter": (failure_policy, "send_dead_letter"),
+        "commit": (OffsetCommitter, "commit_last"),
+    }[place]
+    work, failures = getattr(room, name), []
+
+    async def fail_once(*given: Any) -> Any:
+        if not failures:
+            failures.append(1)
+            raise MemoryError
+        return await work(*given)
+
+    monkeypatch.setattr(room, name, fail_once)
+    monkeypatch.setattr(polled_failures, "_ERROR_PAUSE_MS", 10)
+    send_all(producer, numbered(20))
+    got: set[int] = set()
+
+    def handle(batch: Any) -> None:
+        numbers = [int(bytes(message.body)) for message in batch]
+        if 7 in numbers:
+            raise ValueError("a test's own failure")
+        got.update(numbers)
+
+    settings = {"on_failure": DeadLetter(2, retry=QUICK)}
+    statistics = by_poll(broker, handle, lambda: len(got) == 19, settings)
+    assert failures
+    assert statistics["internal_errors"] == 1
+    assert statistics["dead_letters"] == 1

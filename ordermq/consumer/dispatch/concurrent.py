@@ -259,8 +259,13 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     ) -> None:
         """Finish a batch of which only the first `done` messages succeeded."""
         assigned, claim, run = call.assigned, context.claim, call.messages
-        failed = list(run)[done:]
-        kept = set(await self._send_back(assigned, failed, treatment))
+        failed: list[MessageView] = []
+        try:
+            failed = list(run)[done:]
+            kept = set(await self._send_back(assigned, failed, treatment))
+        except Exception:  # noqa: BLE001 - messages in nobody's hands would hold the commit
+            self._tell_internal_error(run.first_offset, assigned.queue)
+            kept = set(run.offsets()[done:])
         finished = [offset for offset in run.offsets() if offset not in kept]
         if self._recorder.enabled:
             for message in failed:
@@ -314,14 +319,17 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         try:
             return await self._move_one(assigned, message, treatment)
         except Exception:  # noqa: BLE001 - an internal error must not lose the message
-            self._statistics.add("internal_errors")
-            _log.exception(
-                "%s: internal error while sending offset %d back (please report)",
-                message.message_queue,
-                message.queue_offset,
-                extra=self._fields(message.message_queue, offset=message.queue_offset),
-            )
+            self._tell_internal_error(message.queue_offset, message.message_queue)
             return False
+
+    def _tell_internal_error(self, offset: int, queue: MessageQueue) -> None:
+        self._statistics.add("internal_errors")
+        _log.exception(
+            "%s: internal error while sending offset %d back (please report)",
+            queue,
+            offset,
+            extra=self._fields(queue, offset=offset),
+        )
 
     async def _move_one(
         self, assigned: AssignedQueue, message: MessageView, treatment: SendBack

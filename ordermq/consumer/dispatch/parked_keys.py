@@ -222,7 +222,7 @@ class ParkedKeys:
         self._busy.add((assigned, key))
         try:
             await self._alone(assigned, key, self._replay(assigned, key))
-        except OrderMQError as error:
+        except Exception as error:  # noqa: BLE001 - logged; newer messages are moved all the same
             self._statistics.add("unpark_errors")
             _log.error(
                 "%s: key %r stays parked: %s",
