@@ -218,7 +218,7 @@ def test_the_brokers_own_topics_cannot_be_deleted(client: WireClient, name: str)
 
 
 def test_a_commit_for_a_topic_that_is_gone_is_refused_and_the_half_message_waits() -> None:
-    """Where sends create no topics: success would be the receipt of a message that is nowhere."""
+    """Success would be the receipt of a message that is nowhere, as sends create no topics."""
     config = BrokerConfig(auto_create_topics=False)
     with EmbeddedBroker(config=config) as broker, WireClient(broker.port) as client:
         client.create_topic("orders", 1)
