@@ -319,6 +319,13 @@ class Boundary:
         """The queues that are named."""
         return tuple(queue for queue, _ in (*self.offsets, *self.timestamps))
 
+    @property
+    def is_moving(self) -> bool:
+        """It is another place later, of one queue at least: an end, or an age."""
+        # Of a time that is given by queue nothing tells whether it was an age.
+        places = (self.edge, *(place for _, place in self.offsets))
+        return bool(self.timestamps) or Edge.LATEST in places
+
 
 def queue_text(queue: MessageQueue) -> str:
     """Return a queue's name in offsets: `topic@broker:queue`."""

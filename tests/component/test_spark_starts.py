@@ -10,8 +10,10 @@ import pytest
 from ordermq import Message, Producer, PullConsumer
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.clock import ManualClock, SystemClock
 from ordermq.errors import BrokerError, DataLoss, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark import options
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
@@ -28,8 +30,8 @@ class Query:
     Args: is_old: as Spark 4.0 and 4.1, which do not say where a batch begins.
     """
 
-    def __init__(self, options: SourceOptions, *, is_old: bool = False) -> None:
-        self._options = options
+    def __init__(self, given: dict[str, str], *, is_old: bool = False) -> None:
+        self.given = given
         self._is_old = is_old
         self._finished = 0
         self._offsets: list[str] = []  # ends of the batches
@@ -38,7 +40,7 @@ class Query:
 
     def open(self) -> StreamDriver:
         """Begin a run that asks for nothing yet."""
-        self.driver = StreamDriver(self._options)
+        self.driver = StreamDriver(SourceOptions.of(self.given))  # read anew by each run
         return self.driver
 
     def start(self) -> None:
@@ -104,7 +106,7 @@ def query(broker: EmbeddedBroker, admin: Admin) -> Iterator[Callable[..., Query]
         given |= {"release_in_flight": "afterPause", "release_pause_ms": "1"}
         if "topic_pattern" not in more:
             given["topic"] = "orders"
-        made.append(Query(SourceOptions.of(given | more), is_old=is_old))
+        made.append(Query(given | more, is_old=is_old))
         return made[-1]
 
     yield make
@@ -152,6 +154,53 @@ def test_a_query_killed_in_its_first_batch_begins_where_it_began(producer, query
     latest.start()
     eventually(lambda: latest.take() or len(latest.read) == 5, "the messages sent in between")
     assert latest.read == [(0, 10), (0, 11), (0, 12), (2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["spark 4.2", "spark 4.0"])
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        ({"starting_offsets": '{"orders@b:0": "latest"}'}, 10),
+        ({"starting_timestamp": '{"orders@b:0": "1h"}'}, 0),
+        ({"starting_timestamp": "1h"}, 0),
+    ],
+    ids=["the end of one queue", "an age of one queue", "an age"],
+)
+def test_a_start_that_moves_is_kept_also_where_it_is_given_by_queue(
+    producer, query, monkeypatch, start, first, is_old
+):
+    fill(producer, 10)
+    moving = query(is_old=is_old, **start)
+    moving.open()
+    assert moving.take(fails=True), "the start is in the checkpoint before a message is read"
+    moving.stop()
+    fill(producer, 3)
+    later = ManualClock(wall_ms=SystemClock().wall_ms() + 3_600_000)
+    monkeypatch.setattr(options, "SystemClock", lambda: later)  # by which ages are counted
+    moving.start()
+    eventually(lambda: moving.take() or moving.read[-1:] == [(0, 12)], "the messages sent since")
+    assert moving.read == [(0, offset) for offset in range(first, 13)]
+
+
+def test_a_first_batch_whose_messages_are_gone_when_it_runs_again_is_a_data_loss(
+    broker, producer, query, caplog
+):
+    shared = {"group": "g", "ordered": "false"}
+    fill(producer, 3, 3)
+    taking_over = query(**shared)
+    taking_over.open()
+    assert taking_over.take(fails=True)
+    taking_over.stop()
+    fill(producer, 3, 3)
+    with PullConsumer("g", name_servers=broker.name_servers) as other:
+        other.update_consume_offset(QUEUES[0], 5)
+    with pytest.raises(DataLoss, match="its start is at offset 5 now"):
+        taking_over.start()
+    taking_over.stop()
+    taking_over.given["fail_on_data_loss"] = "false"
+    taking_over.start()
+    eventually(lambda: taking_over.take() or len(taking_over.read) == 9, "what else there is")
+    assert "its start is at offset 5 now" in caplog.text
 
 
 def test_a_pattern_without_topics_begins_before_their_first_messages(broker, producer, query):

@@ -17,7 +17,7 @@ from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import Edge, SourceOptions, queue_text
+from ordermq.spark.options import SourceOptions, queue_text
 from ordermq.spark.session import closed_brokers, closed_error, learn_routes, new_run_id
 from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.group_starts import store_start
@@ -126,8 +126,7 @@ class StreamDriver(ProcessBound):
     def _is_first(self, start: StreamOffset) -> bool:
         """Return whether the start is in no checkpoint, and would be another one if asked again."""
         # Each other one is found again by its rule, so a new query has no batch without messages.
-        is_moving = self._options.stream_start().edge is Edge.LATEST
-        return is_moving and start == self._initial
+        return self._options.stream_start().is_moving and start == self._initial
 
     def _begin(self, start: StreamOffset) -> StreamOffset:
         """Return the end of a batch that reads nothing, and puts the start into the checkpoint."""
@@ -445,7 +444,9 @@ class StreamDriver(ProcessBound):
         for queue, at in start.queues.items():
             if queue in end.anew or (is_first and queue not in end.queues):
                 continue
-            if end.queues.get(queue, -1 if self._is_read(queue) else at) < at:
+            if is_first and end.queues[queue] < at:
+                self._fail_or_warn(_taken_before(queue, at, end.queues[queue]))
+            elif end.queues.get(queue, -1 if self._is_read(queue) else at) < at:
                 raise StateError(
                     f"the checkpoint has {queue_text(queue)} at {at}, then at "
                     f"{end.queues.get(queue)}: start with a new checkpoint. This one was changed "
@@ -689,6 +690,18 @@ class StreamDriver(ProcessBound):
         if str(error) not in self._warned:
             self._warned.add(str(error))
             _log.warning("%s. The query waits for it", error)
+
+
+def _taken_before(queue: MessageQueue, at: int, end: int) -> DataLoss:
+    return DataLoss(
+        f"the first batch of the query, which runs again, ends at offset {end}, and its start is "
+        f"at offset {at} now: begin with a new checkpoint, or set fail_on_data_loss=false to go "
+        "on. Its messages expired, or another member of the group has taken them",
+        topic=queue.topic,
+        broker=queue.broker_name,
+        queue_id=queue.queue_id,
+        offset=end,
+    )
 
 
 def _topic_and_broker(queue: MessageQueue) -> tuple[str, str]:
