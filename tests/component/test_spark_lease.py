@@ -55,7 +55,8 @@ class HaltingClock(SystemClock):
 @pytest.fixture
 def options(broker: EmbeddedBroker) -> Callable[..., SourceOptions]:
     def make(**more: str) -> SourceOptions:
-        given = {"name_servers": broker.name_servers, "topic": "orders", "group": "g"}
+        given = {"name_servers": broker.name_servers, "group": "g"}
+        given |= {} if "queues" in more else {"topic": "orders"}
         return SourceOptions.of(given | {"starting_offsets": "earliest"} | more)
 
     return make
@@ -351,6 +352,23 @@ def test_after_pause_a_new_run_begins_as_soon_as_the_ending_one_has_unlocked(
             clock.halted_ms = None
     assert owners(broker) == {holder(after)}
     assert caplog.text.count("for the executors of run") == 1
+
+
+def test_a_run_that_can_take_over_a_part_only_waits_no_longer_than_it_may(broker, run):
+    """The other queue is a stranger's, as one whose broker is away is nobody's."""
+    most = ",".join(f"orders@b:{queue.queue_id}" for queue in QUEUES[1:])
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.create_topic("orders", len(QUEUES))
+    stranger = run(queues="orders@b:0")
+    stranger.initial()
+    killed = run(queues=most, release_in_flight="afterPause", release_pause_ms="10")
+    killed.initial()
+    abandon(killed)
+    after = run(release_in_flight="afterPause", release_pause_ms="10", lock_wait_ms="300")
+    assert after._locks is not None
+    with pytest.raises(LockRefused, match="1 of 8 queues cannot be locked"):
+        after._locks.hold(QUEUES, killed.run_id)
+    assert owners(broker) == {holder(stranger)}, "a query that waits holds nothing"
 
 
 def looks_at_locks(monkeypatch: pytest.MonkeyPatch) -> list[dict[MessageQueue, Lease]]:

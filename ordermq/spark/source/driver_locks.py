@@ -171,7 +171,9 @@ class DriverLocks(ProcessBound):
                 and await self._take_over(queues, previous_run_id)
             ):
                 refusal = await self._lock_all_or_none(queues)
-                continue
+                if refusal is None:
+                    break
+            # Also behind a take-over, of which the rest may be another member's or out of reach.
             now_ms = self.session.clock.now_ms()
             if now_ms >= deadline_ms:
                 raise refusal
