@@ -17,6 +17,7 @@ from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import TopicRoute
 from ordermq.spark.options import SourceOptions, queue_text
 from ordermq.spark.session import closed_brokers, closed_error, learn_routes, new_run_id
 from ordermq.spark.source.driver_locks import DriverLocks
@@ -204,21 +205,22 @@ class StreamDriver(ProcessBound):
             return None
         self._check_selected(start.queues)
         own = {queue: at for queue, at in start.queues.items() if self._is_read(queue)}
-        self._hold(own, start.run_id)
+        # Before the ends: they may change between the two, and must then be compared again.
+        version = self._latest.version
+        latest = self._ends_for(own, start.run_id)
+        # What is in no route, or closed, stays: its tasks would wait for it, and then fail. It is
+        # locked when it is there again.
+        there = self._routed(own)
+        self._hold(there, start.run_id)
         # Everything before `start` is finished: Spark asks for the next batch after the sink has
         # committed the last one. Spark's own `commit` comes only when a further batch is planned,
         # so the last batch of a run would never be committed by it.
         self._finish(start.queues)
-        # Before the ends: they may change between the two, and must then be compared again.
-        version = self._latest.version
-        latest = self._present_ends()
         are_all_there = self._check_not_gone(own)
         # A new queue enters with its beginning and no messages. The start of each batch must be
         # in the checkpoint, so that a batch which runs again reads the same messages.
         new = sorted(set(latest).difference(own, self._latest.gone))
         begun = self._begin_new(new, {queue.topic for queue in own})
-        # What is in no route, or closed, stays: its tasks would wait for it, and then fail.
-        there = self._routed(own)
         end = own | advance(there, latest, limit) | begun
         # A new queue enters at once: its messages count only from then on.
         is_ready = end != start.queues and (bool(begun) or not self._is_too_little(there, latest))
@@ -242,6 +244,16 @@ class StreamDriver(ProcessBound):
         self._idle_at, self._pause_ms = None, 0
         self._planned = self._end_of(start, end, marks, anew)
         return self._planned
+
+    def _ends_for(self, own: Offsets, previous_run_id: int | None) -> Offsets:
+        """Do as `_present_ends`; a run with locks waits for its brokers as it waits for the locks."""
+        try:
+            return self._present_ends()
+        except OrderMQError:
+            if self._locks is None:
+                raise
+            self._hold(own, previous_run_id)
+            return self._present_ends()
 
     def _present_ends(self) -> Offsets:
         """Return the ends of the queues, or those with which the run is to end."""
@@ -435,7 +447,17 @@ class StreamDriver(ProcessBound):
         Raises: as `next_end`.
         """
         self._check_selected(end.queues)
-        self._hold(end.queues, end.run_id)
+        ranges = _ranges(start.queues, end.queues, end.anew)
+        is_planned = end == self._planned
+        if not is_planned:
+            # Nothing has asked for the routes since the restart.
+            with contextlib.suppress(OrderMQError):
+                self._latest.refresh()
+            if not self._options.fail_on_data_loss:
+                ranges = self._without_gone(ranges)
+        # What has no part in it may be gone.
+        taking_part = {queue for queue, _, _ in ranges}
+        self._hold(sorted(taking_part.union(self._routed(end.queues))), end.run_id)
         if end.is_start:
             return []
         # The first batch begins at no offset of a checkpoint. Where it runs again, a queue that has
@@ -453,9 +475,47 @@ class StreamDriver(ProcessBound):
                     "by hand, or belongs to another query"
                 )
         self._in_flight = end.queues
-        ranges = _ranges(start.queues, end.queues, end.anew)
         # One from the checkpoint: its messages may be those of another queue by now.
-        return ranges if end == self._planned else self._unchanged(ranges, end)
+        return ranges if is_planned else self._unchanged(ranges, end)
+
+    def _without_gone(self, ranges: list[Range]) -> list[Range]:
+        """Return the ranges of a batch that runs again without the queues that are in no route.
+
+        Waits for them as a running stream does, and warns of those that do not come back.
+        """
+        session = self._session
+        topics = {queue.topic for queue, _, _ in ranges}
+        deadline_ms = self._began_ms + session.config.forget_broker_after_ms
+        while True:
+            try:
+                routes = session.call(self._routes_now(topics))
+            except OrderMQError:
+                return ranges  # nobody tells: whoever reads them waits, and says why
+            routed = {
+                MessageQueue(topic, data.broker_name, number)
+                for topic, route in routes.items()
+                for data in (() if route is None else route.queues)
+                for number in range(data.read_queue_nums)
+            }
+            gone = [each for each in ranges if each[0] not in routed]
+            if not gone or self._ends_here or session.clock.now_ms() > deadline_ms:
+                break
+            session.call(session.clock.sleep_ms(_RETRY_MS))
+        for queue, start, end in gone:
+            _log.warning(
+                "%s: %d messages of a batch that runs again are left out, offsets %d to %d: the "
+                "queue is in no route any more",
+                queue_text(queue),
+                end - start,
+                start,
+                end - 1,
+            )
+        return [each for each in ranges if each not in gone]
+
+    async def _routes_now(self, topics: set[str]) -> dict[str, TopicRoute | None]:
+        routes = self._session.routes
+        await routes.refresh_all()
+        return await routes.get_all(topics)
 
     def _unchanged(self, ranges: list[Range], planned: StreamOffset) -> list[Range]:
         """Return the ranges without what queues that began a new life after the batch have lost.
