@@ -40,7 +40,7 @@ from ordermq.spark.stages.failure_policy import DeadLetter
 from ordermq.spark.stages.output import BatchCollector, OutputShape, state_copier, struct_of
 from ordermq.spark.stages.queue_counts import check_queue_counts
 from ordermq.spark.stages.queue_state import QueueState
-from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key
+from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key, key_name
 from ordermq.spark.stages.stage_invocation import (
     Engine,
     StageContext,
@@ -568,7 +568,7 @@ class _KeyInvocation(_StateInvocation):
         nothing = dict.fromkeys(names)
         found = states.select(names).to_pylist()
         self._of_key = {
-            key: None if state == nothing else state
+            key_name(key): None if state == nothing else state
             for key, state in zip(keys.to_pylist(), found, strict=True)
         }
         for run in KeyRuns([by], MAX_ROWS_OF_A_KEY, OrderCheck("")).of([grouped]):
@@ -579,7 +579,8 @@ class _KeyInvocation(_StateInvocation):
         self.keep(pa.RecordBatch.from_arrays([keys, *kept.columns], schema=self._states.schema))
 
     def call(self, rows: Any, context: StageContext) -> list[Any]:
-        state = self._of_key[context.key]
+        name = key_name(context.key)
+        state = self._of_key[name]
         given = None if state is None else self._copy(state)
         result, value = self.call_with(rows, given, context)
         names = self._states.shape.schema.names
@@ -589,7 +590,7 @@ class _KeyInvocation(_StateInvocation):
                 f"the function returned a state of {found}: return the columns of the state's "
                 f"schema, {sorted(names)}"
             )
-        self._of_key[context.key] = value
+        self._of_key[name] = value
         return result
 
 

@@ -64,12 +64,17 @@ class KeyedState:
         columns: int = sum(chunk.nbytes for chunk in self._chunks)
         return columns + sys.getsizeof(self._positions) + _BYTES_PER_KEY * len(self._positions)
 
+    def compact(self) -> None:
+        """Keep only the newest row of each key; raises as `put`."""
+        if self._rows > 1 + len(self._positions):
+            self._drop_garbage()
+
     def get(self, keys: Any) -> Any:
         """Return the keys and their states as a RecordBatch; new keys have the initial state.
 
         Args: keys: an Array of the key's type, each once, none missing.
         """
-        names = keys.to_pylist()
+        names = _names(keys)
         found = np.fromiter(map(self._positions.get, names, repeat(0)), np.int64, len(names))
         return self._at(found).set_column(0, self.schema.field(0), keys)
 
@@ -80,11 +85,11 @@ class KeyedState:
         """
         forgotten = _all_missing(states)
         if forgotten is not None:
-            for key in states.column(0).filter(forgotten).to_pylist():
+            for key in _names(states.column(0).filter(forgotten)):
                 self._changed[key] = None
                 self._positions.pop(key, None)
             states = states.filter(pc.invert(forgotten))
-        keys = states.column(0).to_pylist()
+        keys = _names(states.column(0))
         if not keys:
             return
         self._positions.update(zip(keys, range(self._rows, self._rows + len(keys)), strict=True))
@@ -112,7 +117,7 @@ class KeyedState:
         if not forgotten:
             return kept
         missing = [pa.nulls(len(forgotten), field.type) for field in list(self.schema)[1:]]
-        columns = [pa.array(forgotten, self.schema.field(0).type), *missing]
+        columns = [_keys(forgotten, self.schema.field(0).type), *missing]
         return _joined([kept, pa.RecordBatch.from_arrays(columns, schema=self.schema)])
 
     def forget_changes(self) -> None:
@@ -155,15 +160,29 @@ class KeyedState:
 
     def _drop_garbage(self) -> None:
         """Keep the newest row of each key, in one chunk."""
+        newest = np.fromiter(self._positions.values(), np.int64, len(self._positions))
+        self._chunks = [self._at(np.concatenate(([0], newest)))]
+        self._rows = 1 + len(newest)
+        self._positions = dict(zip(self._positions, range(1, self._rows), strict=True))
         if self.n_bytes > MAX_BYTES:
             raise ConfigError(
                 f"the state of one queue has {self.n_bytes} bytes, and {MAX_BYTES} is the most a "
                 "process keeps: use more queues, smaller states, or forget keys that are done"
             )
-        newest = np.fromiter(self._positions.values(), np.int64, len(self._positions))
-        self._chunks = [self._at(np.concatenate(([0], newest)))]
-        self._rows = 1 + len(newest)
-        self._positions = dict(zip(self._positions, range(1, self._rows), strict=True))
+
+
+def _names(keys: Any) -> list[Any]:
+    """Return keys as objects that are equal only where the keys are."""
+    # Two times of a zone are equal in Python where its clocks show the same, as in the hour that
+    # comes twice when summer ends.
+    return (keys.cast(pa.int64()) if pa.types.is_timestamp(keys.type) else keys).to_pylist()
+
+
+def _keys(names: list[Any], kind: Any) -> Any:
+    """Return the keys of objects that `_names` made."""
+    if pa.types.is_timestamp(kind):
+        return pa.array(names, pa.int64()).cast(kind)
+    return pa.array(names, kind)
 
 
 def _all_missing(states: Any) -> Any:

@@ -186,6 +186,10 @@ class QueueState:
         used = self.state.n_bytes
         limit = min(max_bytes, MAX_BYTES)
         if used > limit:
+            # Rows that newer ones have replaced may be the larger part.
+            self.state.compact()
+            used = self.state.n_bytes
+        if used > limit:
             raise ConfigError(
                 f"the state of one queue has {used} bytes, more than max_state_bytes allows, "
                 f"{limit}: raise it (up to {MAX_BYTES}), use more queues, or forget keys that are "

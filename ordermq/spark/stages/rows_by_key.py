@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -66,6 +67,15 @@ def _values_at(columns: Sequence[Any], rows: list[int]) -> list[Any]:
     return values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
 
+def key_name(key: Any) -> Any:
+    """Return what is equal only where keys are; the key itself, but for times."""
+    # Two times of a zone are equal in Python where its clocks show the same, as in the hour that
+    # comes twice when summer ends.
+    if isinstance(key, tuple):
+        return tuple(map(key_name, key))
+    return (key, key.utcoffset()) if isinstance(key, datetime) else key
+
+
 class KeyRuns:
     """Cuts record batches, sorted by the key, into runs.
 
@@ -123,7 +133,7 @@ class KeyRuns:
     ) -> Iterator[KeyRun]:
         """Add rows to the run that may go on; return it if another key's begin, or it is long."""
         # The second half: None is a key like any other, and the first key there is.
-        if self._key != key or not (self._held or self._is_continued):
+        if key_name(self._key) != key_name(key) or not (self._held or self._is_continued):
             yield from self._take_held()
             self._begin(key)
         if origins is not None:

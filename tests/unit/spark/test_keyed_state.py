@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from ordermq.spark.stages import keyed_state
 from ordermq.spark.stages.keyed_state import KeyedState
+from ordermq.spark.stages.rows_by_key import key_name
 
 SCHEMA = pa.schema([("key", pa.string()), ("seen", pa.int64()), ("name", pa.string())])
 State = tuple[int | None, str | None]
@@ -84,6 +86,21 @@ def test_nothing_is_asked_and_stored_in_an_empty_call() -> None:
     state.put(rows({}))
     assert state.get(pa.array([], pa.string())).num_rows == 0
     assert state.everything().num_rows == state.changes().num_rows == 0
+
+
+def test_the_hour_that_comes_twice_has_two_states() -> None:
+    hour_us, zone = 3_600_000_000, pa.timestamp("us", tz="Europe/Berlin")
+    # 02:30 in summer time, and 02:30 an hour later.
+    first_us = int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp() * 1_000_000)
+    keys = pa.array([first_us, first_us + hour_us], zone)
+    state = KeyedState(pa.schema([("key", zone), ("seen", pa.int64())]))
+    state.put(pa.RecordBatch.from_arrays([keys, pa.array([1, 2])], schema=state.schema))
+    assert state.get(keys).column("seen").to_pylist() == [1, 2]
+    assert state.everything().column("key").equals(keys)
+    state.put(pa.RecordBatch.from_arrays([keys[1:], pa.nulls(1, pa.int64())], schema=state.schema))
+    assert state.get(keys).column("seen").to_pylist() == [1, None]
+    assert state.changes().column("key").equals(keys)
+    assert len({key_name(key) for key in keys.to_pylist()}) == 2
 
 
 def test_changing_the_same_keys_again_and_again_needs_no_more_memory() -> None:

@@ -371,6 +371,19 @@ def test_states_leave_the_cache_when_there_is_no_room_and_are_read_again(tmp_pat
         again.check_size(1_000)
 
 
+def test_rows_that_newer_ones_have_replaced_do_not_count_for_the_limit() -> None:
+    schema = pa.schema([("key", pa.string()), ("text", pa.string())])
+    state = QueueState(schema, {}, None, batch(1), "run", QUEUE, 0, StateCache())
+    keys, texts = pa.array([f"k{n}" for n in range(100)]), pa.array(["x" * 1_000] * 100)
+    rows = pa.RecordBatch.from_arrays([keys, texts], schema=schema)
+    for _ in range(30):
+        state.state.put(rows)
+        state.check_size(200_000)
+    assert state.state.get(keys).column("text").equals(texts)
+    with pytest.raises(ConfigError, match="more than max_state_bytes allows, 100000"):
+        state.check_size(100_000)
+
+
 def test_a_directory_that_is_not_the_drivers_is_refused(tmp_path: Path) -> None:
     identity = prepare_directory(str(tmp_path / "shared"))
     assert prepare_directory(str(tmp_path / "shared")) == identity
