@@ -61,14 +61,9 @@ class ProcessCache(Generic[_T]):
 _SESSIONS = ProcessCache(ClientSession)
 
 
-def shared_session(
-    name_servers: str, remoting: RemotingConfig, client_id: str | None = None
-) -> ClientSession:
-    """Return this process's session with these name servers; the first call opens it.
-
-    Args: client_id: ask brokers under this id, as an executor does in its driver's name.
-    """
-    return _SESSIONS.get(name_servers, remoting, client_id)
+def shared_session(name_servers: str, remoting: RemotingConfig) -> ClientSession:
+    """Return this process's session with these name servers; the first call opens it."""
+    return _SESSIONS.get(name_servers, remoting)
 
 
 async def selected_topics(session: ClientSession, selection: Selection) -> Sequence[str]:

@@ -15,17 +15,20 @@ import pytest
 from ordermq import Producer, PullConsumer, PushConsumer
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.session import ClientSession
 from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
 from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
+from ordermq.spark import session
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.source import driver_locks
 from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
+from ordermq.spark.stages.executor_lease import ExecutorLease
 from tests.component.conftest import Seen, eventually, numbered
 
 ACCOUNT = {"access_key": "shop", "secret_key": "hidden"}
@@ -410,6 +413,33 @@ def abandon(driver: StreamDriver) -> None:
 
     locks.session.call(die())
     driver._is_closed = True
+
+
+def test_a_worker_asks_for_the_locks_of_many_runs_over_one_session(broker, run, monkeypatch):
+    """A worker may live for days, and a query that is started each minute has a run each time."""
+    made: list[ClientSession] = []
+
+    def note(*arguments: Any) -> ClientSession:
+        made.append(ClientSession(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(session, "_SESSIONS", session.ProcessCache(note))
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.create_topic("orders", len(QUEUES))
+    lease = ExecutorLease.of({"name_servers": broker.name_servers, "group": "g"}, 0)
+    before = None
+    for _ in range(3):
+        driver = run()
+        driver.initial()
+        lease.check(QUEUES[0], driver.run_id)
+        if before is not None:
+            with pytest.raises(LockLost):
+                lease.check(QUEUES[0], before)
+        assert owners(broker) == {holder(driver)}
+        before = driver.run_id
+        driver.close()
+    assert len(made) == 1
+    made[0].close()
 
 
 def test_a_pause_longer_than_the_lease_fails_the_run(broker, producer, run):

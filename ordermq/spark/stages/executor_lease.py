@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from ordermq.client.broker_api import BrokerApi, LockGrant
 from ordermq.clock import SystemClock
 from ordermq.config import LeaseConfig
 from ordermq.errors import ConfigError, LockLost, RemotingError, RouteError
@@ -23,9 +24,6 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import client_options, group_of
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.session import lease_client_id, shared_session
-
-if TYPE_CHECKING:
-    from ordermq.client.broker_api import LockGrant
 
 _MAX_KNOWN = 4_096  # answers kept; a worker sees the queues of many runs before Spark ends it
 _CLOCK = SystemClock()
@@ -119,13 +117,15 @@ class ExecutorLease:
 
     def _ask(self, client_id: str, queue: MessageQueue) -> LockGrant:
         # No heartbeat goes out under this id: the driver is the member of the group, and two
-        # processes with one client id would confuse the broker's list of members.
-        session = shared_session(*client_options(dict(self.client)), client_id)
+        # processes with one client id would confuse the broker's list of members. Nor has it a
+        # session of its own: a worker sees the queues of many runs.
+        session = shared_session(*client_options(dict(self.client)))
+        api = BrokerApi(session.connections, session.config, client_id)
 
         async def ask() -> LockGrant:
             try:
                 address = await session.address_of(queue)
-                return await session.api.lock(address, self.group, [queue])
+                return await api.lock(address, self.group, [queue])
             except (RemotingError, RouteError) as error:
                 session.report_failure(queue.broker_name, "lease check", error)
                 raise
