@@ -134,7 +134,7 @@ def _one_by_one(readers: Iterator[QueueReader], options: SourceOptions) -> Itera
             part.report_losses()
             is_last = is_over and (not begun or begun[0].reader is not part.reader)
             if len(block) and (is_last or not is_over):
-                yield part.reader.rows.record_batch(block)
+                yield from part.reader.rows.record_batches(block)
                 block.clear()
     finally:
         for part in begun:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.schema import LEASE_COLUMN, source_schema
 
+_BODY_BYTES: Final = 32 << 20  # of decompressed bodies in a record batch
 # The names of properties that the map goes without, ascending by length, and the prefix of more.
 _NOTHING: Final[tuple[tuple[bytes, ...], bytes]] = ((), b"")
 _PROTOCOLS: Final = (
@@ -51,8 +52,10 @@ class RowBlocks:
         self._same = {name: value for name, value in same.items() if name in self._schema.names}
         self._repeated: dict[str, pa.Array] = {}
 
-    def record_batch(self, block: contract.AnswerBlock) -> pa.RecordBatch:
-        """Return the messages of a block as a record batch; it stays as it is.
+    def record_batches(self, block: contract.AnswerBlock) -> Iterator[pa.RecordBatch]:
+        """Return the messages of a block, which stays as it is, as record batches.
+
+        One, unless bodies are decompressed: these may be a thousand times as long as they came.
 
         Raises: ProtocolError: a text is not UTF-8, or a body cannot be decompressed.
         """
@@ -61,15 +64,23 @@ class RowBlocks:
             offset, properties = block.malformed()
             raise self._malformed(offset, _text_error(properties))
         columns = _Columns(len(block), *made)
-        arrays = []
-        for name in self._schema.names:
-            if name in self._same:
-                arrays.append(self._repeat(name, len(block)))
-            elif name == "body" and columns.has_compressed:
-                arrays.append(self._decompressed(columns))
-            else:
-                arrays.append(_MAKERS[name](columns))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        names = self._schema.names
+        is_cut = "body" in names and columns.has_compressed
+        arrays = {name: self._array(name, columns) for name in names if name != "body" or not is_cut}
+        if not is_cut:
+            yield pa.RecordBatch.from_arrays([*arrays.values()], schema=self._schema)
+            return
+        first = 0
+        for bodies in self._decompressed(columns):
+            part = {name: array.slice(first, len(bodies)) for name, array in arrays.items()}
+            part["body"] = bodies
+            yield pa.RecordBatch.from_arrays([part[name] for name in names], schema=self._schema)
+            first += len(bodies)
+
+    def _array(self, name: str, columns: _Columns) -> pa.Array:
+        if name in self._same:
+            return self._repeat(name, columns.rows)
+        return _MAKERS[name](columns)
 
     def _repeat(self, name: str, rows: int) -> pa.Array:
         made = self._repeated.get(name)
@@ -79,11 +90,13 @@ class RowBlocks:
             self._repeated[name] = made
         return made.slice(0, rows)
 
-    def _decompressed(self, columns: _Columns) -> pa.Array:
+    def _decompressed(self, columns: _Columns) -> Iterator[pa.Array]:
+        """Return the bodies in parts of about `_BODY_BYTES`, one longer body alone."""
         starts = columns.numbers(ColumnBuffer.BODY, np.int32)
         flags = columns.numbers(ColumnBuffer.SYS_FLAGS, np.int32)
         stored = columns.buffer(ColumnBuffer.BODY + 1)
-        bodies = []
+        bodies: list[bytes] = []
+        size = 0
         for row, flag in enumerate(flags.tolist()):
             body = stored.slice(starts[row], starts[row + 1] - starts[row]).to_pybytes()
             if flag & compression.COMPRESSED:
@@ -92,8 +105,12 @@ class RowBlocks:
                 except ProtocolError as error:
                     offsets = columns.numbers(ColumnBuffer.OFFSETS, np.int64)
                     raise self._malformed(int(offsets[row]), error) from None
+            if bodies and size + len(body) > _BODY_BYTES:
+                yield pieces(bodies, pa.binary())
+                bodies, size = [], 0
             bodies.append(body)
-        return pieces(bodies, pa.binary())
+            size += len(body)
+        yield pieces(bodies, pa.binary())
 
     def _malformed(self, offset: int, error: ProtocolError) -> ProtocolError:
         return ProtocolError(

@@ -19,6 +19,7 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import PROTOCOL_NAMES, of_the_user
 from ordermq.spark.options import SourceOptions
+from ordermq.spark.source import row_blocks
 from ordermq.spark.source.row_blocks import RowBlocks
 from tests.unit.core.stored_records import INNER_BATCH, record
 
@@ -81,6 +82,11 @@ def block_of(answers, most=1 << 20):
     return block
 
 
+def batch_of(rows, block):
+    (found,) = rows.record_batches(block)
+    return found
+
+
 @settings(max_examples=150, deadline=None)
 @given(messages, st.integers(1, 9), st.sets(st.sampled_from(COLUMNS), min_size=1))
 def test_columns_of_answers_equal_those_of_the_codec(drawn, step, chosen):
@@ -88,7 +94,7 @@ def test_columns_of_answers_equal_those_of_the_codec(drawn, step, chosen):
     made = records(drawn)
     block = block_of([made[at : at + step] for at in range(0, len(made), step)])
     batch = MessageBatch(QUEUE, b"".join(made))
-    found = RowBlocks(options(columns, **EVERY), QUEUE, None).record_batch(block)
+    found = batch_of(RowBlocks(options(columns, **EVERY), QUEUE, None), block)
     found.validate(full=True)
     wanted = record_batch(batch, columns)
     assert found.schema == wanted.schema
@@ -100,7 +106,7 @@ def test_columns_of_answers_equal_those_of_the_codec(drawn, step, chosen):
 @given(messages)
 def test_the_map_has_the_properties_of_the_user(drawn):
     made = records(drawn)
-    found = RowBlocks(options(("properties",)), QUEUE, None).record_batch(block_of([made]))
+    found = batch_of(RowBlocks(options(("properties",)), QUEUE, None), block_of([made]))
     found.validate(full=True)
     batch = MessageBatch(QUEUE, b"".join(made))
     assert list(map(dict, found.column("properties").to_pylist())) == [
@@ -112,17 +118,17 @@ def test_the_map_has_the_properties_of_the_user(drawn):
 def test_no_name_of_rocketmq_is_in_the_map(name):
     text = f"{name}\x01a\x02{name}s\x01b\x02{name[:-1]}\x01c\x02{name}\x01d".encode()
     made = [record(offset=0, properties=text, queue_id=3)]
-    found = RowBlocks(options(("properties",)), QUEUE, None).record_batch(block_of([made]))
+    found = batch_of(RowBlocks(options(("properties",)), QUEUE, None), block_of([made]))
     [kept] = map(dict, found.column("properties").to_pylist())
     assert kept == of_the_user({f"{name}s": "b", name[:-1]: "c"})
 
 
 def test_what_the_map_goes_without_need_not_be_text():
     made = [record(offset=0, properties=b"CLUSTER\x01\xff\x02a\x01b", queue_id=3)]
-    found = RowBlocks(options(("properties",)), QUEUE, None).record_batch(block_of([made]))
+    found = batch_of(RowBlocks(options(("properties",)), QUEUE, None), block_of([made]))
     assert found.to_pylist() == [{"properties": [("a", "b")]}]
     with pytest.raises(ProtocolError, match="not UTF-8"):
-        RowBlocks(options(("properties",), **EVERY), QUEUE, None).record_batch(block_of([made]))
+        batch_of(RowBlocks(options(("properties",), **EVERY), QUEUE, None), block_of([made]))
 
 
 @settings(max_examples=50, deadline=None)
@@ -137,7 +143,7 @@ def test_parts_of_answers_are_taken_in_order_and_none_twice(drawn, data):
     block, offsets, is_over = core.AnswerBlock(), [], False
     while not is_over:
         is_over = block.take(queue, data.draw(st.integers(1, 7)), 1 << 30)
-        offsets += rows.record_batch(block).column("offset").to_pylist()
+        offsets += batch_of(rows, block).column("offset").to_pylist()
         block.clear()
     assert offsets == list(range(start, end))
 
@@ -146,7 +152,7 @@ def test_messages_of_an_inner_batch_are_rows_of_their_own():
     inner = core.encode_batch([b"a", b"bb"], ["TAGS\x01x", "UNIQ_KEY\x01u"], [0, 0])
     block = block_of([[record(offset=0, body=inner, sys_flag=INNER_BATCH, queue_id=3), b""]])
     columns = ("offset", "body", "tags", "properties")
-    table = RowBlocks(options(columns, **EVERY), QUEUE, None).record_batch(block)
+    table = batch_of(RowBlocks(options(columns, **EVERY), QUEUE, None), block)
     assert table.to_pydict() == {
         "offset": [0, 1],
         "body": [b"a", b"bb"],
@@ -161,7 +167,7 @@ def test_of_many_properties_of_one_name_the_last_counts():
     text = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
     made = [record(offset=0, properties=text, queue_id=3)]
     columns = ("properties",)
-    found = RowBlocks(options(columns), QUEUE, None).record_batch(block_of([made]))
+    found = batch_of(RowBlocks(options(columns), QUEUE, None), block_of([made]))
     assert found.to_pylist() == record_batch(MessageBatch(QUEUE, made[0]), columns).to_pylist()
     assert dict(found.to_pylist()[0]["properties"]) == dict(pairs)
 
@@ -173,16 +179,27 @@ def test_a_text_that_is_not_utf_8_is_refused_with_its_queue_and_offset(column):
         record(offset=1, properties=b"TAGS\x01\xff\x02UNIQ_KEY\x01\xfe", queue_id=3),
     ]
     with pytest.raises(ProtocolError, match="message properties are not UTF-8") as caught:
-        RowBlocks(options((column,), **EVERY), QUEUE, None).record_batch(block_of([made]))
+        batch_of(RowBlocks(options((column,), **EVERY), QUEUE, None), block_of([made]))
     assert (caught.value.topic, caught.value.queue_id, caught.value.offset) == ("orders", 3, 1)
     found = RowBlocks(options(("offset", "body", "keys")), QUEUE, None)
-    assert found.record_batch(block_of([made])).num_rows == 2
+    assert batch_of(found, block_of([made])).num_rows == 2
+
+
+def test_bodies_that_become_long_are_in_several_record_batches(monkeypatch):
+    monkeypatch.setattr(row_blocks, "_BODY_BYTES", 1_000)
+    sizes = [400, 400, 400, 2_000, 0, 999, 2]
+    made = records([(b"KEYS\x01%d" % n, b"x" * n, True, False, n) for n in sizes])
+    block = block_of([made])
+    found = list(RowBlocks(options(**EVERY), QUEUE, None).record_batches(block))
+    assert [batch.num_rows for batch in found] == [2, 1, 1, 2, 1]
+    wanted = record_batch(MessageBatch(QUEUE, b"".join(made)))
+    assert pa.Table.from_batches(found).combine_chunks().equals(pa.Table.from_batches([wanted]))
 
 
 def test_a_body_that_cannot_be_decompressed_is_refused_with_its_offset():
     made = [record(offset=0, body=b"no zlib", sys_flag=COMPRESSED, queue_id=3)]
     with pytest.raises(ProtocolError, match="leave the column out") as caught:
-        RowBlocks(options(("body",)), QUEUE, None).record_batch(block_of([made]))
+        batch_of(RowBlocks(options(("body",)), QUEUE, None), block_of([made]))
     assert caught.value.offset == 0
 
 
@@ -230,7 +247,7 @@ def columns_of_every_kind():
     drawn = [(b"a\x01b", b"x", True, False, 0), (b"UNIQ_KEY\x01u", b"y", False, True, 0)]
     made = records(drawn)
     rows = RowBlocks(options(ordered="true", group="g"), QUEUE, 7)
-    return rows.record_batch(block_of([made])), record_batch(MessageBatch(QUEUE, b"".join(made)))
+    return batch_of(rows, block_of([made])), record_batch(MessageBatch(QUEUE, b"".join(made)))
 
 
 def test_columns_are_made_without_pandas_which_costs_a_worker_a_third_of_a_second():
@@ -253,9 +270,9 @@ def test_columns_are_made_without_pandas_which_costs_a_worker_a_third_of_a_secon
 def test_columns_keep_their_memory_when_the_block_is_used_again():
     made = records([(b"TAGS\x01a", b"kept", False, False, 0)] * 50)
     rows, block = RowBlocks(options(("tags", "body")), QUEUE, None), block_of([made])
-    first = rows.record_batch(block)
+    first = batch_of(rows, block)
     block.clear()
     others = records([(b"TAGS\x01zz", b"other", False, False, 0)] * 50)
-    later = [rows.record_batch(block_of([others])) for _ in range(10)]
+    later = [batch_of(rows, block_of([others])) for _ in range(10)]
     assert first.to_pylist() == [{"tags": "a", "body": b"kept"}] * 50
     assert pa.Table.from_batches(later).num_rows == 500
