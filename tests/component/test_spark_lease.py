@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from ordermq import Producer, PullConsumer, PushConsumer
+from ordermq import Message, Producer, PullConsumer, PushConsumer
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.session import ClientSession
 from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
 from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
@@ -440,6 +442,41 @@ def test_a_worker_asks_for_the_locks_of_many_runs_over_one_session(broker, run, 
         driver.close()
     assert len(made) == 1
     made[0].close()
+
+
+@pytest.mark.parametrize("ordered", ["true", "false"])
+def test_a_commit_that_takes_long_brings_no_older_offset_later(
+    broker, producer, run, monkeypatch, ordered
+):
+    """Batches that end meanwhile wait for it, all but the newest for nothing."""
+    write, written, go_on = BrokerOffsets.write, list[tuple[int, int]](), threading.Event()
+
+    async def slow(stored: BrokerOffsets, queue: MessageQueue, offset: int, *more: Any) -> None:
+        written.append((queue.queue_id, offset))
+        while queue == QUEUES[0] and offset and not go_on.is_set():
+            await asyncio.sleep(0.001)
+        await write(stored, queue, offset, *more)
+
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.create_topic("orders", len(QUEUES))
+    driver = run(ordered=ordered)
+    end = driver.initial()
+    monkeypatch.setattr(BrokerOffsets, "write", slow)
+    for number in range(5):
+        for queue in QUEUES[:2]:
+            producer.send(Message("orders", b"x"), queue=queue)
+        # What it sends is seen as soon as somebody asks.
+        driver._latest.get_now()
+        start, end = end, whole(driver, end)
+        driver.begin_batch(start, end)
+        assert end.queues[QUEUES[0]] == number + 1
+    driver.next_end(end, None)
+    go_on.set()
+    eventually(lambda: committed(broker)[:2] == [5, 5], "the newest is committed")
+    driver.close()
+    assert committed(broker)[:2] == [5, 5]
+    first = {offset for queue_id, offset in written if queue_id == 0 and offset}
+    assert len(first) <= 2, "those between are left out"
 
 
 def test_a_pause_longer_than_the_lease_fails_the_run(broker, producer, run):

@@ -5,6 +5,7 @@ Nothing here needs pyspark: only the offsets of a batch pass between Spark and t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -83,6 +84,8 @@ class StreamDriver(ProcessBound):
         self._initial: StreamOffset | None = None
         self._in_flight: Offsets | None = None  # the end of a batch handed out, not yet finished
         self._finished: Offsets = {}
+        self._committed = self._finished  # or being committed; on the I/O thread, as the next one
+        self._commits: asyncio.Task[None] | None = None
         self._warned: set[str] = set()
         self._is_closed = False
 
@@ -584,7 +587,7 @@ class StreamDriver(ProcessBound):
             if self._locks is not None:
                 self._close_ordered(self._locks)
             else:
-                self._session.call(self._commit(self._finished), _COMMIT_WAIT_S)
+                self._session.call(self._commit_last(), _COMMIT_WAIT_S)
         except BaseException:
             # Ctrl-C, perhaps: nobody waits, and the locks expire, for nobody renews them.
             if self._locks is not None:
@@ -615,22 +618,38 @@ class StreamDriver(ProcessBound):
             self._finished = end
             # Not awaited: the checkpoint is the truth, and the group's offset only follows it.
             if self._options.group:
-                runtime = self._session.runtime
-                runtime.post(lambda: runtime.spawn(self._commit(end), "commit of a query"))
+                self._session.runtime.post(self._commit_soon)
 
-    async def _commit(self, end: Offsets) -> None:
-        if self._locks is not None:
-            await self._locks.commit(end)
+    # Commits, on the I/O thread: one at a time, or a slow one would bring an older offset later.
+
+    def _commit_soon(self) -> None:
+        if self._commits is None or self._commits.done():
+            work = self._commit_newest()
+            self._commits = self._session.runtime.spawn(work, "commit of a query")
+
+    async def _commit_newest(self) -> None:
+        """Commit what is finished, and what was finished meanwhile; batches between are left out."""
+        while (end := self._finished) is not self._committed:
+            self._committed = end
+            if self._locks is not None:
+                await self._locks.commit(end)
+            else:
+                await asyncio.gather(*(self._commit_one(*each) for each in sorted(end.items())))
+
+    async def _commit_one(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            await self._session.address_of(queue)  # the route is known then
+            await self._stored.write(queue, offset)
+        except OrderMQError as error:
+            self._session.report_failure(queue.broker_name, "commit", error)
+
+    async def _commit_last(self) -> None:
+        """Commit what is finished, also what was before: a killed broker forgets commits."""
+        if self._commits is None:
             return
-        if not self._options.group:
-            return
-        session = self._session
-        await learn_routes(session, end)
-        for queue, offset in sorted(end.items()):
-            try:
-                await self._stored.write(queue, offset)
-            except OrderMQError as error:
-                session.report_failure(queue.broker_name, "commit", error)
+        await self._commits
+        self._committed = {}
+        await self._commit_newest()
 
     def _begin_new(self, queues: list[MessageQueue], topics: set[str]) -> Offsets:
         """Return the beginnings of new queues; empty while another member holds one.
