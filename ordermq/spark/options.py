@@ -322,7 +322,7 @@ class Boundary:
     @property
     def is_moving(self) -> bool:
         """It is another place later, of one queue at least: an end, or an age."""
-        # Of a time that is given by queue nothing tells whether it was an age.
+        # Nothing tells whether a time that is given by queue was an age.
         places = (self.edge, *(place for _, place in self.offsets))
         return bool(self.timestamps) or Edge.LATEST in places
 

@@ -1,4 +1,4 @@
-"""What is gone for good while a streaming query does not run, without Spark."""
+"""Brokers and topics that are gone when a streaming query starts again, without Spark."""
 
 from __future__ import annotations
 

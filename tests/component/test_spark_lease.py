@@ -23,8 +23,8 @@ from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
 from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import SourceOptions
 from ordermq.spark import session
+from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.source import driver_locks
 from ordermq.spark.source.driver_locks import DriverLocks

@@ -66,7 +66,8 @@ class RowBlocks:
         columns = _Columns(len(block), *made)
         names = self._schema.names
         is_cut = "body" in names and columns.has_compressed
-        arrays = {name: self._array(name, columns) for name in names if name != "body" or not is_cut}
+        whole = [name for name in names if name != "body" or not is_cut]
+        arrays = {name: self._array(name, columns) for name in whole}
         if not is_cut:
             yield pa.RecordBatch.from_arrays([*arrays.values()], schema=self._schema)
             return

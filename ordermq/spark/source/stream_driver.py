@@ -249,7 +249,7 @@ class StreamDriver(ProcessBound):
         return self._planned
 
     def _ends_for(self, own: Offsets, previous_run_id: int | None) -> Offsets:
-        """Do as `_present_ends`; a run with locks waits for its brokers as it waits for the locks."""
+        """Do as `_present_ends`; a run with locks waits for its brokers as for the locks."""
         try:
             return self._present_ends()
         except OrderMQError:
@@ -628,7 +628,7 @@ class StreamDriver(ProcessBound):
             self._commits = self._session.runtime.spawn(work, "commit of a query")
 
     async def _commit_newest(self) -> None:
-        """Commit what is finished, and what was finished meanwhile; batches between are left out."""
+        """Commit what is finished, and what was finished meanwhile; all at once."""
         while (end := self._finished) is not self._committed:
             self._committed = end
             if self._locks is not None:
