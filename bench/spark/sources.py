@@ -64,7 +64,7 @@ def decoder(columns: tuple[str, ...]) -> Callable[[int], pa.RecordBatch]:
         answers = core.AnswerQueue(0, count, len(records), True)
         answers.put(records, (), True, _QUEUE.queue_id, 0, count)
         block.take(answers, count, len(records))
-        batch = rows.record_batch(block)
+        (batch,) = rows.record_batches(block)
         block.clear()
         assert batch.num_rows == count
         return batch

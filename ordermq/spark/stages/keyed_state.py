@@ -175,7 +175,9 @@ def _names(keys: Any) -> list[Any]:
     """Return keys as objects that are equal only where the keys are."""
     # Two times of a zone are equal in Python where its clocks show the same, as in the hour that
     # comes twice when summer ends.
-    return (keys.cast(pa.int64()) if pa.types.is_timestamp(keys.type) else keys).to_pylist()
+    own = keys.cast(pa.int64()) if pa.types.is_timestamp(keys.type) else keys
+    found: list[Any] = own.to_pylist()
+    return found
 
 
 def _keys(names: list[Any], kind: Any) -> Any:
