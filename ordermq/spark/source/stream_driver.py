@@ -501,7 +501,8 @@ class StreamDriver(ProcessBound):
                 for number in range(data.read_queue_nums)
             }
             gone = [each for each in ranges if each[0] not in routed]
-            if not gone or self._ends_here or session.clock.now_ms() > deadline_ms:
+            # Also with `availableNow`: what this batch leaves out no later one reads.
+            if not gone or session.clock.now_ms() > deadline_ms:
                 break
             session.call(session.clock.sleep_ms(_RETRY_MS))
         for queue, start, end in gone:
