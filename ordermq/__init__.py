@@ -40,11 +40,12 @@ if TYPE_CHECKING:
         Retry,
         Stop,
     )
-    from ordermq.consumer.hooks import ConsumeCall, ConsumeHook, ConsumeReturn, MessageFilter
+    from ordermq.consumer.hooks import ConsumeCall, ConsumeHook, MessageFilter
     from ordermq.consumer.listener import (
         ConcurrentContext,
         ConcurrentListener,
         ConsumeContext,
+        ConsumeReturn,
         Listener,
         ListenerAnswer,
     )
@@ -177,13 +178,13 @@ _HOMES = {
     "consumer.hooks": (
         "ConsumeCall",
         "ConsumeHook",
-        "ConsumeReturn",
         "MessageFilter",
     ),
     "consumer.listener": (
         "ConcurrentContext",
         "ConcurrentListener",
         "ConsumeContext",
+        "ConsumeReturn",
         "Listener",
         "ListenerAnswer",
     ),

@@ -14,8 +14,12 @@ from ordermq import core
 from ordermq.callables import is_async
 from ordermq.client.runtime import timed_result_of
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.hooks import ConsumeReturn
-from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
+from ordermq.consumer.listener import (
+    AnyListener,
+    ConsumeContext,
+    ConsumeReturn,
+    ListenerResults,
+)
 from ordermq.errors import ConfigError
 from ordermq.model.message import MessageView
 from ordermq.model.names import RETRY_PREFIX

@@ -9,7 +9,6 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any, Protocol
 
 from ordermq import core
@@ -17,7 +16,12 @@ from ordermq.callables import is_async, require_plain_result
 from ordermq.client.runtime import result_of
 from ordermq.clock import system_clock_id
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
+from ordermq.consumer.listener import (
+    AnyListener,
+    ConsumeContext,
+    ConsumeReturn,
+    ListenerResults,
+)
 from ordermq.consumer.queue.statistics import ConsumerStatistics, MemberContext
 from ordermq.errors import ConfigError, exc_info_of
 from ordermq.model.log_fields import log_fields
@@ -27,17 +31,6 @@ from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS  # names of enums are slow
-
-
-class ConsumeReturn(Enum):
-    """The outcome of a listener call, as Java's ConsumeReturnType names it
-    (docs/internals/semantics.md#hook-return-types)."""
-
-    SUCCESS = "SUCCESS"
-    TIME_OUT = "TIME_OUT"  # it took `consume_timeout_ms` or more, whatever it returned
-    EXCEPTION = "EXCEPTION"
-    RETURN_NULL = "RETURNNULL"  # it returned None, with `strict_results=True`
-    FAILED = "FAILED"  # SUSPEND, ROLLBACK, or fewer than all messages are done
 
 
 class ConsumeCall(core.HookedCall):

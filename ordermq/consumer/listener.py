@@ -326,6 +326,17 @@ def verdict_of(settlement: Settlement, done: int) -> Verdict:
     return Verdict(settlement, done)
 
 
+class ConsumeReturn(Enum):
+    """The outcome of a listener call, as Java's ConsumeReturnType names it
+    (docs/internals/semantics.md#hook-return-types)."""
+
+    SUCCESS = "SUCCESS"
+    TIME_OUT = "TIME_OUT"  # it took `consume_timeout_ms` or more, whatever it returned
+    EXCEPTION = "EXCEPTION"
+    RETURN_NULL = "RETURNNULL"  # it returned None, with `strict_results=True`
+    FAILED = "FAILED"  # SUSPEND, ROLLBACK, or fewer than all messages are done
+
+
 class ListenerResults(Value):
     """The results one kind of listener may return.
 

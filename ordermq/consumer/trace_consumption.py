@@ -15,8 +15,12 @@ from ordermq.client.runtime import timed_result_of
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.hooks import ConsumeReturn
-from ordermq.consumer.listener import AnyListener, ConsumeContext, ListenerResults
+from ordermq.consumer.listener import (
+    AnyListener,
+    ConsumeContext,
+    ConsumeReturn,
+    ListenerResults,
+)
 from ordermq.errors import ConfigError, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.identifiers import unique_message_id
