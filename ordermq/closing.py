@@ -22,6 +22,7 @@ _log = logging.getLogger("ordermq.client")
 # What the end of the program costs, by what was not closed. Weak keys: a producer that nobody holds
 # any more is as good as closed.
 _losses: weakref.WeakKeyDictionary[Any, Callable[[Any], str]] = weakref.WeakKeyDictionary()
+CLOSED_BY_ITSELF = "close() in a listener or callback would wait for itself: call stop() there"
 _LAST = -1_000_000  # the priority of a finalizer of multiprocessing: users' own come first
 _is_forked = False
 _is_child_watched = False

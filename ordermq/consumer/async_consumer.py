@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack, c
 from ordermq.client.runtime import in_thread, shielded
 from ordermq.client.user_code import CallersLoop, running_task
 from ordermq.clock import Clock
-from ordermq.closing import AsyncStarting
+from ordermq.closing import CLOSED_BY_ITSELF, AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
 from ordermq.config.checks import (
     arguments_of,
@@ -25,7 +25,7 @@ from ordermq.config.checks import (
 )
 from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
-from ordermq.consumer.group.group_member import CLOSED_BY_ITSELF, QueueCallback
+from ordermq.consumer.group.group_member import QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
 from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer

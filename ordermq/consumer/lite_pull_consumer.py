@@ -31,14 +31,12 @@ from ordermq.config import ConsumeConfig, ConsumeMode, LitePullConsumerConfig, M
 from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknown
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
-    GroupMember,
     MemberSettings,
     QueueCallback,
     ReceiverParts,
     TopicCallback,
 )
 from ordermq.consumer.offsets.offset_store import OffsetStore, require_plain_store
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.poll_buffer import (
     NOTHING,
     PollBuffer,
@@ -46,7 +44,6 @@ from ordermq.consumer.queue.poll_buffer import (
     PolledQueue,
     PollWaiter,
 )
-from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
 from ordermq.model.codec import Codec, require_codec
@@ -158,7 +155,8 @@ class LitePullConsumer(GroupConsumer):
             is_broadcasting=self._is_broadcasting,
         )
         self._clock = clock if clock is not None else SystemClock()
-        self.statistics = ConsumerStatistics(self._clock)
+        lite = self.config.lite
+        self._begin_counting(lite.pause_after_dead_letters, lite.dead_letter_window)
         require_callback("on_assigned", on_assigned)
         require_callback("on_revoked", on_revoked)
         self._on_assigned = on_assigned
@@ -171,15 +169,10 @@ class LitePullConsumer(GroupConsumer):
         self._buffer = PollBuffer(
             self._clock,
             self.group,
-            self.config.lite.pull_threshold_for_all,
+            lite.pull_threshold_for_all,
             is_ordered=self._is_ordered,
         )
         self._buffer.count_for(self.statistics)
-        lite = self.config.lite
-        self._guard = DeadLetterGuard(
-            self.group, lite.pause_after_dead_letters, lite.dead_letter_window, self.statistics
-        )
-        self._member: GroupMember | None = None
         # Two flags: while it closes, pollers still end their batches and commit them.
         self._is_closing = False
         self._is_closed = False
@@ -209,7 +202,7 @@ class LitePullConsumer(GroupConsumer):
 
     def _join(self, user_code: UserCode) -> None:
         config, lite = self.config, self.config.lite
-        member = GroupMember(
+        member = self._start(
             MemberSettings(
                 group=self.group,
                 client_id=self.client_id,
@@ -253,7 +246,6 @@ class LitePullConsumer(GroupConsumer):
             elif self._subscriptions:
                 await member.rebalance_now()
 
-        self._start(member)
         member.client.call(assign())
 
     def _check_pop(self, *, has_store: bool, is_behind_proxy: bool) -> None:
@@ -377,10 +369,11 @@ class LitePullConsumer(GroupConsumer):
             raise StateError("subscribe or assign, not both", topic=topic, group=self.group)
         subscription = Subscription.of(topic, expression, sql, self._next_version())
         if self._member is not None:
-            self._run(self._subscribe(self._live(), subscription))
+            self._run(self._subscribe(subscription))
         self._subscriptions[subscription.topic] = subscription
 
-    async def _subscribe(self, member: GroupMember, subscription: Subscription) -> None:
+    async def _subscribe(self, subscription: Subscription) -> None:
+        member = self._live()
         await member.subscribe([subscription])
         await member.rebalance_now()
 
@@ -802,10 +795,8 @@ class LitePullConsumer(GroupConsumer):
             self._run(self._live().watch_topic(check_topic(topic), listener))
         self._watched[check_topic(topic)] = listener
 
-    def _live(self) -> GroupMember:
-        if self._member is None or self._is_closed:
-            raise not_running("consumer", self.group, was_closed=self._is_closed)
-        return self._member
+    def _has_ended(self) -> bool:
+        return self._is_closed
 
     def _ends(self, poller: Hashable) -> bool:
         """Return whether there is nothing more to poll; then the poller's last batch is done.

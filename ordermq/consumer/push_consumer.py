@@ -24,7 +24,6 @@ from ordermq.client.name_server_api import are_proxies, parse_name_servers
 from ordermq.client.session import new_client_id
 from ordermq.client.user_code import CallersLoop, OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock
-from ordermq.closing import not_running
 from ordermq.config import ConsumeMode, ConsumerConfig, MessageModel
 from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknown
 from ordermq.consumer.dispatch.failure_policy import (
@@ -36,11 +35,7 @@ from ordermq.consumer.dispatch.failure_policy import (
     policy_for,
 )
 from ordermq.consumer.group.group_consumer import GroupConsumer
-from ordermq.consumer.group.group_member import (
-    GroupMember,
-    MemberSettings,
-    ReceiverParts,
-)
+from ordermq.consumer.group.group_member import MemberSettings, ReceiverParts
 from ordermq.consumer.listener import (
     CONCURRENT,
     MANUAL_COMMIT,
@@ -50,8 +45,7 @@ from ordermq.consumer.listener import (
     decoding,
     require_listener,
 )
-from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
-from ordermq.consumer.queue.statistics import ConsumerStatistics, MemberContext
+from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, StateError, exc_info_of
 from ordermq.events import History, NoHistory
 from ordermq.model.log_fields import log_fields
@@ -180,14 +174,8 @@ class PushConsumer(GroupConsumer):
             is_broadcasting=self._is_broadcasting,
         )
         self._clock = clock if clock is not None else SystemClock()
-        self.statistics = ConsumerStatistics(self._clock)
         consume = self.config.consume
-        self._guard = DeadLetterGuard(
-            self.group,
-            consume.pause_after_dead_letters,
-            consume.dead_letter_window,
-            self.statistics,
-        )
+        self._begin_counting(consume.pause_after_dead_letters, consume.dead_letter_window)
         self._hooks: list[ConsumeHook] = []
         self.call_times: CallTimes | None = None  # see `time_calls`
         # Made at the start: until then nothing runs that a forgotten `close` would leak.
@@ -202,8 +190,6 @@ class PushConsumer(GroupConsumer):
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: Listener | None = None
         self._concurrent_listener: ConcurrentListener | None = None
-        self._member: GroupMember | None = None
-        self._is_closing = False
         # Not an Event: `stop` is called from signal handlers, which may interrupt a thread that
         # holds the Event's lock. SimpleQueue.put is reentrant.
         self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -551,7 +537,7 @@ class PushConsumer(GroupConsumer):
             self._traces = TraceDispatcher(
                 self.group, self.name_servers, config.remoting, config.trace, self._clock
             )
-        member = GroupMember(
+        self._start(
             MemberSettings(
                 group=self.group,
                 client_id=self.client_id,
@@ -592,7 +578,6 @@ class PushConsumer(GroupConsumer):
                 guard=self._guard,
             )
         )
-        self._start(member)
 
     def _make_dispatcher(
         self, parts: ReceiverParts
@@ -720,11 +705,6 @@ class PushConsumer(GroupConsumer):
         return [mine[topic] for topic in sorted(mine)]
 
     # While it runs.
-
-    def _live(self) -> GroupMember:
-        if self._member is None or self._is_closing:
-            raise not_running("consumer", self.group, was_closed=self._is_closing)
-        return self._member
 
     def assigned_queues(self) -> list[MessageQueue]:
         """Return the queues assigned now, sorted; [] before the start and after the close.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, cast
 
 from ordermq import core
@@ -46,6 +46,7 @@ from ordermq.consumer.queue.assigned_queue import (
     RunningCall,
 )
 from ordermq.consumer.queue.receiver import (
+    DeliverLater,
     DirectResult,
     FillLimits,
     Flow,
@@ -60,9 +61,6 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
 _log = logging.getLogger("ordermq.consumer")
-# Has a failed message delivered again, at a delay level, or makes it a dead letter after so many
-# retries. Raises RemotingError or RouteError if it is not known whether it did.
-DeliverLater = Callable[[AssignedQueue, MessageView, int, int], Coroutine[Any, Any, None]]
 _TO_DEAD_LETTERS = -1  # as a delay level
 _TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
 # A listener that only counts takes 0.2 us, passing a queue on to the next worker some 5 us. But

@@ -6,10 +6,11 @@ import asyncio
 import concurrent.futures
 from typing import TYPE_CHECKING
 
-from ordermq.closing import Starting
+from ordermq.closing import Starting, not_running
 from ordermq.config.foreign_methods import ExplainsMethods
-from ordermq.consumer.group.group_member import GroupMember
-from ordermq.consumer.queue.statistics import HeldQueue, Lag
+from ordermq.consumer.group.group_member import GroupMember, MemberSettings
+from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
+from ordermq.consumer.queue.statistics import ConsumerStatistics, HeldQueue, Lag
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.connecting import taking_descriptors
@@ -28,14 +29,24 @@ class GroupConsumer(ExplainsMethods, Starting):
     """Base of the consumers that are members of a group, whatever receives their messages."""
 
     group: str
+    statistics: ConsumerStatistics
     _kind = "consumer"
     _clock: Clock
+    _guard: DeadLetterGuard
     _newest_version = 0  # of the subscriptions so far
     _member: GroupMember | None = None  # from `start` on
     _is_closing = False
     _is_start_given_up = False
     _is_starting = False
     _is_close_called = False  # `stop` is not meant: what it ends may be started
+
+    def _begin_counting(self, most_letters: int, window: int) -> None:
+        """Make `statistics` and `_guard`, which are there before a member and after it.
+
+        Args: most_letters, window: as of `DeadLetterGuard`.
+        """
+        self.statistics = ConsumerStatistics(self._clock)
+        self._guard = DeadLetterGuard(self.group, most_letters, window, self.statistics)
 
     def stop(self) -> None:
         """Make whoever consumes come to an end; any thread."""
@@ -71,15 +82,16 @@ class GroupConsumer(ExplainsMethods, Starting):
         finally:
             self._is_starting = False
 
-    def _start(self, member: GroupMember) -> None:
+    def _start(self, settings: MemberSettings) -> GroupMember:
         # Set before it starts: a listener or `on_assigned` may be called, and seek, meanwhile.
-        self._member = member
+        member = self._member = GroupMember(settings)
         if self._is_close_called:  # it has found no member yet
             member.close(0.0)
             raise StateError(_CLOSED_MEANWHILE, group=self.group)
         if self._is_start_given_up:
             member.give_up_start()
         member.start()
+        return member
 
     def _begin_close(self) -> GroupMember | None:
         """Return the member to close; None if there is none, or `start` is about to make it.
@@ -142,3 +154,12 @@ class GroupConsumer(ExplainsMethods, Starting):
 
     def _running_member(self) -> GroupMember | None:
         return None if self._is_closing else self._member
+
+    def _has_ended(self) -> bool:
+        """Return True once its methods are refused, as nothing of it runs any more."""
+        return self._is_closing
+
+    def _live(self) -> GroupMember:
+        if self._member is None or self._has_ended():
+            raise not_running("consumer", self.group, was_closed=self._has_ended())
+        return self._member

@@ -18,7 +18,7 @@ from ordermq.client.runtime import NotDoneInTime, Shutdown, cancelled
 from ordermq.client.session import ClientSession, SessionEvents
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
-from ordermq.closing import note_closed, note_open
+from ordermq.closing import CLOSED_BY_ITSELF, note_closed, note_open
 from ordermq.config import (
     ConsumeFromWhere,
     LeaseConfig,
@@ -43,10 +43,9 @@ from ordermq.consumer.offsets.offset_committer import (
     OffsetCommitter,
     OffsetStorage,
 )
-from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks, QueueState
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
-from ordermq.consumer.queue.receiver import Loop, Receiver
+from ordermq.consumer.queue.receiver import DeliverLater, Loop, Receiver
 from ordermq.consumer.queue.statistics import (
     GATHER_MS,
     ConsumerStatistics,
@@ -72,7 +71,6 @@ from ordermq.value import Record, Value
 
 if TYPE_CHECKING:
     from ordermq.client.trace import TraceDispatcher
-    from ordermq.consumer.dispatch.concurrent import DeliverLater
     from ordermq.consumer.offsets.local_offsets import OffsetFile
     from ordermq.consumer.offsets.offset_store import AnyOffsetStore
     from ordermq.consumer.offsets.store_offsets import StoreOffsets
@@ -80,7 +78,6 @@ if TYPE_CHECKING:
     from ordermq.health import ConsumerHealth
 
 _log = logging.getLogger("ordermq.consumer")
-CLOSED_BY_ITSELF = "close() in a listener or callback would wait for itself: call stop() there"
 _IDLE_CHECK_MS = 20
 _LAG_TIMEOUT_S = 5.0  # half of a scrape's
 _POLLS_MISSED = 2  # times the time-out of a pull
@@ -212,7 +209,7 @@ class GroupMember(ProcessBound):
         self._store: StoreOffsets | None = None
         self.offsets = OffsetCommitter(
             member,
-            StartRule(member, settings.rebalance),
+            settings.rebalance,
             self._choose_storage(pop, at_broker, offset_file),
             commits_done=settings.commits_done,
             commits_resets=settings.commits_resets,

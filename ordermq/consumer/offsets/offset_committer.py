@@ -12,6 +12,7 @@ from typing import Protocol
 from ordermq.client.connections import is_busy
 from ordermq.client.session import ClientSession
 from ordermq.clock import growing_pause_ms
+from ordermq.config import RebalanceConfig
 from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import MemberContext
@@ -207,6 +208,7 @@ class OffsetCommitter:
     overlap, so none can arrive behind a newer one and move the offset back.
 
     Args:
+        config: says where a queue starts without a stored offset.
         commits_done: commit what is done without being asked, periodically and when a queue is
             given up. False: only `commit_at` commits.
         commits_resets: store the target of a reset at once, else with the next commit.
@@ -216,7 +218,7 @@ class OffsetCommitter:
     def __init__(
         self,
         member: MemberContext,
-        rule: StartRule,
+        config: RebalanceConfig,
         storage: OffsetStorage,
         *,
         commits_done: bool = True,
@@ -225,7 +227,7 @@ class OffsetCommitter:
     ) -> None:
         self.is_transactional = is_transactional
         self._client = member.client
-        self.rule = rule
+        self.rule = StartRule(member, config)
         self._storage = storage
         self._recorder = member.recorder
         self._statistics = member.statistics

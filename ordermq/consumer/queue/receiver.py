@@ -7,7 +7,7 @@ is given one receiver at construction, and asks it for everything that differs: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Protocol, TypeVar
@@ -16,13 +16,16 @@ from ordermq import core
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.leases.lease import Lease
-from ordermq.model.message import MessageBatch
+from ordermq.model.message import MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import Round
 from ordermq.value import Value
 
 Queue = TypeVar("Queue", bound=AssignedQueue)
 _NO_LIMIT = 1 << 62  # offsets
+# Has a failed message delivered again, at a delay level, or makes it a dead letter after so many
+# retries. Raises RemotingError or RouteError if it is not known whether it did.
+DeliverLater = Callable[[AssignedQueue, MessageView, int, int], Coroutine[Any, Any, None]]
 Loop = tuple[str, Round]  # its kind, and what it repeats until cancelled
 
 

@@ -12,7 +12,6 @@ import pytest
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
-from ordermq.consumer.offsets.start_rule import StartRule
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
@@ -137,7 +136,7 @@ def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) 
     )
     return OffsetCommitter(
         member,
-        StartRule(member, RebalanceConfig(**settings)),
+        RebalanceConfig(**settings),
         BrokerOffsets(member.client, "G"),
     )
 
