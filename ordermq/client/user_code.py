@@ -18,8 +18,11 @@ from typing import Any, Protocol, TypeVar, cast
 from ordermq.client.runtime import Runtime, result_of
 from ordermq.errors import StateError, error_text
 from ordermq.model.log_fields import log_fields
+from ordermq.model.message_queue import MessageQueue
 
 _T = TypeVar("_T")
+QueueCallback = Callable[[MessageQueue], object]  # `on_assigned`, `on_revoked`
+TopicCallback = Callable[[str, list[MessageQueue]], object]  # a topic, its queues
 _log = logging.getLogger("ordermq.consumer")
 HOLD_S = 0.001  # so long consuming may keep an event loop from its other tasks
 

@@ -17,7 +17,8 @@ Floors, from the top; a file imports only its own floor and those below:
 | listener.py, offsets/ | what a listener is given and may return; stored offsets |
 | queue/ | one assigned queue, the receiver of its messages, counters |
 
-A member is the same for every consumer. Four choices are made when it is constructed: queue
+A member is the same for every consumer: `MemberParts` makes its parts and connects them,
+`GroupMember` joins and leaves, `MemberState` tells. Four choices are made with the parts: queue
 locks or none (`QueueLocks`, `NoLocks`), the storage of offsets (`BrokerOffsets`, `LocalOffsets`,
 `StoreOffsets`), the place of user code (`OwnThreads`, `CallersLoop`), and the `Receiver` of fetched
 messages: a dispatcher that calls listeners, or the `PollBuffer`. Its parts meet in `AssignedQueue`

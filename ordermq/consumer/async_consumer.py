@@ -12,7 +12,7 @@ from collections.abc import Collection, Coroutine, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack, cast
 
 from ordermq.client.runtime import in_thread, shielded
-from ordermq.client.user_code import CallersLoop, running_task
+from ordermq.client.user_code import CallersLoop, QueueCallback, running_task
 from ordermq.clock import Clock
 from ordermq.closing import CLOSED_BY_ITSELF, AsyncStarting
 from ordermq.config import ConsumerConfig, LitePullConsumerConfig
@@ -25,7 +25,6 @@ from ordermq.config.checks import (
 )
 from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy
-from ordermq.consumer.group.group_member import QueueCallback
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter
 from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer

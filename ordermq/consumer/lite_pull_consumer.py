@@ -24,18 +24,20 @@ from ordermq.callables import require_callback
 from ordermq.client.name_server_api import are_proxies, parse_name_servers, refuse_proxies
 from ordermq.client.session import new_client_id
 from ordermq.client.store_times import offset_at_time
-from ordermq.client.user_code import HOLD_S, OwnThreads, UserCode, running_task
+from ordermq.client.user_code import (
+    HOLD_S,
+    OwnThreads,
+    QueueCallback,
+    TopicCallback,
+    UserCode,
+    running_task,
+)
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import not_running
 from ordermq.config import ConsumeConfig, ConsumeMode, LitePullConsumerConfig, MessageModel
 from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknown
 from ordermq.consumer.group.group_consumer import GroupConsumer
-from ordermq.consumer.group.group_member import (
-    MemberSettings,
-    QueueCallback,
-    ReceiverParts,
-    TopicCallback,
-)
+from ordermq.consumer.group.member_parts import MemberSettings, ReceiverParts
 from ordermq.consumer.offsets.offset_store import OffsetStore, require_plain_store
 from ordermq.consumer.queue.poll_buffer import (
     NOTHING,
@@ -240,7 +242,7 @@ class LitePullConsumer(GroupConsumer):
 
         async def assign() -> None:
             for topic, callback in self._watched.items():
-                await member.watch_topic(topic, callback)
+                await member.callbacks.watch_topic(topic, callback)
             if self._assigned is not None:
                 await member.assign(*self._assigned)
             elif self._subscriptions:
@@ -415,7 +417,7 @@ class LitePullConsumer(GroupConsumer):
         """The queues assigned now, sorted; [] before the start and after the close."""
         if self._member is None or self._is_closing:
             return []
-        return self._member.assigned_queues(with_draining=False)
+        return self._member.state.assigned_queues(with_draining=False)
 
     # Messages.
 
@@ -792,7 +794,7 @@ class LitePullConsumer(GroupConsumer):
         Checked every `route_interval_ms`; a second listener of a topic replaces the first.
         """
         if self._member is not None:
-            self._run(self._live().watch_topic(check_topic(topic), listener))
+            self._run(self._live().callbacks.watch_topic(check_topic(topic), listener))
         self._watched[check_topic(topic)] = listener
 
     def _has_ended(self) -> bool:

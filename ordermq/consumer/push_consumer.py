@@ -35,7 +35,7 @@ from ordermq.consumer.dispatch.failure_policy import (
     policy_for,
 )
 from ordermq.consumer.group.group_consumer import GroupConsumer
-from ordermq.consumer.group.group_member import MemberSettings, ReceiverParts
+from ordermq.consumer.group.member_parts import MemberSettings, ReceiverParts
 from ordermq.consumer.listener import (
     CONCURRENT,
     MANUAL_COMMIT,
@@ -714,7 +714,7 @@ class PushConsumer(GroupConsumer):
         """
         if self._member is None or self._is_closing:
             return []
-        found = self._member.assigned_queues(with_draining=True)
+        found = self._member.state.assigned_queues(with_draining=True)
         return [queue for queue in found if queue.topic != self._unused_topic()]
 
     def _unused_topic(self) -> str | None:

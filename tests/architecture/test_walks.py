@@ -24,7 +24,7 @@ _BESIDE = {
     "ordermq/consumer/fetch/fetcher.py",  # a rebalance that starts the pulls of a queue
     "ordermq/consumer/fetch/life_watch.py",  # as the engine's counts are gathered
     "ordermq/consumer/group/allocation.py",
-    "ordermq/consumer/group/group_member.py",
+    "ordermq/consumer/group/member_parts.py",
     "ordermq/consumer/group/queue_locks.py",
     "ordermq/consumer/group/subscriptions.py",
     "ordermq/model/identifiers.py",  # once per millisecond

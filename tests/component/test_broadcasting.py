@@ -56,7 +56,7 @@ def test_every_member_gets_everything_and_goes_on_where_it_was(
             seen[name].wait_for_count(100)
         assert members["a"].assigned_queues() == members["b"].assigned_queues()
         assert len(members["a"].assigned_queues()) == 8  # and no retry topic's
-        (told,) = members["a"]._live()._describe().consumers
+        (told,) = members["a"]._live().parts._describe().consumers
         assert (told.message_model, len(told.subscriptions)) == ("BROADCASTING", 1)
     assert {name: stored_sum(tmp_path, name) for name in seen} == {"a": 100, "b": 100}
     send_all(producer, numbered(100, start=100))

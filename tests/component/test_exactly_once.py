@@ -425,7 +425,7 @@ def test_a_message_is_not_consumed_directly_where_its_effect_would_count_twice(
     eventually(lambda: len(consumed()) == 1, "the call is counted as done")
     [assigned] = consumed()
     with pytest.raises(StateError, match="would be there twice"):
-        member.client.call(member._receiver.consume_directly(assigned, assigned))  # type: ignore[arg-type]
+        member.client.call(member.parts.receiver.consume_directly(assigned, assigned))  # type: ignore[arg-type]
 
 
 def test_a_poller_in_order_starts_from_the_store_and_commits_to_it(

@@ -107,7 +107,9 @@ def test_heartbeats_and_polls_that_stay_away_are_reasons(
         eventually(lambda: consumer.health().is_ready, "ready")
         member = consumer._member
         assert member is not None
-        monkeypatch.setattr(member._fetcher, "oldest_poll", lambda now_ms: (90_000, "orders@b/0"))
+        monkeypatch.setattr(
+            member.parts.fetcher, "oldest_poll", lambda now_ms: (90_000, "orders@b/0")
+        )
         monkeypatch.setattr(member.client.heartbeats, "acknowledged_ms", clock.now_ms() - 100_000)
         assert consumer.health().reasons == (
             "no broker has acknowledged a heartbeat for 100 s",
@@ -128,7 +130,7 @@ def test_pulls_that_the_member_makes_again_before_they_are_due_are_not_missed(
     with consumer:
         member = consumer._member
         assert member is not None
-        fetcher = member._fetcher
+        fetcher = member.parts.fetcher
 
         async def doubt() -> None:
             fetcher.doubt("orders")

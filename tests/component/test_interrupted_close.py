@@ -249,7 +249,7 @@ class Stuck:
         self.may_end.wait(60)
 
     def is_leaving(self) -> bool:
-        return self.consumer._member is not None and self.consumer._member._leaving
+        return self.consumer._member is not None and self.consumer._member.parts.is_leaving
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_consumer_reads_on_from_the_slave_when_its_master_is_gone_under_held_p
     """A pull that fails has the queue's life looked at, which only the master can tell."""
     replicas.suggested = MASTER
     assert polled(consumer, 400) == list(range(400))
-    fetcher = consumer._live()._fetcher
+    fetcher = consumer._live().parts.fetcher
     eventually(lambda: all(map(fetcher.is_pulling, QUEUES)), "the master holds the next pulls")
     replicas.brokers[MASTER].close()
     replicas.suggested = SLAVE
@@ -143,7 +143,7 @@ def test_a_consumer_reads_on_from_the_master_when_its_slave_is_gone(
     replicas: Replicas, consumer: LitePullConsumer
 ) -> None:
     assert polled(consumer, 400) == list(range(400))
-    fetcher = consumer._live()._fetcher
+    fetcher = consumer._live().parts.fetcher
     eventually(lambda: all(map(fetcher.is_pulling, QUEUES)), "the slave holds the next pulls")
     assert pulls(consumer) == (4, 36)
     replicas.brokers[SLAVE].close()

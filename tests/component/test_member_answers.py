@@ -52,7 +52,7 @@ def ask(consumer: PushConsumer, code: int, ext: dict[str, str], body: bytes = b"
     member = consumer._live()
 
     async def work() -> Command | None:
-        answer = member._on_request("", Command.request(code, ext, body))
+        answer = member.parts._on_request("", Command.request(code, ext, body))
         assert not isinstance(answer, asyncio.Task)
         return answer
 
@@ -370,7 +370,7 @@ def test_bytes_that_are_no_message_are_not_consumed_directly(
             request = Command.request(
                 RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "g"}, b"torn"
             )
-            answer = member._on_request("", request)
+            answer = member.parts._on_request("", request)
             assert isinstance(answer, asyncio.Task)
             return await answer
 

@@ -22,7 +22,7 @@ MakeConsumer = Callable[..., PushConsumer]
 
 
 def path_of(consumer: PushConsumer | LitePullConsumer) -> Any:
-    return consumer._member._fetcher._parts.path  # type: ignore[union-attr]
+    return consumer._member.parts.fetcher._parts.path  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("batch", [1, 32])
@@ -90,7 +90,7 @@ def test_what_comes_while_a_queue_is_paused_is_pulled_once_it_is_resumed(
     ) as consumer:
         consumer.assign(queues)
         assert len(consumer.poll(20_000)) == 1
-        fetcher = consumer._live()._fetcher
+        fetcher = consumer._live().parts.fetcher
         eventually(lambda: all(map(fetcher.is_pulling, queues)), "the broker holds every pull")
         consumer.pause(queues)
         for number, queue in enumerate(queues):

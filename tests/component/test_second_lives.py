@@ -84,7 +84,7 @@ class Member:
 
     def has_marked(self) -> bool:
         """Return whether the member knows the present life of the queue."""
-        fetcher = self.consumer._member._fetcher._by_queue[QUEUE]
+        fetcher = self.consumer._member.parts.fetcher._by_queue[QUEUE]
         return fetcher.life.mark is not None
 
     def committed(self) -> int | None:
@@ -162,7 +162,7 @@ def test_a_topic_that_was_recreated_between_two_pulls_is_found_by_its_messages(
         consume_thread_count=1,
     )
     eventually(lambda: "orders" in [q.topic for q in member.consumer.assigned_queues()], "it")
-    life = member.consumer._member._fetcher._by_queue[QUEUE].life
+    life = member.consumer._member.parts.fetcher._by_queue[QUEUE].life
     eventually(lambda: type(life.mark) is QueueMark and life._look_task is None, "it is known")
     is_filled.clear()
     recreate(broker, 60)
@@ -328,7 +328,7 @@ def test_a_pulled_message_of_which_a_part_was_damaged_begins_no_life(
     send(broker, "old", 30)
     member = Member("orderly", broker.name_servers, tmp_path)
     member.wait_for("old", 30)
-    life = member.consumer._member._fetcher._by_queue[QUEUE].life
+    life = member.consumer._member.parts.fetcher._by_queue[QUEUE].life
     eventually(lambda: type(life.mark) is QueueMark, "a look has made a mark")
     send(broker, "more", 5)
     member.wait_for("more", 5)
@@ -500,7 +500,7 @@ def test_a_commit_beyond_the_end_of_a_cut_queue_leaves_the_rest_to_the_next_pull
     with Producer("p", name_servers=cut_log.name_servers) as producer:
         lost = [Message("orders", f"lost {number}".encode(), tags="a") for number in range(20)]
         producer.send_batch(lost, sharding_key="k")
-    assigned = member.consumer._member._fetcher._by_queue[QUEUE].assigned
+    assigned = member.consumer._member.parts.fetcher._by_queue[QUEUE].assigned
     eventually(lambda: assigned.done_offset == 38, "the next one runs")
     cut_log.put_copy_back("new", 2)
     is_cut.set()
@@ -531,7 +531,7 @@ def test_what_was_fetched_before_the_lost_part_is_consumed(
         consume_message_batch_max_size=1,
         pull_delay_on_error_ms=200,
     )
-    fetcher = member.consumer._member._fetcher._by_queue[QUEUE]
+    fetcher = member.consumer._member.parts.fetcher._by_queue[QUEUE]
     eventually(lambda: fetcher.assigned.next_pull_offset == 300, "all are fetched")
     member.consumer._member.client.call(fetcher.life.look())
     assert fetcher.life.mark.offset == 299
@@ -650,7 +650,7 @@ def test_a_queue_that_lives_on_is_not_taken_for_a_new_one(
 
 
 async def doubt(member: Member) -> None:
-    fetcher = member.consumer._member._fetcher
+    fetcher = member.consumer._member.parts.fetcher
     fetcher.doubt("orders")
     assert await fetcher._by_queue[QUEUE].life.look() is None
 
@@ -668,7 +668,7 @@ def test_a_queue_that_comes_back_and_is_read_from_its_start_is_read_once(
                 producer.send(Message("orders", f"{name} {number}".encode()), queue=queue)
 
     def held() -> Any:
-        return member.consumer._member._fetcher._by_queue.get(queue)
+        return member.consumer._member.parts.fetcher._by_queue.get(queue)
 
     def is_marked_at(offset: int) -> bool:
         mark = held() and held().life.mark

@@ -301,7 +301,7 @@ def test_a_pool_grows_and_shrinks_while_listeners_run(
         eventually(lambda: len(seen.deliveries) == 3, "three end")
         wanted.release(5)
         eventually(lambda: len(seen.deliveries) == 8 and running == 3, "three at once")
-        pool = consumer._live()._receiver._pool
+        pool = consumer._live().parts.receiver._pool
         eventually(lambda: len(pool._threads) == 3, "three threads are left")  # type: ignore[attr-defined]
         wanted.release(1_000)
         seen.wait_for_count(400)

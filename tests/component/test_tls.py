@@ -462,7 +462,7 @@ def test_files_that_are_no_certificates_are_refused_before_anything_is_sent(
 
 
 def path_of(consumer: PushConsumer) -> object:
-    return consumer._member._fetcher._parts.path
+    return consumer._member.parts.fetcher._parts.path
 
 
 @pytest.mark.parametrize("batch", [1, 32])

@@ -166,7 +166,7 @@ def test_an_offset_the_broker_no_longer_has_moves_the_queue_after_what_is_buffer
         seen.wait_for_count(3)
         queue = held(consumer, seen)
         eventually(lambda: queue.committed_offset == 3, "all is committed")
-        fetcher = consumer._live()._fetcher._by_queue[queue.queue]
+        fetcher = consumer._live().parts.fetcher._by_queue[queue.queue]
         eventually(lambda: fetcher.life.mark is not None, "the queue is known")
         member = consumer._live()
         member.client.call(member.control.move(queue, 500))  # a user's seek there is refused

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ordermq.closing import Starting, not_running
 from ordermq.config.foreign_methods import ExplainsMethods
-from ordermq.consumer.group.group_member import GroupMember, MemberSettings
+from ordermq.consumer.group.group_member import GroupMember
+from ordermq.consumer.group.member_parts import MemberSettings
 from ordermq.consumer.queue.dead_letter_guard import DeadLetterGuard
 from ordermq.consumer.queue.statistics import ConsumerStatistics, HeldQueue, Lag
 from ordermq.errors import OrderMQError, StateError
@@ -133,7 +134,7 @@ class GroupConsumer(ExplainsMethods, Starting):
         if member is None:
             reason = "the consumer is not running: it was closed, or not started"
             return ConsumerHealth(is_alive=False, is_ready=False, reasons=(reason,))
-        return member.client.ask_health(member.health, ConsumerHealth)
+        return member.client.ask_health(member.state.health, ConsumerHealth)
 
     def lag(self) -> dict[MessageQueue, Lag]:
         """Return how far each held queue is behind, from what is done; not on the I/O thread.
@@ -142,7 +143,7 @@ class GroupConsumer(ExplainsMethods, Starting):
         broker, for at most five seconds. {} before the start and after the close.
         """
         member = self._running_member()
-        return {} if member is None else member.ask_lag()
+        return {} if member is None else member.state.ask_lag()
 
     def held_queues(self) -> list[HeldQueue]:
         """Return each held queue with its buffer and its lease, sorted; any thread.
@@ -150,7 +151,7 @@ class GroupConsumer(ExplainsMethods, Starting):
         [] before the start and after the close.
         """
         member = self._running_member()
-        return [] if member is None else member.held_queues()
+        return [] if member is None else member.state.held_queues()
 
     def _running_member(self) -> GroupMember | None:
         return None if self._is_closing else self._member
