@@ -16,7 +16,7 @@ Every message takes one path: producer -> accumulator -> queue sender -> send pr
 | messages in call order, until their queue's sender | accumulator.py |
 | queue of a message: selectors, routing, slow brokers | queue_selector.py |
 | a message waiting for its receipt, its caller, batches | pending_message.py |
-| one request in flight per queue, failed keys, retries | queue_sender.py |
+| one request in flight per queue, all queues' senders, failed keys, retries | queue_sender.py |
 | decisions after a failed attempt | retry_policy.py |
 | requests on the wire, receipts, compression | send_protocol.py |
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ordermq.callables import require_plain_result
@@ -24,10 +24,11 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import QueueRouting, ShardingKey
-from ordermq.producer.queue_sender import InFlightBatch, QueueSender
+from ordermq.producer.queue_sender import InFlightBatch, QueueSender, QueueSenders
 from ordermq.producer.send_times import SendTimers
 from ordermq.remoting.reading import AnswerWaiter, wait_for_event
 
+_FLUSH_TICK_MS = 5
 # Also a selector's sys.exit(), which would end the I/O thread's loop.
 _ALL_REFUSALS: tuple[type[BaseException], ...] = (Exception, SystemExit)
 
@@ -232,18 +233,13 @@ class Accumulator:
     it, so a caller that finds nothing there overtakes nothing.
     """
 
-    def __init__(
-        self,
-        client: ClientSession,
-        routing: QueueRouting,
-        sender_of: Callable[[MessageQueue, ShardingKey | None], QueueSender],
-        in_flight: Collection[QueueSender],
-    ) -> None:
+    def __init__(self, client: ClientSession, routing: QueueRouting, senders: QueueSenders) -> None:
         self._client = client
         self._routes = client.routes
         self._routing = routing
-        self._sender_of = sender_of
-        self._senders_in_flight = in_flight  # kept up to date by the senders themselves
+        self._senders = senders
+        self._sender_of = senders.sender_of
+        self._senders_in_flight = senders.in_flight
         # Without user code, all others in a caller's thread are of a signal handler.
         self._refusals = _ALL_REFUSALS if routing.runs_user_code else (OrderMQError,)
         self._handed_in: deque[SendRequest] = deque()
@@ -320,6 +316,16 @@ class Accumulator:
     def is_empty(self) -> bool:
         """Return True if every message has reached a sender that was told to begin."""
         return not self._handed_in and not self._to_begin
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if every message that was handed in has its outcome; any thread."""
+        return self.is_empty and self._senders.are_idle
+
+    async def flush(self) -> None:
+        """Return when every message that was handed in has its outcome."""
+        while not self.is_idle:
+            await self._client.clock.sleep_ms(_FLUSH_TICK_MS)
 
     def close(self, error: BaseException) -> None:
         """Fail the messages that have not reached their sender."""

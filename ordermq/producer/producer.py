@@ -22,8 +22,7 @@ from ordermq.config import ProducerConfig
 from ordermq.config.checks import refuse_places, refuse_unknown
 from ordermq.config.foreign_methods import ExplainsMethods
 from ordermq.core import compression
-from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
-from ordermq.model.hashing import key_text, string_hash
+from ordermq.errors import ConfigError, RequestTimeout, StateError
 from ordermq.model.log_fields import MemberFields
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -44,7 +43,7 @@ from ordermq.producer.pending_message import (
     say_sent,
 )
 from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
-from ordermq.producer.queue_sender import FailedKeys, QueueSender
+from ordermq.producer.queue_sender import FailedKeys, QueueSenders
 from ordermq.producer.request_reply import (
     BrokerRegistration,
     ReplyProtocol,
@@ -53,7 +52,6 @@ from ordermq.producer.request_reply import (
     reply_message,
 )
 from ordermq.producer.send_arguments import refuse_send, require_batch
-from ordermq.producer.send_protocol import SendProtocol
 from ordermq.producer.send_times import SendTimers, SendTimes
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
@@ -61,7 +59,6 @@ from ordermq.remoting.reading import AnswerWaiter, can_share_reads
 from ordermq.wall_time import span_ms
 
 if TYPE_CHECKING:
-    from ordermq.client.trace import TraceDispatcher
     from ordermq.config.settings import ProducerSettings
     from ordermq.health import ClientHealth
     from ordermq.model.codec import Codec
@@ -70,9 +67,7 @@ if TYPE_CHECKING:
     from ordermq.wall_time import Span
 
 _log = logging.getLogger("ordermq.producer")
-_FLUSH_TICK_MS = 5
 _LEAVE_S = 0.5
-_LANES_OF_PROXY = 16  # requests in flight of a queue, each of other keys
 _FALLBACKS = 2  # other brokers tried for an unordered message; Java's retryTimesWhenSendFailed
 
 
@@ -127,22 +122,18 @@ class Producer(ExplainsMethods, Starting):
 
             self._codec = require_codec(codec, self.group)
         self._clock = clock if clock is not None else SystemClock()
-        self._latency_faults = (
-            LatencyFaults(self._clock) if self.config.send.send_latency_fault else None
-        )
         self._is_behind_proxy = are_proxies(self.name_servers)
         if self._is_behind_proxy:
             selector = _selector_of_proxy(selector, self.config, self.group)
         self._routing = QueueRouting(
             selector,
             self.config.send,
-            self._latency_faults,
+            LatencyFaults(self._clock) if self.config.send.send_latency_fault else None,
             is_behind_proxy=self._is_behind_proxy,
         )
         self._client: ClientSession | None = None  # from `start` on, as what else is optional
         self._closed = False
-        self._senders: dict[tuple[MessageQueue, int], QueueSender] = {}  # by queue and lane
-        self._senders_in_flight: set[QueueSender] = set()  # also those of replies
+        self._senders: QueueSenders | None = None
         self._failed_keys = FailedKeys()
         self._accumulator: Accumulator | None = None
         self._arrivals: core.contract.Arrivals | None = None  # of the loop that awaited last
@@ -152,8 +143,7 @@ class Producer(ExplainsMethods, Starting):
         self._registration: BrokerRegistration | None = None
         self._requests: Requests | None = None
         self._shutdown: Shutdown | None = None
-        self._traces: TraceDispatcher | None = None
-        self._trace_sends: TraceSends | None = None
+        self._traces: TraceSends | None = None
         self._oneway_failures = 0
         # Traces have the broker's region, which is read on the I/O thread.
         self._are_reads_shared = can_share_reads() and not self.config.trace.enable_msg_trace
@@ -185,28 +175,36 @@ class Producer(ExplainsMethods, Starting):
 
     def _begin(self, client: ClientSession) -> None:
         client.start()
-        self._accumulator = Accumulator(
-            client, self._routing, self._sender_of, self._senders_in_flight
+        if self.config.trace.enable_msg_trace:
+            self._traces = self._make_traces()
+        self._senders = QueueSenders(
+            client,
+            self.group,
+            self.config.send,
+            self._routing,
+            self._failed_keys,
+            self._traces,
+            is_closed=lambda: self._closed,
         )
+        self._accumulator = Accumulator(client, self._routing, self._senders)
         self._registration = BrokerRegistration(client)
         self._requests = Requests(
             client, self._routing, self._registration, self.config.remoting.namespace
         )
         self._shutdown = Shutdown(client.runtime, self._send_rest, is_hurried_by_second=False)
-        if self.config.trace.enable_msg_trace:
-            self._begin_traces(client)
+        if self._traces is not None:
+            self._traces.dispatcher.start()
+            self._timers.are_used = True
         note_open(self, Producer._loss)
 
-    def _begin_traces(self, client: ClientSession) -> None:
+    def _make_traces(self) -> TraceSends:
         from ordermq.client.trace import TraceDispatcher  # here: few producers are traced
         from ordermq.producer.trace_sends import TraceSends
 
-        self._traces = TraceDispatcher(
+        dispatcher = TraceDispatcher(
             self.group, self.name_servers, self.config.remoting, self.config.trace, self._clock
         )
-        self._traces.start()
-        self._trace_sends = TraceSends(self._traces, self.group, self._clock)
-        self._timers.are_used = True
+        return TraceSends(dispatcher, self.group, self._clock)
 
     def add_hook(self, hook: SendHook) -> None:
         """Call `hook` around each send; only before `start`.
@@ -243,7 +241,7 @@ class Producer(ExplainsMethods, Starting):
     @property
     def traces_dropped(self) -> int:
         """The number of trace records lost: too many waited, or no broker accepted them."""
-        return 0 if self._traces is None else self._traces.dropped
+        return 0 if self._traces is None else self._traces.dispatcher.dropped
 
     @property
     def hook_errors(self) -> int:
@@ -284,7 +282,8 @@ class Producer(ExplainsMethods, Starting):
         self._client.close()
 
     def _loss(self) -> str:
-        if self._is_idle():
+        assert self._accumulator is not None
+        if self._accumulator.is_idle:
             return ""
         return f"producer {self.group} had messages that no broker had confirmed; they may be lost"
 
@@ -537,8 +536,9 @@ class Producer(ExplainsMethods, Starting):
         if unknown:
             refuse_unknown(Producer.flush, unknown)
         client = self._live_for_blocking()
+        assert self._accumulator is not None
         try:
-            client.runtime.call(self._flush(), timeout_s)
+            client.runtime.call(self._accumulator.flush(), timeout_s)
         except NotDoneInTime:
             raise self._not_flushed(timeout_s) from None
 
@@ -547,8 +547,9 @@ class Producer(ExplainsMethods, Starting):
         if unknown:
             refuse_unknown(Producer.aflush, unknown)
         client = self._live()
+        assert self._accumulator is not None
         try:
-            await asyncio.wait_for(client.acall(self._flush()), timeout_s)
+            await asyncio.wait_for(client.acall(self._accumulator.flush()), timeout_s)
         except TimeoutError:
             raise self._not_flushed(timeout_s) from None
 
@@ -800,12 +801,13 @@ class Producer(ExplainsMethods, Starting):
     ) -> None:
         client = self._live()
         assert self._accumulator is not None
+        assert self._senders is not None
         protocol = ReplyProtocol(
-            client, self.group, request, message.topic, self.config.send, self._trace_sends
+            client, self.group, request, message.topic, self.config.send, self._traces
         )
         # A sender of its own: a reply belongs to no queue, and one requester that does not
         # answer must not hold up the replies to others.
-        sender = self._new_sender(protocol)
+        sender = self._senders.make_sender(protocol)
         # The route of the request's topic: it names the brokers that know the requester.
         reply = SendRequest(request.topic, message, None, None, [pending], sender)
         self._accumulator.hand_in(reply, is_awaited=True)
@@ -877,85 +879,32 @@ class Producer(ExplainsMethods, Starting):
             return ClientHealth(is_alive=False, is_ready=False, reasons=(reason,))
         return client.ask_health(client.health, ClientHealth)
 
-    # Senders; any thread.
-
-    def _sender_of(self, queue: MessageQueue, key: ShardingKey | None = None) -> QueueSender:
-        """Return the sender of a queue, or behind a proxy that of some of its keys."""
-        lane = 0
-        # A proxy takes one message with a key per request, so that the next key of the queue would
-        # wait for its answer, and not gain a request by it.
-        if self._is_behind_proxy and key is not None:
-            lane = string_hash(key_text(key)) % _LANES_OF_PROXY
-        sender = self._senders.get((queue, lane))
-        if sender is None:
-            assert self._client is not None
-            protocol = SendProtocol(
-                self._client,
-                self.group,
-                queue,
-                self.config.send,
-                self._latency_faults,
-                self._trace_sends,
-            )
-            # Two threads may want a queue's first sender: both get the same.
-            sender = self._senders.setdefault((queue, lane), self._new_sender(protocol))
-        return sender
-
-    def _new_sender(self, protocol: SendProtocol) -> QueueSender:
-        assert self._client is not None
-        return QueueSender(
-            self._client,
-            protocol,
-            self.config.send,
-            self._failed_keys,
-            self._use_fallback,
-            self._senders_in_flight,
-        )
-
     # On the I/O thread.
-
-    def _use_fallback(self, queue: MessageQueue, pending: PendingMessage) -> bool:
-        """Hand an unordered message to another broker's sender; False if there is none."""
-        if self._closed or self._client is None:
-            return False
-        try:
-            target = self._routing.fallback(self._client.routes, queue)
-        except OrderMQError:  # the topic is gone: the message stays, and fails with its error
-            return False
-        if target is None:
-            return False
-        pending.fallbacks_left -= 1
-        sender = self._sender_of(target)
-        sender.put([pending])
-        sender.begin()
-        return True
 
     def _on_request(self, address: str, request: Command) -> Command | None:
         if request.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT or self._requests is None:
             return None
         return self._requests.take_reply(address, request)
 
-    async def _flush(self) -> None:
-        while not self._is_idle():
-            await self._clock.sleep_ms(_FLUSH_TICK_MS)
-
-    def _is_idle(self) -> bool:
-        """Return True if every message that was handed in has its outcome."""
-        assert self._accumulator is not None
-        return (
-            self._accumulator.is_empty
-            and not self._senders_in_flight
-            and all(sender.is_idle for sender in [*self._senders.values()])
-        )
-
     async def _send_rest(self, timeout_s: float) -> bool:
         """Flush and disconnect; False if messages were left."""
-        assert self._shutdown is not None
         client = self._client
         assert client is not None
+        assert self._shutdown is not None
+        assert self._requests is not None
+        assert self._accumulator is not None
+        assert self._senders is not None
         try:
-            is_flushed = await self._shutdown.unless_hurried(self._flush(), timeout_s)
-            await self._stop_sending()
+            is_flushed = await self._shutdown.unless_hurried(self._accumulator.flush(), timeout_s)
+            self._requests.close(
+                StateError(
+                    "the producer was closed while it waited for a reply; the request may yet be "
+                    "carried out",
+                    group=self.group,
+                )
+            )
+            self._accumulator.close(self._not_running())
+            await self._senders.stop()
             # The broker forgets this producer with its connection in any case. It may not answer,
             # or a handler that closes may have suspended a caller in the middle of a write.
             leave = client.leave(producer_group=self.group)
@@ -963,23 +912,9 @@ class Producer(ExplainsMethods, Starting):
         finally:
             await client.disconnect()
             if self._traces is not None:
-                await self._shutdown.unless_hurried(self._traces.flush())
-                await self._traces.end()
+                await self._shutdown.unless_hurried(self._traces.dispatcher.flush())
+                await self._traces.dispatcher.end()
         return is_flushed
-
-    async def _stop_sending(self) -> None:
-        assert self._requests is not None
-        assert self._accumulator is not None
-        self._requests.close(
-            StateError(
-                "the producer was closed while it waited for a reply; the request may yet be "
-                "carried out",
-                group=self.group,
-            )
-        )
-        self._accumulator.close(self._not_running())
-        senders = {*self._senders.values(), *self._senders_in_flight}
-        await asyncio.gather(*(sender.stop() for sender in senders))
 
     def _live(self) -> ClientSession:
         if self._client is None or self._closed:

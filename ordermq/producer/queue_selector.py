@@ -240,7 +240,8 @@ class QueueRouting:
         self.runs_user_code = callable(selector)
         self._selecting = threading.local()
         self._config = config
-        self._latency_faults = latency_faults  # brokers to avoid; None uses all of them in turn
+        self.latency_faults = latency_faults  # brokers to avoid; None uses all of them in turn
+        self.is_behind_proxy = is_behind_proxy
         # The queues of a topic must not change under its keys
         # (docs/internals/semantics.md#ordered-sends).
         self._pinned: dict[str, tuple[MessageQueue, ...]] = {}
@@ -312,10 +313,10 @@ class QueueRouting:
 
     def _next_in_turn(self, queues: Sequence[MessageQueue]) -> MessageQueue:
         found = queues[next(self._turns) % len(queues)]
-        if self._latency_faults is None:
+        if self.latency_faults is None:
             return found
         for _ in queues:
-            if self._latency_faults.is_available(found.broker_name):
+            if self.latency_faults.is_available(found.broker_name):
                 break
             found = queues[next(self._turns) % len(queues)]
         return found  # if every broker was slow, the last one looked at

@@ -21,11 +21,12 @@ from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.core import finish_stored, take_batch
 from ordermq.errors import KeyFailed, OrderMQError, RequestTooLarge, StateError
+from ordermq.model.hashing import key_text, string_hash
 from ordermq.model.log_fields import log_fields
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
 from ordermq.producer.pending_message import PendingMessage, batch_body, is_single
-from ordermq.producer.queue_selector import ShardingKey
+from ordermq.producer.queue_selector import QueueRouting, ShardingKey
 from ordermq.producer.retry_policy import (
     AfterFailure,
     is_outcome_unknown,
@@ -41,10 +42,12 @@ from ordermq.threads import Lock
 
 if TYPE_CHECKING:
     from ordermq.producer.accumulator import SendRequest
+    from ordermq.producer.trace_sends import TraceSends
 
 _log = logging.getLogger("ordermq.producer")
 _TURN_S = 0.005  # how long the I/O thread waits for a turn: a thread that has it may need the GIL
 _TURN_BEFORE_STOP_S = 0.2
+_LANES_OF_PROXY = 16  # requests in flight of a queue, each of other keys
 
 
 class FailedKeys:
@@ -681,3 +684,93 @@ def stopped_error(queue: MessageQueue, outcome: str) -> StateError:
         broker=queue.broker_name,
         queue_id=queue.queue_id,
     )
+
+
+class QueueSenders:
+    """The queue senders of one producer, each made when it is first needed; any thread.
+
+    Args:
+        is_closed: returns True once the producer accepts no more messages.
+    Attributes:
+        in_flight: those with a request in flight, also of replies; they keep it up to date.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        config: SendConfig,
+        routing: QueueRouting,
+        failed_keys: FailedKeys,
+        traces: TraceSends | None,
+        *,
+        is_closed: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._routing = routing
+        self._is_behind_proxy = routing.is_behind_proxy
+        self._failed_keys = failed_keys
+        self._traces = traces
+        self._is_closed = is_closed
+        self._made: dict[tuple[MessageQueue, int], QueueSender] = {}  # by queue and lane
+        self.in_flight: set[QueueSender] = set()
+
+    def sender_of(self, queue: MessageQueue, key: ShardingKey | None = None) -> QueueSender:
+        """Return the sender of a queue, or behind a proxy that of some of its keys."""
+        lane = 0
+        # A proxy takes one message with a key per request, so that the next key of the queue would
+        # wait for its answer, and not gain a request by it.
+        if self._is_behind_proxy and key is not None:
+            lane = string_hash(key_text(key)) % _LANES_OF_PROXY
+        sender = self._made.get((queue, lane))
+        if sender is None:
+            protocol = SendProtocol(
+                self._client,
+                self._group,
+                queue,
+                self._config,
+                self._routing.latency_faults,
+                self._traces,
+            )
+            # Two threads may want a queue's first sender: both get the same.
+            sender = self._made.setdefault((queue, lane), self.make_sender(protocol))
+        return sender
+
+    def make_sender(self, protocol: SendProtocol) -> QueueSender:
+        """Make a sender that no queue's messages go to, as for a reply."""
+        return QueueSender(
+            self._client,
+            protocol,
+            self._config,
+            self._failed_keys,
+            self._use_fallback,
+            self.in_flight,
+        )
+
+    @property
+    def are_idle(self) -> bool:
+        """Return True if nothing waits and nothing is in flight."""
+        return not self.in_flight and all(sender.is_idle for sender in [*self._made.values()])
+
+    async def stop(self) -> None:
+        """Stop all of them, on the I/O thread; what waits fails."""
+        senders = {*self._made.values(), *self.in_flight}
+        await asyncio.gather(*(sender.stop() for sender in senders))
+
+    def _use_fallback(self, queue: MessageQueue, pending: PendingMessage) -> bool:
+        """Hand an unordered message to another broker's sender; False if there is none."""
+        if self._is_closed():
+            return False
+        try:
+            target = self._routing.fallback(self._client.routes, queue)
+        except OrderMQError:  # the topic is gone: the message stays, and fails with its error
+            return False
+        if target is None:
+            return False
+        pending.fallbacks_left -= 1
+        sender = self.sender_of(target)
+        sender.put([pending])
+        sender.begin()
+        return True

@@ -26,7 +26,7 @@ class TraceSends:
     """
 
     def __init__(self, dispatcher: TraceDispatcher, group: str, clock: Clock) -> None:
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._group = group
         self._clock = clock
 
@@ -43,7 +43,7 @@ class TraceSends:
         Args: receipts: of each; empty for one-way messages, which have no record.
         """
         # A trace of a trace would never end.
-        if topic == self._dispatcher.config.customized_trace_topic:
+        if topic == self.dispatcher.config.customized_trace_topic:
             return
         now_ms = self._clock.wall_ms()
         stored = [its_receipts[0] for its_receipts in receipts if its_receipts]
@@ -52,7 +52,7 @@ class TraceSends:
         is_success = stored[0].status is SendStatus.SEND_OK
         region = region or DEFAULT_REGION
         head = f"\x01{region}\x01{self._group}\x01{topic}\x01".encode()
-        records = self._dispatcher.records
+        records = self.dispatcher.records
         if records.add_published(batch, receipts, head, address.encode(), is_success, now_ms):
             return
         for message, its_receipts in zip(batch, receipts, strict=True):

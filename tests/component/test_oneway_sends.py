@@ -116,7 +116,9 @@ def test_a_one_way_send_whose_key_fails_while_it_waits_is_logged_and_counted(
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    eventually(lambda: bool(producer._senders_in_flight), "the send is in flight")
+    senders = producer._senders
+    assert senders is not None
+    eventually(lambda: bool(senders.in_flight), "the send is in flight")
     producer.send_oneway(Message("orders", b"behind it"), sharding_key="k")
     gate.set()
     thread.join(10)
@@ -132,7 +134,8 @@ def test_a_one_way_send_does_not_wait_for_the_request_in_front_of_it(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = producer.send(Message("orders", b"warm")).message_queue
-    sender = producer._sender_of(queue)
+    assert producer._senders is not None
+    sender = producer._senders.sender_of(queue)
     sender._in_flight = object()  # type: ignore[assignment]
     producer.send_oneway(Message("orders", b"behind it"), queue=queue)
     eventually(lambda: len(sender._waiting) == 1, "it waits behind the request")

@@ -528,7 +528,8 @@ def test_closing_gives_up_at_its_deadline_and_tells_the_sender() -> None:
     thread = threading.Thread(target=send)
     thread.start()
     senders = producer._senders
-    eventually(lambda: not all(sender.is_idle for sender in senders.values()), "it is sending")
+    assert senders is not None
+    eventually(lambda: not senders.are_idle, "it is sending")
     producer.close(timeout_s=0.05)
     thread.join(10)
     assert not thread.is_alive()

@@ -55,8 +55,10 @@ def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_where_its_
     with Producer("p", name_servers=broker.name_servers) as producer:
         me, queue = threading.current_thread().name, producer.queues("orders")[0]
         producer.send(message(0), queue=queue)
-        other = producer._sender_of(producer.queues("orders")[1])
-        producer._senders_in_flight.add(other)
+        senders = producer._senders
+        assert senders is not None
+        other = senders.sender_of(producer.queues("orders")[1])
+        senders.in_flight.add(other)
         written.clear()
         for number in range(20):
             producer.send(message(number), queue=queue)
@@ -68,7 +70,7 @@ def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_where_its_
         for number in range(20):
             producer.send_batch([message(number), message(number)], queue=queue)
         assert written.count(me) >= 10, written
-        producer._senders_in_flight.discard(other)  # it will never be done: close would wait for it
+        senders.in_flight.discard(other)  # it will never be done: close would wait for it
 
 
 def test_what_was_handed_in_before_is_stored_before_however_it_was_handed_in(
