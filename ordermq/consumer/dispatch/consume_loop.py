@@ -380,23 +380,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
         begun_ms = self._clock.now_ms()
         outcome = await self._pool.call_alone(self._listener, context)
         spent_ms = self._clock.now_ms() - begun_ms
-        name, remark = self._direct_result(context, outcome)
+        name, remark = _direct_answer(context, outcome, self._results)
         return DirectResult(name, remark, context.auto_commit, spent_ms)
-
-    def _direct_result(self, context: ConsumeContext, outcome: Outcome) -> tuple[str, str | None]:
-        value, raised = outcome
-        if raised is not None:
-            return "CR_THROW_EXCEPTION", error_text(raised)
-        try:
-            verdict = context.judge(value, self._results)
-        except ConfigError as error:
-            return "CR_LATER", str(error)
-        # The names tell what was returned, as in Java, also where a ROLLBACK would commit.
-        if isinstance(value, ConsumeResult) and value in _DIRECT_RESULTS:
-            return _DIRECT_RESULTS[value], None
-        if value is None and self._results.is_strict:
-            return "CR_RETURN_NULL", None
-        return ("CR_LATER" if verdict.settlement is Settlement.RETRY else "CR_SUCCESS"), None
 
     def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]:
         watch = SlowListenerWatch(
@@ -640,6 +625,25 @@ class ConsumeLoop(ABC, Generic[Queue]):
             self._statistics.add("listener_errors")
             verdict = Verdict(Settlement.RETRY, 0, raised)
         return verdict
+
+
+def _direct_answer(
+    context: ConsumeContext, outcome: Outcome, results: ListenerResults
+) -> tuple[str, str | None]:
+    """Return the result of a direct call by its name in Java, and what was wrong with it."""
+    value, raised = outcome
+    if raised is not None:
+        return "CR_THROW_EXCEPTION", error_text(raised)
+    try:
+        verdict = context.judge(value, results)
+    except ConfigError as error:
+        return "CR_LATER", str(error)
+    # The names tell what was returned, as in Java, also where a ROLLBACK would commit.
+    if isinstance(value, ConsumeResult) and value in _DIRECT_RESULTS:
+        return _DIRECT_RESULTS[value], None
+    if value is None and results.is_strict:
+        return "CR_RETURN_NULL", None
+    return ("CR_LATER" if verdict.settlement is Settlement.RETRY else "CR_SUCCESS"), None
 
 
 def restart_delay_ms(count: int) -> int:
