@@ -125,6 +125,7 @@ OPTIONS = {
     "account": Option(settings=_ACCOUNT),
     "TLS": Option(settings=_TLS),
     "TLS and account": Option(settings=_TLS | _ACCOUNT),
+    "TLS, account, Prometheus": Option(settings=_TLS | _ACCOUNT, prepare=with_prometheus),
     "TLS, account, Prometheus, reading": Option(
         settings=_TLS | _ACCOUNT, prepare=with_prometheus, listener=read, is_rich=True
     ),

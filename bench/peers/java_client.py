@@ -15,6 +15,7 @@ OPTIONS = {
     "TLS": ("tls",),
     "TLS and account": ("tls", "account"),
     # Java's client has no metrics for Prometheus.
+    "TLS, account, Prometheus": ("tls", "account"),
     "TLS, account, Prometheus, reading": ("tls", "account", "reading"),
 }
 
