@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -9,7 +10,6 @@ from weakref import WeakSet
 
 from ordermq.clock import SystemClock
 from ordermq.consumer.call_times import CallTimes
-from ordermq.consumer.group.rebalance import WarnOnce
 from ordermq.consumer.hooks import ConsumeCall
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
@@ -18,6 +18,7 @@ from ordermq.errors import ConfigError, OrderMQError
 from ordermq.forking import own
 from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import Instrument
+from ordermq.model.log_fields import WarnOnce
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.producer import Producer
 from ordermq.producer.send_times import SendTimes
@@ -26,6 +27,7 @@ from ordermq.threads import Lock
 if TYPE_CHECKING:
     from ordermq.admin.groups import GroupState
 
+_log = logging.getLogger("ordermq.metrics")
 Values = tuple[str, ...]  # of an instrument's labels, in their order
 Readings = dict[Instrument, dict[Values, float]]
 _Reading = tuple[Instrument, Values, float]
@@ -61,7 +63,7 @@ class WatchedClients:
         self._queries: WeakSet[ReportsLag] = WeakSet()
         # Not weakly: who makes an Admin for this needs no name for it.
         self._groups: list[tuple[ReportsGroups, str, Sequence[str]]] = []
-        self._problems = WarnOnce()
+        self._problems = WarnOnce(_log)
         self._send_times = SendTimes()  # of all producers, so that they stay counted
 
     def watch_consumer(self, consumer: PushConsumer) -> None:

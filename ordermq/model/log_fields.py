@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -55,3 +58,20 @@ class MemberFields:
         return log_fields(
             queue, offset=offset, topic=topic, group=group, member=member, broker=broker
         )
+
+
+class WarnOnce:
+    """Logs a problem once for as long as it stays the same; used by one thread."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._problems: dict[str, str] = {}
+
+    def note(self, subject: str, problem: str, fields: Mapping[str, object]) -> None:
+        """Log the problem of a subject, unless it was logged last; empty: there is none now.
+
+        Args: fields: of the record (`log_fields`).
+        """
+        if problem and self._problems.get(subject) != problem:
+            self._log.warning("%s: %s", subject, problem, extra=fields)
+        self._problems[subject] = problem

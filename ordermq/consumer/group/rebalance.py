@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from ordermq.client.routes import IF_IT_EXISTS, subscribe_queues
@@ -23,6 +23,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.leases.lease import LONG_WAIT_MS, Lease
+from ordermq.model.log_fields import WarnOnce
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import retry_topic
 from ordermq.remoting.bodies import TopicRoute
@@ -97,22 +98,6 @@ class TopicProblems:
     def lost(self, topics: Collection[str]) -> list[str]:
         """Return the problems of those topics that were there, or are closed."""
         return [f"{topic}: {self._lost[topic]}" for topic in sorted(topics) if topic in self._lost]
-
-
-class WarnOnce:
-    """Logs a problem once for as long as it stays the same; on the I/O thread."""
-
-    def __init__(self) -> None:
-        self._problems: dict[str, str] = {}
-
-    def note(self, subject: str, problem: str, fields: Mapping[str, object]) -> None:
-        """Log the problem of a subject, unless it was logged last; empty: there is none now.
-
-        Args: fields: of the record (`log_fields`).
-        """
-        if problem and self._problems.get(subject) != problem:
-            _log.warning("%s: %s", subject, problem, extra=fields)
-        self._problems[subject] = problem
 
 
 class Plan(Value):
@@ -252,7 +237,7 @@ class Rebalancer:
         self._closing = False
         self._has_left = False  # the group, until `rejoin`
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
-        self._warnings = WarnOnce()
+        self._warnings = WarnOnce(_log)
         self._retry_topic = retry_topic(self._group)
         self._topic_problems = TopicProblems(client.is_connected, self._retry_topic)
         self._withdrawn = WithdrawnQueues(member, is_local=offsets.is_local, on_found=self.wake)
