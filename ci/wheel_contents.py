@@ -28,7 +28,7 @@ NATIVE = re.compile(r"ordermq/core/(_cython|_cffi)\.[\w.-]*so")
 
 
 # A wheel is loaded into every container that uses it: growth is to be decided, not to happen.
-BUDGET_BYTES = {"sdist": 1_340_000, "wheel": 2_200_000}
+BUDGET_BYTES = {"sdist": 1_360_000, "wheel": 2_220_000}
 
 
 def tracked(*rooms: str) -> set[str]:
