@@ -410,12 +410,11 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
         )
     message = StoredMessage.read(stored)
     properties = props.decode_bytes(message.properties)
+    offset_id = f"{message.store_host.hex().upper()}{message.physical_offset:016X}"
+    _require_named(header, properties, offset_id)
     # setdefault: a message that is sent back again keeps its first topic and id.
     properties.setdefault(props.RETRY_TOPIC, message.topic)
-    properties.setdefault(
-        props.ORIGIN_MESSAGE_ID,
-        f"{message.store_host.hex().upper()}{message.physical_offset:016X}",
-    )
+    properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_id)
     retry = message.reconsume_times + 1
     if header.delay_level < 0 or _is_beyond_retries(
         context, group, retry, header.max_reconsume_times
@@ -443,6 +442,20 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
     append = Append(target.log, record)
     context.topics.keep(context.topics.internal(topic))
     context.routing.append((append,), context.when_durable(connection, request))
+
+
+def _require_named(header: SendBackHeader, properties: dict[str, str], offset_id: str) -> None:
+    """Refuse to send back another message than the one of the id in a request."""
+    # The place alone does not tell: a broker that lost its last messages, as one whose back-up was
+    # restored, has another message there. Clients name the producer's id or the broker's, some
+    # that of the message's first delivery.
+    named = header.origin_message_id
+    ids = properties.get(props.UNIQ_KEY), offset_id, properties.get(props.ORIGIN_MESSAGE_ID)
+    if named and named.upper() not in {each.upper() for each in ids if each}:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"no message {named} is stored at {header.physical_offset}: another one has its place",
+        )
 
 
 def end_transaction(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

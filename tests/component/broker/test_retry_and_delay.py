@@ -175,6 +175,22 @@ def test_sending_back_needs_a_known_group_and_message(client: WireClient) -> Non
     assert give_back(client, sent, offset="5").code == ResponseCode.SYSTEM_ERROR
 
 
+def test_a_message_that_is_lost_is_not_mistaken_for_the_one_at_its_place(
+    client: WireClient, clock: ManualClock
+) -> None:
+    """A broker whose back-up was restored gives the places of the messages it lost to new ones."""
+    client.heartbeat("group", {"orders": "*"})
+    sent = client.send("orders", b"x", properties={"UNIQ_KEY": "AC10", "ORIGIN_MESSAGE_ID": "F1"})
+    for lost in ("AC11", f"{sent.ext['msgId'][:-1]}F"):
+        refusal = give_back(client, sent, originMsgId=lost)
+        assert (refusal.code, lost in (refusal.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    for own in ("ac10", sent.ext["msgId"], "F1", ""):
+        assert give_back(client, sent, originMsgId=own).code == 0
+    clock.advance(10_000)
+    wait_for(client, clock, RETRY)
+    assert len(stored(client, RETRY)) == 4
+
+
 def test_a_send_to_a_retry_topic_honours_its_delay(client: WireClient, clock: ManualClock) -> None:
     client.send(RETRY, b"x", properties={"DELAY": "1"}, reconsume_times=1)
     assert client.max_offset(RETRY) == 0
