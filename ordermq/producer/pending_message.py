@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ordermq import core
 from ordermq.client.outcome_future import OutcomeFuture
+from ordermq.errors import OrderMQError
 from ordermq.model.log_fields import log_fields
 from ordermq.model.receipts import SendReceipt
 from ordermq.remoting.headers import SendReplyHeader
@@ -54,13 +55,23 @@ class PendingMessage(_Fields):
     The fields are those of `core.contract.PendingFields`.
     """
 
-    # Natively, making one and its id takes a third of the time.
-    __slots__ = ()
+    # The other fields are native: making a message and its id so takes a third of the time. This
+    # one is set by a failure only.
+    __slots__ = ("_unanswered",)
 
     if TYPE_CHECKING:
         awaited: asyncio.Future[SendReceipt] | core.contract.AwaitedReceipt | None
         requirement: Requirement | None
         reply_header: SendReplyHeader | None
+
+    @property
+    def unanswered(self) -> OrderMQError | None:
+        """The error of an attempt at another broker that had no answer: it may be stored there."""
+        return getattr(self, "_unanswered", None)
+
+    @unanswered.setter
+    def unanswered(self, error: OrderMQError) -> None:
+        self._unanswered = error
 
     def tell_again(self) -> None:
         """Notify the caller of a message that is done, because an exception came between."""

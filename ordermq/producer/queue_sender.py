@@ -362,7 +362,8 @@ class QueueSender:
             while self._waiting:
                 left.append(self._waiting.popleft())
         for message in left:
-            message.finish(None, stopped_error(self.queue, "it was not sent"))
+            unsent = stopped_error(self.queue, "it was not sent")
+            message.finish(None, told_error(message.unanswered, unsent))
 
     def _without_failed_keys(self, batch: Sequence[PendingMessage]) -> list[PendingMessage]:
         # Checked when a batch leaves, not when its messages come: a key may fail meanwhile.
@@ -392,11 +393,11 @@ class InFlightBatch(ResponseFuture):
         "_config",
         "_end_token",
         "_is_oneway",
-        "_is_outcome_unknown",
         "_protocol",
         "_sender",
         "_sys_flag",
         "_task",
+        "_unanswered",
         "is_awaited",
     )
 
@@ -411,7 +412,7 @@ class InFlightBatch(ResponseFuture):
         self._body: bytes | None = None  # as it is sent; None until it is made
         self._sys_flag = 0
         self._attempts = 0
-        self._is_outcome_unknown = False  # an earlier attempt may have been stored
+        self._unanswered: OrderMQError | None = None  # the newest attempt that may be stored
         # Taken by the thread that ends it: a list, because its `pop` is one step for all threads.
         self._end_token = [True]
         self._task: asyncio.Task[None] | None = None
@@ -586,7 +587,7 @@ class InFlightBatch(ResponseFuture):
                 if message.key is not None:
                     self._sender._failed_keys.add(topic, message.key, str(error))
         for message in self._batch:
-            message.finish(None, error)
+            message.finish(None, told_error(message.unanswered, error))
         self._sender.continue_behind(self, ending)
 
     def _end_moved(self) -> None:
@@ -637,28 +638,28 @@ class InFlightBatch(ResponseFuture):
         )  # `after_failure` of a reply sets the next one
         self._protocol.record_failure(error)
         # It was the sender that put them together: each is refused, or moved, for itself alone.
-        is_refused = isinstance(error, RequestTooLarge) and not self._is_outcome_unknown
+        is_refused = isinstance(error, RequestTooLarge) and not self._unanswered
         if is_refused and len(self._batch) > 1:
             self._end_apart()
             return
+        if is_outcome_unknown(error):
+            self._unanswered = error
         staying = self._without_fallbacks(error)
         if len(staying) < len(self._batch):  # the body holds messages that left
             self._batch, self._body = staying, None
         if not staying:
             self._end_moved()
             return
-        # Decided before this failure counts as one with an unknown outcome: `decide` looks at it
-        # itself, and at those before.
-        step, reason = self._protocol.after_failure(error, self._attempts, self._is_outcome_unknown)
+        is_unknown = self._unanswered is not None
+        step, reason = self._protocol.after_failure(error, self._attempts, is_unknown)
         if is_route_in_doubt(error):
             self._client.doubt_route(self._protocol.queue.topic)
-        self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
         if step is AfterFailure.SEND_AGAIN:
             self._client.report_failure(broker_name, "send", error)
             self._spawn(retry_delay_ms(self._attempts, self._config))
         else:
-            is_unknown = step is AfterFailure.UNKNOWN
-            self._end_failed(reason, _UNKNOWN if is_unknown else _REFUSED)
+            ending = _UNKNOWN if step is AfterFailure.UNKNOWN else _REFUSED
+            self._end_failed(told_error(self._unanswered, reason), ending)
 
     def _without_fallbacks(self, error: OrderMQError) -> Sequence[PendingMessage]:
         # The messages that stay with this queue; another broker's sender has the others now.
@@ -668,12 +669,33 @@ class InFlightBatch(ResponseFuture):
         if not may_use_fallback_broker(error):
             return batch
         fallback = self._sender._fallback
+        if self._unanswered is not None:  # first: the other sender may end them at once
+            for message in batch:
+                message.unanswered = self._unanswered
         staying = [m for m in batch if not (m.fallbacks_left and fallback(queue, m))]
         if len(staying) < len(batch):
             # With the broker: its other queues are refused for the same reason.
             meanwhile = "unordered messages go to another broker"
             self._client.report_failure(queue.broker_name, "send", error, meanwhile=meanwhile)
         return staying
+
+
+def told_error(unanswered: OrderMQError | None, error: OrderMQError) -> OrderMQError:
+    """Return the error of a message whose last attempt ended with `error`.
+
+    Args: unanswered: of the newest attempt without an answer, after which it may be stored.
+    """
+    if unanswered is None or is_outcome_unknown(error):
+        return error
+    # Most others say that nothing was stored, and whoever believes them sends the message again.
+    told = type(unanswered)(
+        f"it may be stored: {unanswered}; the last attempt failed, too: {error}",
+        topic=error.topic,
+        broker=error.broker,
+        queue_id=error.queue_id,
+    )
+    told.__cause__ = error
+    return told
 
 
 def stopped_error(queue: MessageQueue, outcome: str) -> StateError:

@@ -10,11 +10,11 @@ from typing import Any
 from ordermq.client.broker_api import BrokerApi
 from ordermq.clock import ManualClock
 from ordermq.config import RemotingConfig
-from ordermq.errors import ConnectionLost, RemotingError, RequestTimeout
+from ordermq.errors import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
 from ordermq.model.properties import decode
 from ordermq.producer.queue_sender import FailedKeys
 from ordermq.remoting.codes import RequestCode
-from ordermq.remoting.command import Command, Framer
+from ordermq.remoting.command import Command, Framer, encode
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
@@ -30,6 +30,7 @@ FATES: dict[str, tuple[bool, Callable[[], RemotingError] | int | None]] = {
     "stored, line cut": (True, lambda: ConnectionLost("cut")),
     "line cut": (False, lambda: ConnectionLost("cut")),
     "stored, answer garbled": (True, GARBLED),
+    "unreachable": (False, lambda: ConnectFailed("away")),
     "busy": (False, BUSY),
     "refused": (False, ILLEGAL),
 }
@@ -123,6 +124,9 @@ class FakeBroker:
 
     def explained(self, answer: Command) -> Command:
         return answer
+
+    def frame(self, command: Command) -> bytes:
+        return encode(command)
 
     def send_oneway(self, command: Command) -> None:
         header = SendHeader.from_ext(command.ext)

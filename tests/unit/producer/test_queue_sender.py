@@ -8,6 +8,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from ordermq.core import take_batch
 from ordermq.errors import (
     BrokerError,
     ConnectFailed,
+    ConnectionLost,
     KeyFailed,
     ProtocolError,
     RequestTimeout,
@@ -31,7 +33,9 @@ from ordermq.model.status import SendStatus
 from ordermq.producer import queue_sender
 from ordermq.producer.pending_message import PendingMessage, batch_body
 from ordermq.producer.queue_sender import InFlightBatch, QueueSender
+from ordermq.producer.request_reply import ReplyProtocol
 from ordermq.producer.send_protocol import SendProtocol
+from ordermq.remoting.bodies import BrokerData, TopicRoute
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendReplyHeader
 
@@ -359,8 +363,17 @@ def test_a_refusal_after_a_time_out_leaves_the_outcome_unknown() -> None:
     broker = FakeBroker(fates("stored, answer lost", "refused"))
     messages = [pending("a", "k"), pending("b", "k")]
     send_all(broker, messages)
-    assert isinstance(messages[0].error, BrokerError)
+    error = messages[0].error
+    assert isinstance(error, RequestTimeout), "a refusal says that nothing was stored"
+    assert isinstance(error.__cause__, BrokerError)
     assert isinstance(messages[1].error, KeyFailed)
+
+
+def test_a_broker_that_is_away_after_it_stored_a_message_is_not_told_as_not_stored() -> None:
+    broker = FakeBroker(fates("line cut", *["unreachable"] * 9))
+    message = pending("a")
+    send_all(broker, [message])
+    assert isinstance(message.error, ConnectionLost), "ConnectFailed says that nothing was sent"
 
 
 def test_a_garbled_answer_leaves_the_outcome_unknown() -> None:
@@ -899,6 +912,56 @@ def test_a_message_every_broker_would_refuse_stays_and_fails() -> None:
     put_together(broker, falling_back(broker, taken), [free])
     assert taken == []
     assert isinstance(free.error, BrokerError)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_refusal_of_another_broker_does_not_say_that_nothing_is_stored(
+    is_stopped: bool,
+) -> None:
+    """The first one may have stored the message."""
+    first, second = FakeBroker(fates("stored, answer lost")), FakeBroker(fates("refused"))
+    free = pending("1")
+    free.fallbacks_left = 1
+
+    async def work() -> None:
+        other = sender_of(second)
+
+        def fallback(queue: MessageQueue, one: PendingMessage) -> bool:
+            one.fallbacks_left -= 1
+            other.put([one])
+            if not is_stopped:
+                other.begin()
+            return True
+
+        sender = sender_of(first, CONFIG, fallback)
+        put(sender, free)
+        await settled(first, sender)
+        if is_stopped:
+            await other.stop()
+        else:
+            await settled(second, other)
+
+    run(work())
+    assert first.stored == ["1"]
+    assert isinstance(free.error, RequestTimeout)
+
+
+def test_a_reply_that_a_broker_may_have_pushed_is_not_told_as_refused() -> None:
+    broker = FakeBroker(fates("refused", "lost"))
+    brokers = [BrokerData(name, {0: "127.0.0.1:10911"}) for name in (QUEUE.broker_name, "broker-b")]
+    broker.known = lambda topic: TopicRoute(tuple(brokers), ())  # type: ignore[attr-defined]
+    request: Any = SimpleNamespace(topic="T", message_queue=QUEUE)
+    reply = pending("a")
+
+    async def work() -> None:
+        protocol = ReplyProtocol(broker, "PG", request, "R", CONFIG, None)  # type: ignore[arg-type]
+        sender = QueueSender(broker, protocol, CONFIG, broker.failed_keys)  # type: ignore[arg-type]
+        put(sender, reply)
+        await settled(broker, sender)
+
+    run(work())
+    assert isinstance(reply.error, RequestTimeout)
+    assert isinstance(reply.error.__cause__, BrokerError)
 
 
 def test_an_unordered_batch_goes_to_another_broker_whole() -> None:
