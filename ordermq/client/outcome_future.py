@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ordermq.client.runtime import Runtime
 
 _T = TypeVar("_T")
+_log = logging.getLogger("ordermq.producer")
 _LOCKED_S, _LOCKED_MAX_S = 0.001, 1.0  # until a locked future is looked at again
 
 
@@ -70,6 +72,10 @@ class OutcomeFuture(concurrent.futures.Future[_T]):
         """Say that nothing comes any more, as `cancel` does."""
         self._wake_all(None, concurrent.futures.CancelledError())
         self._settle(super().cancel)
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_T]], object]) -> None:
+        # Not a method of this future: it would hold itself.
+        super().add_done_callback(partial(_call_back, self._runtime, fn))
 
     def done(self) -> bool:
         return bool(self._outcomes)
@@ -130,3 +136,17 @@ class OutcomeFuture(concurrent.futures.Future[_T]):
         # Not under the lock: a callback may wait for a thread that asks for the outcome.
         if self._settling != threading.get_ident():  # another one may have cancelled it
             super()._invoke_callbacks()  # type: ignore[misc]
+
+
+def _call_back(
+    runtime: Runtime,
+    callback: Callable[[concurrent.futures.Future[_T]], object],
+    future: concurrent.futures.Future[_T],
+) -> None:
+    try:
+        callback(future)
+    except BaseException as error:
+        if isinstance(error, Exception) or not runtime.is_io_thread:
+            raise
+        # As of sys.exit(): whoever else waits for an answer of the same read would wait for ever.
+        _log.exception("a callback of a send's future raised")

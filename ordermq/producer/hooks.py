@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -153,8 +154,10 @@ class SendHooks:
         for hook in self.hooks:
             try:
                 _run(hook.after, call)
-            # Also sys.exit() and a cancellation: they would end the I/O thread's loop.
-            except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001
+            # Whatever it is: on the I/O thread, others of the request would wait for ever.
+            except BaseException as error:
+                if _may_be_of_signal_handler(error):
+                    raise
                 self._count(hook.after, call, where)
 
     def _count(
@@ -184,6 +187,11 @@ def _correlation_of(text: str) -> str | None:
     if props.CORRELATION_ID not in text:
         return None
     return props.decode(text).get(props.CORRELATION_ID)
+
+
+def _may_be_of_signal_handler(error: BaseException) -> bool:
+    is_usual = isinstance(error, (Exception, SystemExit, asyncio.CancelledError))
+    return not is_usual and threading.current_thread() is threading.main_thread()
 
 
 def _run(step: Callable[[SendCall], None], call: SendCall) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import pytest
 
-from ordermq import Message, Producer, SendCall
+from ordermq import Message, Producer, SendCall, SendReceipt
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
@@ -62,15 +63,18 @@ def test_a_selector_may_send_with_another_producer(broker: EmbeddedBroker) -> No
                 producer.send(Message("orders", str(number).encode()), sharding_key="k")
 
 
-@pytest.mark.parametrize("way_out", [lambda: sys.exit(3), lambda: 1 // 0])
+RAISED = [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("raised", RAISED)
 def test_a_hook_that_raises_leaves_nobody_waiting(
-    broker: EmbeddedBroker, way_out: object, caplog: pytest.LogCaptureFixture
+    broker: EmbeddedBroker, raised: type[BaseException]
 ) -> None:
     class Hook:
         def before(self, call: SendCall) -> None: ...
 
         def after(self, call: SendCall) -> None:
-            way_out()  # type: ignore[operator]
+            raise raised("a test's own")
 
     producer = Producer("p", name_servers=broker.name_servers)
     producer.add_hook(Hook())
@@ -80,6 +84,27 @@ def test_a_hook_that_raises_leaves_nobody_waiting(
         batch = [Message("orders", b"x")] * 5
         assert len(producer.send_batch(batch, sharding_key="k0")) == 5
     assert producer.hook_errors == 35
+
+
+@pytest.mark.parametrize("raised", RAISED)
+def test_a_callback_that_raises_leaves_nobody_waiting(
+    broker: EmbeddedBroker, raised: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def callback(sent: Future[SendReceipt]) -> None:
+        raise raised("a test's own")
+
+    told: list[Future[SendReceipt]] = []
+    with Producer("p", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"the route is known"))
+        sent = [producer.send_nowait(Message("orders", b"x"), sharding_key="k") for _ in range(50)]
+        for each in sent:
+            each.add_done_callback(callback)
+            each.add_done_callback(told.append)
+        offsets = [each.result(10).queue_offset for each in sent]
+        producer.flush()
+    assert offsets == list(range(offsets[0], offsets[0] + 50))
+    assert sorted(map(id, told)) == sorted(map(id, sent))
+    assert "a test's own" in caplog.text
 
 
 @pytest.mark.parametrize("is_route_known", [False, True])
