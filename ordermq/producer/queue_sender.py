@@ -58,23 +58,24 @@ class FailedKeys:
     """
 
     def __init__(self) -> None:
-        self._reasons: dict[tuple[str, ShardingKey], str] = {}
+        # By the text of a key, which is what consumers order by: 7 and "7" are one.
+        self._reasons: dict[tuple[str, str], str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._reasons)
 
     def add(self, topic: str, key: ShardingKey, reason: str) -> None:
-        self._reasons.setdefault((topic, key), reason)
+        self._reasons.setdefault((topic, key_text(key)), reason)
 
     def resolve(self, topic: str, key: ShardingKey) -> bool:
         """Let a key go on; return False if it had not failed."""
-        return self._reasons.pop((topic, key), None) is not None
+        return self._reasons.pop((topic, key_text(key)), None) is not None
 
     def error_of(
         self, topic: str, key: ShardingKey | None, queue: MessageQueue | None = None
     ) -> KeyFailed | None:
         """Return the error of a message of this key; None if the key has not failed."""
-        reason = self._reasons.get((topic, key)) if key is not None else None
+        reason = self._reasons.get((topic, key_text(key))) if key is not None else None
         if reason is None:
             return None
         return KeyFailed(

@@ -47,7 +47,7 @@ CONFIG = SendConfig(retry_times=2, retry_delay_ms=100)
 
 def pending(
     name: str,
-    key: str | None = None,
+    key: str | int | None = None,
     *,
     body: bytes = b"x",
     is_alone: bool = False,
@@ -58,7 +58,7 @@ def pending(
 
 def pending_of(
     names: Sequence[str],
-    key: str | None = None,
+    key: str | int | None = None,
     *,
     body: bytes = b"x",
     is_alone: bool = False,
@@ -321,6 +321,16 @@ def test_an_unknown_outcome_fails_the_key_until_it_is_resolved() -> None:
         assert again.receipts is not None
 
     run(work())
+
+
+def test_a_number_and_its_text_fail_as_one_key() -> None:
+    """Consumers read both as one, and most selectors choose one queue for both."""
+    broker = FakeBroker(fates("lost", "lost", "lost"))
+    messages = [pending("a", 7), pending("b", "7"), pending("c", "8")]
+    send_all(broker, messages)
+    assert [type(one.error) for one in messages] == [RequestTimeout, KeyFailed, type(None)]
+    assert broker.failed_keys.resolve("T", "7")
+    assert not broker.failed_keys.resolve("T", 7)
 
 
 def test_successors_that_were_waiting_fail_with_their_key_and_others_go_on() -> None:
