@@ -19,6 +19,7 @@ from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.receipts import SendReceipt
 from ordermq.producer.hooks import SendCheck, SendHook
+from ordermq.producer.pending_message import say_sent
 from ordermq.producer.producer import Producer, no_pair
 from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 from ordermq.producer.send_arguments import refuse_send, require_batch
@@ -178,12 +179,47 @@ class AsyncProducer(ExplainsMethods, AsyncStarting):
             events: plain or asynchronous; read no further ahead than `max_in_flight`.
             max_in_flight: messages sent ahead of the oldest one without receipt, 2..1000000.
         Returns: one receipt per message, in the order of `events`.
-        Raises: as `send`, for the first message that failed; later ones may be stored.
+        Raises: as `send`, for the first message that failed; later ones may be stored. Else what
+            `events` raised.
         """
         if not 2 <= max_in_flight <= 1_000_000:
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
         in_flight: deque[asyncio.Future[SendReceipt]] = deque()
         receipts: list[SendReceipt] = []
+        sent, refused = self._sent(events), None
+        try:
+            while True:
+                if len(in_flight) == max_in_flight:
+                    receipts.append(await in_flight.popleft())
+                try:
+                    in_flight.append(await anext(sent))
+                except StopAsyncIteration:
+                    break
+                except Exception as error:  # noqa: BLE001 - raised below
+                    # The source's error, too: what was sent before it may have failed before.
+                    refused = error
+                    break
+            while in_flight:
+                receipts.append(await in_flight.popleft())
+        except asyncio.CancelledError as error:
+            say_sent(error)
+            for receipt in in_flight:
+                receipt.cancel()  # a failure is logged
+            raise
+        except BaseException:
+            for receipt in in_flight:
+                # Read, or asyncio reports each that fails as lost.
+                receipt.add_done_callback(asyncio.Future.exception)
+            raise
+        if refused is not None:
+            raise refused
+        return receipts
+
+    async def _sent(
+        self,
+        events: Iterable[tuple[Message, ShardingKey | None]]
+        | AsyncIterable[tuple[Message, ShardingKey | None]],
+    ) -> AsyncIterator[asyncio.Future[SendReceipt]]:
         async for event in _each(events):
             try:
                 message, key = event
@@ -191,12 +227,7 @@ class AsyncProducer(ExplainsMethods, AsyncStarting):
                 raise no_pair(event) from None
             if not isinstance(message, Message):
                 raise no_pair(event)
-            if len(in_flight) == max_in_flight:
-                receipts.append(await in_flight.popleft())
-            in_flight.append(self.send_nowait(message, sharding_key=key))
-        for receipt in in_flight:
-            receipts.append(await receipt)
-        return receipts
+            yield self.send_nowait(message, sharding_key=key)
 
     def send_oneway(
         self,

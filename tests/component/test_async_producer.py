@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from ordermq import AsyncProducer, Message, Producer
 from ordermq.broker import EmbeddedBroker
-from ordermq.errors import BrokerError, ConfigError, RequestTimeout, StateError, UsedAfterFork
+from ordermq.config import BrokerConfig
+from ordermq.errors import (
+    BrokerError,
+    ConfigError,
+    RequestTimeout,
+    RequestTooLarge,
+    StateError,
+    UsedAfterFork,
+)
 from tests.component.conftest import eventually
 from tests.component.forked import in_child
 from tests.component.test_async_consumer import LOOPS, Run, limited, made, run, until
@@ -91,6 +100,30 @@ def test_failures_are_raised_where_they_are_awaited(broker: EmbeddedBroker, run:
             await producer.send(Message("orders", b"late"))
 
     run(main())
+
+
+def test_send_many_raises_the_first_failure_and_reports_no_other_as_lost(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def too_large() -> Iterator[tuple[Message, str]]:
+        for number in range(10):
+            yield Message("orders", bytes(200)), f"k{number}"
+        raise ValueError("of the source")
+
+    async def main(broker: EmbeddedBroker) -> None:
+        async with made_producer(broker) as producer:
+            await producer.send(Message("orders", b"the route is known"))
+            for in_flight in (2, 256):
+                with pytest.raises(RequestTooLarge):
+                    await producer.send_many(too_large(), max_in_flight=in_flight)
+            with pytest.raises(ValueError, match="of the source"):
+                await producer.send_many(event for event in too_large() if event[1] == "none")
+            await producer.flush()
+        gc.collect()
+
+    with EmbeddedBroker(config=BrokerConfig(max_message_bytes=100)) as broker:
+        run(main(broker))
+    assert not caplog.records
 
 
 def test_a_cancelled_send_is_sent_all_the_same_and_says_so(
