@@ -261,7 +261,7 @@ def _show(topic: str, tally: _Tally) -> None:
 def _explain(tally: _Tally, in_flight: int) -> None:
     error, reached = tally.error, tally.first + tally.stored
     reason = tally.reason()
-    if tally.stored == 0 and isinstance(error, ConnectFailed | ConnectionLost | RouteError):
+    if tally.stored == 0 and isinstance(error, RouteError):
         fail(reason, ExitCode.UNREACHABLE)
     if tally.stored == 0 and isinstance(error, ConfigError | UnicodeDecodeError | csv.Error):
         fail(reason, ExitCode.USAGE)
@@ -273,4 +273,5 @@ def _explain(tally: _Tally, in_flight: int) -> None:
     if isinstance(error, KeyboardInterrupt):
         note(where)
         raise error  # for the exit code
-    fail(where)
+    is_away = tally.stored == 0 and isinstance(error, ConnectFailed | ConnectionLost)
+    fail(where, ExitCode.UNREACHABLE if is_away else ExitCode.FAILED)

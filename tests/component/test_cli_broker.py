@@ -18,6 +18,8 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
 from ordermq.config import BrokerConfig
 from ordermq.events import is_being_written
+from ordermq.producer.queue_selector import java_index
+from tests.component.name_server import NameServer
 
 ORDERS = "id,what\no-17,made\no-18,made\no-17,paid\no-17,sent\n"
 
@@ -131,6 +133,23 @@ def test_a_row_that_is_too_short_says_where_to_resume(name_servers: str) -> None
     assert result.exit_code == 1
     assert "row 4 has 1 columns" in result.stderr
     assert "Resume with --skip" in result.stderr
+
+
+def test_a_broker_that_is_away_does_not_hide_what_another_one_may_have_stored(
+    name_servers: str, nowhere: str
+) -> None:
+    routes = NameServer()
+    routes.register_address("b", name_servers, "orders", 1)
+    routes.tell("a", nowhere, "orders", 1)
+    keys = sorted(map(str, range(4)), key=lambda key: java_index(key, 2))
+    try:
+        result = produce(routes.address, "--csv", "--key-column", "0", text="\n".join(["x", *keys]))
+    finally:
+        routes.close()
+    assert result.exit_code == 3
+    assert "cannot connect" in result.stderr
+    assert "Resume with --skip 0" in result.stderr
+    assert consume(name_servers, "--count", "2").exit_code == 0
 
 
 def test_an_input_that_is_empty_or_not_utf_8_is_reported(name_servers: str, tmp_path: Path) -> None:
