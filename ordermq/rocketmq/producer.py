@@ -7,7 +7,14 @@ from typing import Any
 
 from ordermq.callables import require_plain
 from ordermq.client.runtime import Runtime
-from ordermq.errors import ConnectionLost, KeyFailed, OrderMQError, RequestTimeout, StateError
+from ordermq.errors import (
+    ConnectionLost,
+    KeyFailed,
+    OrderMQError,
+    ProtocolError,
+    RequestTimeout,
+    StateError,
+)
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.producer import Producer as OrderedProducer
@@ -37,7 +44,7 @@ from ordermq.rocketmq.sharding import (
 from ordermq.rocketmq.status import SendResult, result_of
 
 _USUAL_RETRIES = 3
-_OUTCOME_UNKNOWN = (RequestTimeout, ConnectionLost, KeyFailed)
+_OUTCOME_UNKNOWN = (RequestTimeout, ConnectionLost, ProtocolError, KeyFailed)
 
 
 class Producer(ClientSettings):

@@ -15,7 +15,15 @@ import pytest
 
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
-from ordermq.errors import ConfigError, ConnectFailed, OrderMQError, RouteError, StateError
+from ordermq.errors import (
+    ConfigError,
+    ConnectFailed,
+    OrderMQError,
+    ProtocolError,
+    RouteError,
+    StateError,
+)
+from ordermq.remoting.command import Command
 from ordermq.rocketmq import exceptions
 from ordermq.rocketmq.client import (
     Message,
@@ -26,6 +34,7 @@ from ordermq.rocketmq.client import (
 )
 from ordermq.rocketmq.sharding import string_hash
 from tests.component.conftest import DEADLINE_S, eventually
+from tests.component.damaging_proxy import DamagingProxy
 from tests.component.rocketmq.conftest import message, stored
 
 
@@ -305,6 +314,24 @@ def test_a_key_of_unknown_outcome_may_be_sent_again_at_once(broker: EmbeddedBrok
             producer.send_orderly_with_sharding_key(message("second"), "k")
         with EmbeddedBroker(port=port):
             result = producer.send_orderly_with_sharding_key(message("third"), "k")
+            assert result.status == SendStatus.OK
+
+
+def test_a_key_whose_answer_was_garbled_may_be_sent_again_at_once(broker: EmbeddedBroker) -> None:
+    garbled: list[str] = []
+
+    def garble(command: Command) -> None:
+        if "queueOffset" in command.ext and not garbled:
+            garbled.append(command.ext.pop("queueOffset"))
+
+    with DamagingProxy(broker.address, garble) as proxy:
+        producer = Producer("p")
+        producer.set_name_server_address(proxy.address)
+        with producer:
+            with pytest.raises(exceptions.ProducerSendOrderlyFailed) as caught:
+                producer.send_orderly_with_sharding_key(message("first"), "k")
+            assert isinstance(caught.value.__cause__, ProtocolError)
+            result = producer.send_orderly_with_sharding_key(message("second"), "k")
             assert result.status == SendStatus.OK
 
 
