@@ -834,8 +834,9 @@ class Producer(ExplainsMethods, Starting):
 
         client = self._live()
         handle = RecallHandle.of_text(recall_handle)
-        if unwrapped(self.config.remoting.namespace, handle.topic) != topic:
-            raise ConfigError(f"the recall handle belongs to topic {handle.topic!r}", topic=topic)
+        named = unwrapped(self.config.remoting.namespace, handle.topic)
+        if named != topic:
+            raise ConfigError(f"the recall handle belongs to topic {named!r}", topic=topic)
 
         async def work() -> str:
             await client.routes.get(topic)

@@ -461,7 +461,9 @@ class TransactionProducer(Producer):
         ):
             if is_commit:
                 return
-            raise self._conflict(half, message, state, "another producer's check committed it")
+            is_own = half.message_id in self._decided
+            who = "this producer" if is_own else "another producer's check"
+            raise self._conflict(half, message, state, f"{who} committed it")
         try:
             address = client.routes.master_of(half.message_queue.broker_name)
             await self._tell(client, address, header, timeout_ms, remark)

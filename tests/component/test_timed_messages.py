@@ -52,13 +52,17 @@ def test_a_message_that_is_not_timed_has_no_recall_handle(producer: Producer) ->
     assert producer.send(later(b"x", delay_level=1)).recall_handle is None
 
 
-def test_a_recall_says_what_is_wrong_with_its_handle(producer: Producer) -> None:
-    receipt = producer.send(later(b"x", delay_ms=HOUR_MS))
-    assert receipt.recall_handle is not None
-    with pytest.raises(ConfigError, match="belongs to topic 'orders'"):
-        producer.recall("other", receipt.recall_handle)
-    with pytest.raises(ConfigError, match="recall handle"):
-        producer.recall("orders", "junk")
+@pytest.mark.parametrize("namespace", ["", "shop"])
+def test_a_recall_says_what_is_wrong_with_its_handle(
+    broker: EmbeddedBroker, namespace: str
+) -> None:
+    with Producer("p", name_servers=broker.name_servers, namespace=namespace) as producer:
+        receipt = producer.send(later(b"x", delay_ms=HOUR_MS))
+        assert receipt.recall_handle is not None
+        with pytest.raises(ConfigError, match="belongs to topic 'orders'"):
+            producer.recall("other", receipt.recall_handle)
+        with pytest.raises(ConfigError, match="recall handle"):
+            producer.recall("orders", "junk")
 
 
 def test_a_timed_message_is_never_part_of_a_batch(
