@@ -23,7 +23,7 @@ from ordermq.model.receipts import SendReceipt, SendReceipts
 from ordermq.model.status import SendStatus
 from ordermq.producer.pending_message import PendingMessage, is_single
 from ordermq.producer.queue_selector import LatencyFaults
-from ordermq.producer.retry_policy import AfterFailure, decide
+from ordermq.producer.retry_policy import AfterFailure, decide, is_outcome_unknown
 from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
@@ -129,14 +129,22 @@ class SendProtocol:
     async def ready(self, batch: Sequence[PendingMessage]) -> None:
         """Return once the broker can be sent this batch.
 
-        Raises: ConnectFailed, StateError: it cannot be reached. RequestTimeout,
-            ConnectionLost: it does not tell its version. RouteError: no route names it.
-            OrderMQError: of the message's requirement.
+        Raises: ConnectFailed, StateError: it cannot be reached, or does not tell its version.
+            RouteError: no route names it. OrderMQError: of the message's requirement.
         """
         first = batch[0]
         address = self._client.routes.master_of(self.queue.broker_name)
         if first.is_timed and self._version is None:
-            self._version = await self._client.heartbeats.version_of(address)
+            try:
+                self._version = await self._client.heartbeats.version_of(address)
+            except OrderMQError as error:
+                if not is_outcome_unknown(error):
+                    raise
+                # That of the question: the message itself was not sent.
+                raise ConnectFailed(
+                    f"the broker does not tell its version, which a timed message needs: {error}",
+                    address=address,
+                ) from error
         if first.requirement is not None:
             await first.requirement.meet(address)
         await self._client.api.writable(address)

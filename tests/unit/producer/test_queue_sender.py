@@ -862,6 +862,19 @@ def test_a_body_sent_again_is_the_same_compressed_one() -> None:
 # -- timed messages ------------------------------------------------------------------------
 
 
+def test_a_broker_that_does_not_tell_its_version_fails_no_key() -> None:
+    async def silent(address: str) -> int:
+        raise RequestTimeout("no answer")
+
+    broker = FakeBroker()
+    broker.version_of = silent  # type: ignore[method-assign]
+    timed, plain = pending("a", "k", is_alone=True), pending("b", "k")
+    timed.is_timed = True
+    send_all(broker, [timed, plain])
+    assert isinstance(timed.error, ConnectFailed)
+    assert broker.stored == ["b"]
+
+
 @pytest.mark.parametrize(("version", "is_sent"), [(412, False), (413, True), (479, True)])
 def test_a_broker_older_than_5_0_is_not_sent_a_timed_message(version: int, is_sent: bool) -> None:
     broker = FakeBroker()
