@@ -78,7 +78,11 @@ class BrokerContext:
         self.held_pops = HeldPops(clock, steady, statistics, look_at_pop)
         store.on_append(self.held_pops.on_append)
         self.pop_leases = PopLeases(
-            store, self.offsets, steady, lambda key: self.held_pops.wake(key[:2], key[2])
+            store,
+            self.offsets,
+            steady,
+            store.quiet_ms(clock.wall_ms(), config.lock_max_live_ms),
+            lambda key: self.held_pops.wake(key[:2], key[2]),
         )
         self.routing = MessageRouting(
             store, self.topics, config, clock, steady, history, statistics

@@ -88,8 +88,9 @@ class OpenPops:
     def next_lease(self, key: OffsetKey, invisible_ms: int, offsets: Sequence[int]) -> PopLease:
         """Return the lease of a batch that is popped now."""
         # Two batches of one millisecond would be one to whoever acknowledges them.
-        pop_ms = max(self._steady.ms(), self._last_pop_ms.get(key, 0) + 1)
-        return PopLease(pop_ms, invisible_ms, None, tuple(offsets))
+        now_ms = self._steady.ms()
+        pop_ms = max(now_ms, self._last_pop_ms.get(key, 0) + 1)
+        return PopLease(pop_ms, now_ms, invisible_ms, None, tuple(offsets))
 
     def grant(self, batches: Sequence[tuple[OffsetKey, int, PopLease]], done: Done) -> None:
         """Store batches and the offsets behind them; then call `done`."""
@@ -104,7 +105,7 @@ class OpenPops:
                 if error is None:
                     self._offsets.note(key, end)
                     self._open[key][lease.pop_ms] = lease
-                    self._note(lease.pop_ms + lease.invisible_ms)
+                    self._note(lease)
             done(error)
             for key, _, _ in batches:
                 self._on_change(key)
@@ -126,7 +127,7 @@ class OpenPops:
             self._open[key].pop(lease.pop_ms, None)
             return Statement(_DELETE, (*key, lease.pop_ms))
         self._open[key][lease.pop_ms] = lease
-        self._note(min(lease.visible_ms.values(), default=lease.pop_ms + lease.invisible_ms))
+        self._note(lease)
         return Statement(_UPSERT, (*key, lease.pop_ms, lease.text()))
 
     def deletion(self, group: str) -> Statement:
@@ -204,7 +205,8 @@ class OpenPops:
             sys_flag=message.sys_flag,
         )
 
-    def _note(self, look_ms: int) -> None:
+    def _note(self, lease: PopLease) -> None:
+        look_ms = min(end_ms for _, end_ms in lease.ends())
         if look_ms < self._next_look_ms:
             self._next_look_ms = look_ms
             self._earlier.set()

@@ -10,7 +10,7 @@ once it is durable, and until then its queue hands out nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ordermq import json_text
 from ordermq.broker.consumer_offsets import ConsumerOffsets, OffsetKey
@@ -26,15 +26,18 @@ class PopLease:
     """The last batch that was popped from a queue. Times are ms since 1970.
 
     Args:
-        pop_ms: names the batch.
+        pop_ms: names the batch; ahead of the clock where that was set back.
+        since_ms: when it was popped, or the time of a message was changed last.
         attempt_id: of the request that popped it; None: it had none.
         offsets: of its messages, ascending.
         acked: those that are done.
-        visible_ms: when a message may be popped again, where that was changed after the pop.
+        visible_ms: when a message may be popped again, where that is not `invisible_ms` after
+            `since_ms`.
         deliveries: how often a message was delivered before, where it was.
     """
 
     pop_ms: int
+    since_ms: int
     invisible_ms: int
     attempt_id: str | None
     offsets: tuple[int, ...]
@@ -62,7 +65,7 @@ class PopLease:
 
     def ends(self) -> list[tuple[int, int]]:
         """Return (offset, end of its lease) of each message that is not done."""
-        default_ms = self.pop_ms + self.invisible_ms
+        default_ms = self.since_ms + self.invisible_ms
         return [
             (at, self.visible_ms.get(at, default_ms)) for at in self.offsets if at not in self.acked
         ]
@@ -74,54 +77,43 @@ class PopLease:
 
     def acknowledged(self, offsets: Iterable[int]) -> PopLease:
         """Return this lease with more of its messages done."""
-        return self._changed(acked=self.acked | set(offsets))
+        return replace(self, acked=self.acked | set(offsets))
 
     def reopened(self, offsets: Iterable[int]) -> PopLease:
         """Return this lease with these messages not done."""
-        return self._changed(acked=self.acked.difference(offsets))
+        return replace(self, acked=self.acked.difference(offsets))
+
+    def extended(self, offset: int, now_ms: int, wait_ms: int) -> PopLease:
+        """Return this lease with one message that may be popped after a while from now."""
+        times = dict.fromkeys(self.offsets, self.since_ms + self.invisible_ms) | self.visible_ms
+        return replace(self, since_ms=now_ms, visible_ms=times | {offset: now_ms + wait_ms})
 
     def from_now(self, now_ms: int) -> PopLease:
         """Return this lease after a restart of the broker: for the whole time again, at least."""
-        # The member may be alive, and have renewed just before. The clock may have been changed
-        # meanwhile.
+        # The member may be alive, and have renewed just before. The clock may have been set back
+        # meanwhile: no message waits longer than it would have waited then.
+        behind_ms = max(self.since_ms - now_ms, 0)
         until_ms = now_ms + self.invisible_ms
-        return self._changed(
-            visible_ms={at: max(self.visible_ms.get(at, until_ms), until_ms) for at in self.offsets}
-        )
-
-    def extended(self, offset: int, visible_ms: int) -> PopLease:
-        """Return this lease with another time for one message."""
-        return self._changed(visible_ms=self.visible_ms | {offset: visible_ms})
-
-    def _changed(
-        self, acked: set[int] | None = None, visible_ms: dict[int, int] | None = None
-    ) -> PopLease:
-        return PopLease(
-            self.pop_ms,
-            self.invisible_ms,
-            self.attempt_id,
-            self.offsets,
-            self.acked if acked is None else acked,
-            self.visible_ms if visible_ms is None else visible_ms,
-            self.deliveries,
-        )
+        times = {at: max(end_ms - behind_ms, until_ms) for at, end_ms in self.visible_ms.items()}
+        return replace(self, since_ms=now_ms, visible_ms=times)
 
     def text(self) -> str:
         """Return the lease as it is stored."""
         return json_text.dumps(
             [
                 self.pop_ms, self.invisible_ms, self.attempt_id, self.offsets, sorted(self.acked),
-                sorted(self.visible_ms.items()), sorted(self.deliveries.items()),
+                sorted(self.visible_ms.items()), sorted(self.deliveries.items()), self.since_ms,
             ]
         ).decode()  # fmt: skip
 
     @classmethod
     def of_text(cls, text: str) -> PopLease:
-        pop_ms, invisible_ms, attempt_id, offsets, acked, visible, deliveries = json_text.loads(
-            text
-        )
+        (
+            pop_ms, invisible_ms, attempt_id, offsets, acked, visible, deliveries, *since
+        ) = json_text.loads(text)  # fmt: skip
+        since_ms = since[0] if since else pop_ms  # older stores have none
         return cls(
-            pop_ms, invisible_ms, attempt_id, tuple(offsets), set(acked), dict(visible),
+            pop_ms, since_ms, invisible_ms, attempt_id, tuple(offsets), set(acked), dict(visible),
             dict(deliveries),
         )  # fmt: skip
 
@@ -144,13 +136,14 @@ def next_lease(
         else:
             again = set(before.offsets).intersection(offsets)
             deliveries = {at: before.deliveries.get(at, 0) + 1 for at in sorted(again)}
-    return PopLease(pop_ms, invisible_ms, attempt_id, tuple(offsets), deliveries=deliveries)
+    return PopLease(pop_ms, now_ms, invisible_ms, attempt_id, tuple(offsets), deliveries=deliveries)
 
 
 class PopLeases:
     """The leases of all groups, made durable; used on the loop thread.
 
     Args:
+        quiet_ms: nothing is popped for so long.
         on_change: called with a queue's key once its change is durable, or has failed.
     """
 
@@ -159,6 +152,7 @@ class PopLeases:
         store: Store,
         offsets: ConsumerOffsets,
         steady: SteadyWall,
+        quiet_ms: int,
         on_change: Callable[[OffsetKey], None],
     ) -> None:
         self._store = store
@@ -172,7 +166,7 @@ class PopLeases:
             lease = PopLease.of_text(str(text)).from_now(now_ms)
             self._leases[str(group), str(topic), int(str(queue_id))] = lease
         # After a back-up was restored: members may still have batches that it does not know.
-        self._first_pop_ms = int(str(store.meta("no_locks_before_ms") or 0))
+        self._first_pop_ms = now_ms + quiet_ms
 
     def get(self, key: OffsetKey) -> PopLease | None:
         """Return the durable lease of a queue's last batch; None: nothing was popped yet."""

@@ -69,9 +69,7 @@ class QueueLocks:
             int(str(store.meta("next_epoch"))),
         )
         # After a back-up was restored: members may still hold locks that it does not know.
-        quiet_until_ms = int(str(store.meta("no_locks_before_ms") or 0))
-        quiet_ms = min(max(quiet_until_ms - clock.wall_ms(), 0), self.lease_ms)
-        self._first_grant_ms = now_ms + quiet_ms
+        self._first_grant_ms = now_ms + store.quiet_ms(clock.wall_ms(), self.lease_ms)
 
     def lock(
         self,

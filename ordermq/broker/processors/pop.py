@@ -215,7 +215,8 @@ def _grant(context: BrokerContext, held: HeldPop, found: Sequence[_Found]) -> No
 
     def answer() -> None:
         if header.order:
-            context.held_pops.note_lease((header.group, header.topic), pop_ms + header.invisible_ms)
+            until_ms = min(lease.blocked_until_ms for lease in leases)
+            context.held_pops.note_lease((header.group, header.topic), until_ms)
         parts, bodies = [], []
         for part, lease in zip(found, leases, strict=True):
             is_retry = part.key[1] != header.topic
@@ -411,13 +412,12 @@ def change_invisible(
         reply = ChangeInvisibleReplyHeader()
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
         return
-    visible_ms = context.steady.ms() + header.invisible_ms
-    changed = lease.extended(header.offset, visible_ms)
+    changed = lease.extended(header.offset, context.steady.ms(), header.invisible_ms)
 
     def answer() -> None:
         if changed.blocked_until_ms:
             context.held_pops.note_lease(key[:2], changed.blocked_until_ms)
-        reply = ChangeInvisibleReplyHeader(*_span(lease, visible_ms), ORDERED)
+        reply = ChangeInvisibleReplyHeader(*_span(changed, header.offset), ORDERED)
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
     done = context.when_durable(connection, request, answer)
@@ -435,9 +435,9 @@ def _change_unordered(
     lease = context.open_pops.get(key, handle.pop_ms)
     reply, statements = ChangeInvisibleReplyHeader(), []
     if lease is not None and header.offset in lease.offsets and header.offset not in lease.acked:
-        visible_ms = context.steady.ms() + header.invisible_ms
-        statements = [context.open_pops.put(key, lease.extended(header.offset, visible_ms))]
-        reply = ChangeInvisibleReplyHeader(*_span(lease, visible_ms), UNORDERED)
+        changed = lease.extended(header.offset, context.steady.ms(), header.invisible_ms)
+        statements = [context.open_pops.put(key, changed)]
+        reply = ChangeInvisibleReplyHeader(*_span(changed, header.offset), UNORDERED)
 
     def answer() -> None:
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
@@ -446,10 +446,10 @@ def _change_unordered(
     context.store.submit(Write(done, statements=statements))
 
 
-def _span(lease: PopLease, visible_ms: int) -> tuple[int, int]:
+def _span(lease: PopLease, offset: int) -> tuple[int, int]:
     """Return the time of a lease's pop, and the ms from then until a message may be popped."""
     # A pop's time may be ahead of the clock, where two were in one millisecond.
-    return lease.pop_ms, max(visible_ms - lease.pop_ms, 0)
+    return lease.pop_ms, max(lease.visible_ms[offset] - lease.pop_ms, 0)
 
 
 def _current(

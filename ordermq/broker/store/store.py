@@ -482,6 +482,12 @@ class Store(ProcessBound):
         self._writer.executemany("INSERT INTO meta VALUES (?, ?)", values)
         self._writer.execute("COMMIT")
 
+    def quiet_ms(self, wall_ms: int, lease_ms: int) -> int:
+        """Return for how long nothing may be locked or leased: a back-up was restored."""
+        until_ms = int(str(self.meta("no_locks_before_ms") or 0))
+        # One lease at most, should the clock have been set back since.
+        return min(max(until_ms - wall_ms, 0), lease_ms)
+
     def adopt_back_up(self, wall_ms: int, lease_ms: int) -> None:
         """If this is a back-up, make it safe to go on from; call before anything is read from it.
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.pop_leases import PopLease
+from ordermq.broker.store.backup import back_up
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
@@ -73,7 +75,9 @@ class Member:
 def handle(answer: Command, queue_id: int) -> PopHandle:
     reply = PopReplyHeader.from_ext(answer.ext)
     (start,) = [part.start for part in offsets_of_reply(reply) if part.queue_id == queue_id]
-    return PopHandle(start, reply.pop_ms, reply.invisible_ms, 999, "0", BROKER, queue_id)
+    return PopHandle(
+        start, reply.pop_ms, reply.invisible_ms, reply.revive_queue, "0", BROKER, queue_id
+    )
 
 
 def popped(answer: Command) -> dict[int, tuple[int, ...]]:
@@ -345,6 +349,62 @@ def test_a_batch_has_a_later_time_than_the_one_before_it_whatever_the_clock_says
     with EmbeddedBroker(path, clock=behind) as broker, WireClient(broker.port) as client:
         one = Member(client, behind)
         assert handle(one.client.wait(one.start(0)), 0).pop_ms > handle(answer, 0).pop_ms
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_a_clock_that_was_set_back_makes_no_lease_longer(
+    tmp_path: Path, clock: ManualClock, order: bool
+) -> None:
+    path = tmp_path / "durable.db"
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        one = Member(client, clock)
+        client.create_topic("orders", 1)
+        send(one, 2)
+        answer = client.wait(one.start(0, order=order, max_messages=1))
+        clock.advance(1_000)
+        assert one.change(answer, 0, 0, MINUTE_MS).code == ResponseCode.SUCCESS
+    behind = ManualClock(wall_ms=clock.wall_ms() - 60 * MINUTE_MS)
+    with EmbeddedBroker(path, clock=behind) as broker, WireClient(broker.port) as client:
+        one = Member(client, behind)
+        assert one.pop(0, order=order) == ({} if order else {0: (1,)})
+
+        def pop_all() -> None:
+            found: list[int] = []
+
+            def is_all() -> bool:
+                found.extend(one.pop(0, order=order).get(0, ()))
+                return len(found) == 2
+
+            behind.advance(MINUTE_MS)
+            ticking(behind)(is_all, "what nobody acknowledged")
+
+        pop_all()  # of before
+        pop_all()  # of now, under a later name than those had
+
+
+def test_a_lease_of_a_store_of_before_is_read() -> None:
+    lease = PopLease.of_text("[1000, 500, null, [3, 4], [], [[4, 9000]], []]")
+    assert lease.ends() == [(3, 1_500), (4, 9_000)]
+    assert lease.from_now(0).ends() == [(3, 500), (4, 8_000)]
+
+
+def test_a_clock_that_was_set_back_keeps_a_restored_back_up_quiet_no_longer(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path, copy = tmp_path / "durable.db", tmp_path / "copy.db"
+    with EmbeddedBroker(path, clock=clock) as broker, WireClient(broker.port) as client:
+        client.create_topic("orders", 1)
+        send(Member(client, clock), 1)
+    back_up(path, copy, lambda done, total: None)
+    with EmbeddedBroker(copy, clock=clock):
+        pass
+    behind = ManualClock(wall_ms=clock.wall_ms() - 60 * MINUTE_MS)
+    with EmbeddedBroker(copy, clock=behind) as broker, WireClient(broker.port) as client:
+        one = Member(client, behind)
+        send(one, 1)
+        assert one.pop(0) == {}
+        behind.advance(BrokerConfig().lock_max_live_ms)
+        assert one.pop(0)[0]
 
 
 def test_a_pop_is_too_old_only_by_every_clock(one: Member, clock: ManualClock) -> None:
