@@ -216,11 +216,13 @@ def required_field(request: Command, name: str) -> str:
     return value
 
 
-def number_field(request: Command, name: str) -> int:
+def number_field(request: Command, name: str, default: int | None = None) -> int:
     """Return a field of a request as a number.
 
-    Raises: ProtocolError: it is missing or not a number.
+    Raises: ProtocolError: it is not a number, or is missing and has no default.
     """
+    if default is not None and not request.ext.get(name):
+        return default
     text = required_field(request, name)
     try:
         return int(text)

@@ -335,5 +335,13 @@ def _offsets(given: dict[str, object], start: int) -> list[int]:
         raise ProtocolError(
             f"batch ack: {len(data)} bytes of bits: expected at most {_MAX_BITS // 8}"
         )
-    bits = int.from_bytes(data, "little")
-    return [start + at for at in range(bits.bit_length()) if bits >> at & 1]
+    bits, found = int.from_bytes(data, "little"), []
+    if bits.bit_count() > MAX_POPPED:
+        raise ProtocolError(
+            f"batch ack: {bits.bit_count()} messages of a batch: expected at most {MAX_POPPED}"
+        )
+    while bits:
+        lowest = bits & -bits
+        found.append(start + lowest.bit_length() - 1)
+        bits ^= lowest
+    return found

@@ -237,7 +237,7 @@ def _reset_targets(
     context: BrokerContext, request: Command, group: str, topic: Topic
 ) -> dict[OffsetKey, int]:
     """Return the new offset of each queue; without isForce none moves forward."""
-    only = int(request.ext.get("queueId") or _ALL_QUEUES)
+    only = number_field(request, "queueId", _ALL_QUEUES)
     if only != _ALL_QUEUES and not 0 <= only < topic.read_queues:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -260,7 +260,7 @@ def _reset_target(context: BrokerContext, request: Command, topic: Topic, queue_
     if log is None:
         return 0
     # Newer tools send an offset, older ones only a time; an offset wins.
-    given = int(request.ext.get("offset") or -1)
+    given = number_field(request, "offset", -1)
     if given >= 0:
         return min(max(given, log.min_offset), log.max_offset)
     timestamp_ms = number_field(request, "timestamp")

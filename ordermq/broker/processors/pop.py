@@ -20,7 +20,7 @@ from ordermq.broker.context import BrokerContext, Handler
 from ordermq.broker.held_pops import HeldPop
 from ordermq.broker.pop_leases import PopLease, next_lease
 from ordermq.broker.processors.pull import readers_of, wanted_tags
-from ordermq.broker.store import QueueLog, Write, joined
+from ordermq.broker.store import Done, QueueLog, Write, joined
 from ordermq.errors import StoreError
 from ordermq.events import EventType
 from ordermq.model import properties as props
@@ -324,14 +324,17 @@ def _acknowledge(
     Args:
         is_strict: refuse a message that is not of its batch.
     """
+    # Nothing is changed before all acks are found to be possible.
     changes: dict[OffsetKey, PopLease] = {}
-    unordered = [ack for ack in acks if not ack.handle.is_ordered]
-    if unordered:
-        _acknowledge_unordered(context, connection, request, unordered)
-        return
+    unordered: list[tuple[OffsetKey, BatchAck]] = []
     for ack in acks:
-        _log_of(context, ack.topic, ack.handle.queue_id)
-        key = ack.group, ack.topic, ack.handle.queue_id
+        is_ordered, queue_id = ack.handle.is_ordered, ack.handle.queue_id
+        kind = NORMAL if is_ordered else ack.handle.topic_kind
+        key = ack.group, real_topic(ack.topic, ack.group, kind), queue_id
+        _log_of(context, key[1], queue_id)
+        if not is_ordered:
+            unordered.append((key, ack))
+            continue
         if context.is_moving(key):
             _handle_later(context, connection, request, again)
             return
@@ -345,15 +348,19 @@ def _acknowledge(
                 f"offset {ack.offsets[0]} is not of the batch that was popped at {lease.pop_ms}",
             )
         changes[key] = lease.acknowledged(own)
-    if not changes:
+    if not changes and not unordered:
         connection.reply(request, ResponseCode.SUCCESS)
         return
 
     def answer() -> None:
-        context.statistics.commits += 1
+        if changes:
+            context.statistics.commits += 1
         connection.reply(request, ResponseCode.SUCCESS)
 
-    finish = joined(len(changes), context.when_durable(connection, request, answer))
+    writes = len(changes) + bool(unordered)
+    finish = joined(writes, context.when_durable(connection, request, answer))
+    if unordered:
+        _acknowledge_unordered(context, unordered, finish)
 
     def stored(key: OffsetKey, lease: PopLease, error: StoreError | None) -> None:
         if error is None and context.history.enabled:
@@ -374,19 +381,16 @@ def _acknowledge(
 
 
 def _acknowledge_unordered(
-    context: BrokerContext, connection: BrokerConnection, request: Command, acks: Sequence[BatchAck]
+    context: BrokerContext, acks: Sequence[tuple[OffsetKey, BatchAck]], done: Done
 ) -> None:
-    """Acknowledge messages of batches without order; what is over is answered with success, too."""
+    """Acknowledge messages of batches without order; what is over counts as acknowledged, too."""
     statements = []
-    for ack in acks:
-        topic = real_topic(ack.topic, ack.group, ack.handle.topic_kind)
-        _log_of(context, topic, ack.handle.queue_id)
-        key = ack.group, topic, ack.handle.queue_id
+    for key, ack in acks:
         lease = context.open_pops.get(key, ack.handle.pop_ms)
         if lease is not None:
             own = [offset for offset in ack.offsets if offset in lease.offsets]
             statements.append(context.open_pops.put(key, lease.acknowledged(own)))
-    context.store.submit(Write(context.when_durable(connection, request), statements=statements))
+    context.store.submit(Write(done, statements=statements))
 
 
 def change_invisible(

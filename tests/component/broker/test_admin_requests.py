@@ -107,6 +107,9 @@ def test_a_reset_may_name_a_queue_and_an_offset(client: WireClient) -> None:
     assert client.committed("group", "orders", 0) == 3
     assert client.committed("group", "orders", 1) == 2
     assert reset(client, queueId="9").code == ResponseCode.INVALID_PARAMETER
+    for name in ("queueId", "offset"):
+        remark = reset(client, **{name: "x"}).remark or ""
+        assert remark == f"request 222: field {name!r} is 'x', not a number"
 
 
 def test_a_reset_of_an_unknown_group_is_refused(client: WireClient) -> None:

@@ -64,9 +64,11 @@ class Member:
     def acknowledge(self, answer: Command, queue_id: int, *offsets: int) -> Command:
         return self.client.wait(self.start_acknowledge(answer, queue_id, *offsets))
 
-    def change(self, answer: Command, queue_id: int, offset: int, invisible_ms: int) -> Command:
+    def change(
+        self, answer: Command, queue_id: int, offset: int, invisible_ms: int, topic: str = "orders"
+    ) -> Command:
         header = ChangeInvisibleHeader(
-            "group", "orders", queue_id, handle(answer, queue_id).text(offset), offset,
+            "group", topic, queue_id, handle(answer, queue_id).text(offset), offset,
             invisible_ms, fenced=True,
         )  # fmt: skip
         return self.client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
@@ -405,6 +407,31 @@ def test_a_clock_that_was_set_back_keeps_a_restored_back_up_quiet_no_longer(
         assert one.pop(0) == {}
         behind.advance(BrokerConfig().lock_max_live_ms)
         assert one.pop(0)[0]
+
+
+def test_one_request_acknowledges_batches_in_order_and_without(one: Member) -> None:
+    one.client.create_topic("parcels", 1)
+    send(one, 1)
+    one.client.send("parcels")
+    ordered = one.client.wait(one.start(0))
+    unordered = one.client.wait(one.start(0, topic="parcels", order=False))
+    acks = [
+        BatchAck("group", "orders", handle(ordered, 0), (0,)),
+        BatchAck("group", "parcels", handle(unordered, 0), (0,)),
+    ]
+    answer = one.client.call(RequestCode.BATCH_ACK_MESSAGE, body=acks_to_body(BROKER, acks))
+    assert answer.code == ResponseCode.SUCCESS
+    assert one.client.committed("group", "orders") == 1
+    assert one.change(unordered, 0, 0, MINUTE_MS, topic="parcels").ext["invisibleTime"] == "0"
+
+
+def test_a_refused_request_acknowledges_nothing(one: Member) -> None:
+    send(one, 1)
+    popped_now = one.client.wait(one.start(0, order=False))
+    acks = [BatchAck("group", topic, handle(popped_now, 0), (0,)) for topic in ("orders", "gone")]
+    answer = one.client.call(RequestCode.BATCH_ACK_MESSAGE, body=acks_to_body(BROKER, acks))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert one.change(popped_now, 0, 0, MINUTE_MS).ext["invisibleTime"] != "0"
 
 
 def test_a_pop_is_too_old_only_by_every_clock(one: Member, clock: ManualClock) -> None:

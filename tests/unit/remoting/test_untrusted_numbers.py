@@ -13,7 +13,7 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
-from ordermq.remoting import admin_bodies, bodies
+from ordermq.remoting import admin_bodies, bodies, pop
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command, decode_json
 from ordermq.remoting.headers import LockExtHeader
@@ -50,6 +50,16 @@ def test_an_order_configuration_with_more_queues_than_there_can_be_is_skipped() 
     text = b',"orderTopicConf":"b:99999999999;c:2"'
     route = bodies.TopicRoute.from_body(ROUTE % (4, text))
     assert [queue.broker_name for queue in publish_queues("t", route)] == ["c", "c"]
+
+
+def test_an_acknowledgement_of_more_messages_than_a_batch_has_is_refused() -> None:
+    handle = pop.PopHandle(0, 1, 1, pop.ORDERED, pop.NORMAL, "b", 0)
+    ack = pop.BatchAck("g", "t", handle, range(pop.MAX_POPPED))
+    (read,) = pop.acks_from_body(pop.acks_to_body("b", [ack]))
+    assert read.offsets == list(range(pop.MAX_POPPED))
+    more = pop.BatchAck("g", "t", handle, range(pop.MAX_POPPED + 1))
+    with pytest.raises(ProtocolError, match="33 messages of a batch: expected at most 32"):
+        pop.acks_from_body(pop.acks_to_body("b", [more]))
 
 
 @pytest.mark.parametrize("number", [-1, 2**31, 2**63])
