@@ -105,15 +105,15 @@ class OpenPops:
                 if error is None:
                     self._offsets.note(key, end)
                     self._open[key][lease.pop_ms] = lease
+                    self._last_pop_ms[key] = lease.pop_ms
                     self._note(lease)
             done(error)
             for key, _, _ in batches:
                 self._on_change(key)
 
         self._store.submit(Write(finish, statements=statements))
-        for key, _, lease in batches:
+        for key, _, _ in batches:
             self._popping.add(key)
-            self._last_pop_ms[key] = lease.pop_ms
 
     def get(self, key: OffsetKey, pop_ms: int) -> PopLease | None:
         """Return a batch by the time of its pop; None: all of it is done, or was repeated."""

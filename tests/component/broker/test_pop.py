@@ -16,6 +16,7 @@ from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.headers import QueueHeader
 from ordermq.remoting.pop import (
     ANY_QUEUE,
     BROKERS_TIME,
@@ -432,6 +433,28 @@ def test_a_refused_request_acknowledges_nothing(one: Member) -> None:
     answer = one.client.call(RequestCode.BATCH_ACK_MESSAGE, body=acks_to_body(BROKER, acks))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert one.change(popped_now, 0, 0, MINUTE_MS).ext["invisibleTime"] != "0"
+
+
+def test_a_group_that_was_deleted_as_it_popped_gets_nothing_again(
+    one: Member, clock: ManualClock
+) -> None:
+    send(one, 2)
+    one.client.heartbeat("group", {"orders": "*"})
+    one.pop(0, order=False, max_messages=1)
+    ext = {"groupName": "group", "cleanOffset": "true"}
+    deletion = one.client.start(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
+    assert one.pop(0, order=False, max_messages=1)
+    assert one.client.wait(deletion).code == ResponseCode.SUCCESS
+    assert one.client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext).code == ResponseCode.SUCCESS
+    assert one.pop(0, order=False, group="other")
+
+    def is_repeated(group: str) -> bool:
+        where = QueueHeader(f"%RETRY%{group}_orders", 0).to_ext()
+        return one.client.call(RequestCode.GET_MAX_OFFSET, where).code == ResponseCode.SUCCESS
+
+    clock.advance(MINUTE_MS)
+    ticking(clock)(lambda: is_repeated("other"), "what the other group did not acknowledge")
+    assert not is_repeated("group")
 
 
 def test_a_pop_is_too_old_only_by_every_clock(one: Member, clock: ManualClock) -> None:
