@@ -109,10 +109,12 @@ def _by_group(*actions: str, field: str = "consumerGroup") -> Callable[..., Need
     return lambda _, request: (_group(request.ext.get(field, ""), *actions),)
 
 
-def _by_both(*actions: str) -> Callable[[BrokerContext, Command], Needs]:
+def _by_both(
+    *actions: str, group_field: str = "consumerGroup"
+) -> Callable[[BrokerContext, Command], Needs]:
     def needs(context: BrokerContext, request: Command) -> Needs:
         ext = request.ext
-        group = ext.get("consumerGroup") or ext.get("group", "")
+        group = ext.get(group_field, "")
         # The topic whose popped messages a group got again stands for that of the repetitions.
         topic = ext.get("topic", "").removeprefix(real_topic("", group, RETRIES))
         return _topic(topic, *actions), _group(group, *actions)
@@ -222,7 +224,7 @@ NEEDS: dict[int, Callable[[BrokerContext, Command], Needs]] = {
     RequestCode.VIEW_MESSAGE_BY_ID: _view,
     RequestCode.QUERY_CONSUMER_OFFSET: _by_both("GET", "SUB"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _by_both("SUB", "UPDATE"),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _by_both("UPDATE"),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _by_both("UPDATE", group_field="group"),
     RequestCode.GET_MAX_OFFSET: _by_topic("GET"),
     RequestCode.GET_MIN_OFFSET: _by_topic("GET"),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _by_topic("GET"),

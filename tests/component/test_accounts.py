@@ -370,3 +370,16 @@ def test_an_account_deletes_the_groups_that_it_may_delete() -> None:
                 admin.delete_group("other", force=True)
         with Admin(servers, access_key="ops", secret_key="1") as admin:
             assert [each.group for each in admin.groups()] == ["other"]
+
+
+def test_a_request_that_names_two_groups_moves_none_without_a_right_to_it() -> None:
+    rights = [AccessPolicy("Topic:orders", "UPDATE"), AccessPolicy("Group:own", "UPDATE")]
+    config = BrokerConfig(accounts={"deputy": "2"}, policies={"deputy": rights})
+    reset = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    groups = {"consumerGroup": "own", "group": "other"}
+    request = of_topic(reset, "orders", timestamp="0", isForce="true", **groups)
+    Credentials("deputy", "2").sign(request)
+    with EmbeddedBroker(config=config) as broker, WireClient(broker.port) as client:
+        answer = client.call(reset, request.ext)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "UPDATE of group 'other'" in (answer.remark or "")
