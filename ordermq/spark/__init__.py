@@ -17,6 +17,7 @@
 | How does a group learn where a query began? | source/group_starts.py |
 | Where do the queues of a running stream end? | source/latest_offsets.py |
 | Is each of them still the queue that was read? | source/queue_lives.py |
+| Which queues of a checkpoint are gone, or not selected any more? | source/checkpoint_queues.py |
 | Which queues does a task read? | source/task_ranges.py, source/read_task.py |
 | How does a task read its rows? | source/queue_reader.py, source/row_blocks.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |

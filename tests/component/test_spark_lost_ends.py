@@ -22,6 +22,7 @@ from ordermq.client import queue_life
 from ordermq.config import BrokerConfig
 from ordermq.errors import DataLoss, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.source.checkpoint_queues import CheckpointQueues
 from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.queue_lives import QueueLives
@@ -204,7 +205,7 @@ def test_a_broker_that_is_in_no_route_when_it_is_back_is_looked_at_later(store, 
         return driver._connected.get("b", 0) > 1
 
     with monkeypatch.context() as away:
-        away.setattr(StreamDriver, "_routed", lambda driver, offsets: {})
+        away.setattr(CheckpointQueues, "routed", lambda queues, offsets: {})
         eventually(is_connected_anew, "the broker answers over another connection")
     with pytest.raises(DataLoss, match="others took their offsets"):
         batch(driver, end)

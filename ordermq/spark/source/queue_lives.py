@@ -18,17 +18,24 @@ from ordermq.client.queue_life import (
 from ordermq.client.queue_scan import scan
 from ordermq.client.session import ClientSession
 from ordermq.clock import MINUTE_MS
-from ordermq.errors import DataLoss, OrderMQError
+from ordermq.errors import DataLoss, OrderMQError, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.session import closed_brokers, closed_error, learn_routes
 
 _T = TypeVar("_T")
 _AT_ONCE: Final = 64  # queues that are asked for at the same time
+_RETRY_MS: Final = 200  # of a question that a broker did not answer
 
 Marks = dict[MessageQueue, QueueMark]
 # When a topic's messages were stored at a broker, ms since 1970: those that were there were stored
 # by then.
 StoreTimes = dict[tuple[str, str], int]
 _NO_TIMES: Final[StoreTimes] = {}
+
+
+def topic_and_broker(queue: MessageQueue) -> tuple[str, str]:
+    """Return where a queue is: its siblings there begin a new life, or go, together with it."""
+    return queue.topic, queue.broker_name
 
 
 def data_loss(life: NewLife) -> DataLoss:
@@ -83,10 +90,44 @@ class QueueLives:
         Raises: OrderMQError: a broker refuses the pull.
         """
         asked = (
-            (queue, at, marks.get(queue), stored.get((queue.topic, queue.broker_name)))
+            (queue, at, marks.get(queue), stored.get(topic_and_broker(queue)))
             for queue, at in starts.items()
         )
         return await self._each(self._new_life, asked)
+
+    async def check_all(
+        self,
+        starts: Mapping[MessageQueue, int],
+        marks: Mapping[MessageQueue, QueueMark | None],
+        stored: StoreTimes,
+        timeout_ms: int,
+    ) -> dict[MessageQueue, NewLife]:
+        """Do as `check`, and wait for brokers that do not answer.
+
+        Args: timeout_ms: the option `read_timeout_ms`.
+        Raises: RouteError: a queue is closed for reads, or no broker has its topic.
+            RequestTimeout: a broker does not answer for so long. OrderMQError: as `check`.
+        """
+        session = self._session
+        deadline_ms = session.clock.now_ms() + timeout_ms
+        while True:
+            await learn_routes(session, starts)  # nothing has asked for them since the restart
+            lives, silent = await self.check(starts, marks, stored)
+            if not silent:
+                return lives
+            queue = min(silent)
+            if topic_and_broker(queue) in (closed := await closed_brokers(session, [queue.topic])):
+                raise closed_error(queue.topic, (broker for _, broker in closed))
+            if session.clock.now_ms() > deadline_ms:
+                await session.address_of(queue)  # raises where no broker has the topic
+                raise RequestTimeout(
+                    "the broker does not tell whether a queue is still the one of the checkpoint, "
+                    f"for read_timeout_ms={timeout_ms}: start the query again when it answers",
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                )
+            await session.clock.sleep_ms(_RETRY_MS)
 
     async def _new_life(
         self, queue: MessageQueue, at: int, mark: QueueMark | None, stored_ms: int | None

@@ -15,12 +15,12 @@ from ordermq.client.queue_life import NewLife, is_told_by_routes
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
-from ordermq.errors import DataLoss, OrderMQError, RequestTimeout, StateError
+from ordermq.errors import OrderMQError, RequestTimeout
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import TopicRoute
 from ordermq.spark.options import SourceOptions, queue_text
-from ordermq.spark.session import closed_brokers, closed_error, learn_routes, new_run_id
+from ordermq.spark.session import new_run_id
+from ordermq.spark.source.checkpoint_queues import CheckpointQueues
 from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.group_starts import store_start
 from ordermq.spark.source.latest_offsets import LatestOffsets
@@ -34,7 +34,13 @@ from ordermq.spark.source.offsets import (
     resolve_boundary,
     warn_of_unnamed,
 )
-from ordermq.spark.source.queue_lives import Marks, QueueLives, StoreTimes, data_loss
+from ordermq.spark.source.queue_lives import (
+    Marks,
+    QueueLives,
+    StoreTimes,
+    data_loss,
+    topic_and_broker,
+)
 from ordermq.spark.source.task_ranges import Range, task_count
 
 _log = logging.getLogger("ordermq.spark")
@@ -65,17 +71,18 @@ class StreamDriver(ProcessBound):
             self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
         self._latest = LatestOffsets(self._session, options.selection, options.read_group)
         self._stored = BrokerOffsets(self._session, options.group)
+        self._queues = CheckpointQueues(self._session, options, self._latest)
         self._lives = QueueLives(self._session, options.read_group)
-        self._began_ms = self._session.clock.now_ms()
+        began_ms = self._session.clock.now_ms()
         self._asked_ms: int | None = None  # for the next batch
-        self._looked_ms = self._began_ms
+        self._looked_ms = began_ms
         self._turn = 0  # of the queue that a batch looks at
         self._planned: StreamOffset | None = None  # the end of the last batch of this run
         # The offset at which nothing was to read, and the version of the ends it was compared
         # with: an idle stream asks many times per second, and may have a thousand queues.
         self._idle_at: tuple[StreamOffset, int] | None = None
         self._pause_ms = 0
-        self._batch_ms = self._began_ms  # the last batch was planned
+        self._batch_ms = began_ms  # the last batch was planned
         self._frozen_end: Offsets | None = None  # of Trigger.AvailableNow
         self._stored_by: StoreTimes = {}  # when the messages before the last ends were stored
         self._connected: Mapping[str, int] = {}  # as `LatestOffsets` has it, at the last look at it
@@ -86,7 +93,6 @@ class StreamDriver(ProcessBound):
         self._finished: Offsets = {}
         self._committed = self._finished  # or being committed; on the I/O thread, as the next one
         self._commits: asyncio.Task[None] | None = None
-        self._warned: set[str] = set()
         self._is_closed = False
 
     @property
@@ -206,20 +212,19 @@ class StreamDriver(ProcessBound):
         self._asked_ms = now_ms
         if self._is_still_idle(start, now_ms):
             return None
-        self._check_selected(start.queues)
-        own = {queue: at for queue, at in start.queues.items() if self._is_read(queue)}
+        own = self._queues.selected(start.queues)
         # Before the ends: they may change between the two, and must then be compared again.
         version = self._latest.version
         latest = self._ends_for(own, start.run_id)
         # What is in no route, or closed, stays: its tasks would wait for it, and then fail. It is
         # locked when it is there again.
-        there = self._routed(own)
+        there = self._queues.routed(own)
         self._hold(there, start.run_id)
         # Everything before `start` is finished: Spark asks for the next batch after the sink has
         # committed the last one. Spark's own `commit` comes only when a further batch is planned,
         # so the last batch of a run would never be committed by it.
         self._finish(start.queues)
-        are_all_there = self._check_not_gone(own)
+        are_all_there = self._queues.check_not_gone(own, ends_here=self._ends_here)
         # A new queue enters with its beginning and no messages. The start of each batch must be
         # in the checkpoint, so that a batch which runs again reads the same messages.
         new = sorted(set(latest).difference(own, self._latest.gone))
@@ -285,8 +290,8 @@ class StreamDriver(ProcessBound):
         Returns: the end of the batch, the marks of its queues, and those that begin anew.
         Raises: DataLoss: one is another queue now, with `fail_on_data_loss`.
         """
-        # Nobody can tell it of a queue that is in no route: see `_check_not_gone`.
-        there = list(self._routed(own))
+        # Nobody can tell it of a queue that is in no route: see `check_not_gone`.
+        there = list(self._queues.routed(own))
         moved = [queue for queue in there if end[queue] > own[queue]]
         chosen = set(there) if are_all else self._one_of_each_broker(moved or there)
         # Others have their first messages, and may wait long for their turn: without a mark a topic
@@ -314,7 +319,7 @@ class StreamDriver(ProcessBound):
             # Another dict: that one is what `LatestOffsets` knows.
             self._frozen_end = self._frozen_end | {each: life.end for each, life in lives.items()}
             # Those ends are of now, and these times of the start of the run.
-            later = set(map(_topic_and_broker, lives))
+            later = set(map(topic_and_broker, lives))
             self._stored_by = {at: ms for at, ms in self._stored_by.items() if at not in later}
         marks = {
             queue: mark
@@ -324,8 +329,8 @@ class StreamDriver(ProcessBound):
         if begun:
             marks |= self._session.call(self._lives.mark(begun))
         # Not read on before its broker has told whether it is the same, nor what it stands for.
-        unknown = set(map(_topic_and_broker, silent))
-        waiting = {queue: at for queue, at in own.items() if _topic_and_broker(queue) in unknown}
+        unknown = set(map(topic_and_broker, silent))
+        waiting = {queue: at for queue, at in own.items() if topic_and_broker(queue) in unknown}
         waiting = {queue: at for queue, at in waiting.items() if queue not in begun}
         marks = {queue: mark for queue, mark in marks.items() if queue not in waiting}
         marks |= {queue: start.marks[queue] for queue in waiting if queue in start.marks}
@@ -337,18 +342,19 @@ class StreamDriver(ProcessBound):
         """Do as `QueueLives.check`; a run with a fixed end waits for brokers that are silent."""
         if not self._ends_here:
             return await self._lives.check(starts, marks, stored)
-        return await self._lives_of(starts, marks, stored), set()
+        timeout_ms = self._options.read_timeout_ms
+        return await self._lives.check_all(starts, marks, stored, timeout_ms), set()
 
     def _one_of_each_broker(self, queues: list[MessageQueue]) -> set[MessageQueue]:
         self._turn += 1
-        parts = (list(part) for _, part in groupby(sorted(queues), _topic_and_broker))
+        parts = (list(part) for _, part in groupby(sorted(queues), topic_and_broker))
         return {part[self._turn % len(part)] for part in parts}
 
     def _tell(self, lives: dict[MessageQueue, NewLife]) -> None:
         """Raise for queues in a new life, or log what is read of each topic and broker."""
         if lives and self._options.fail_on_data_loss:
             raise data_loss(lives[min(lives)])
-        for (topic, broker), part in groupby(sorted(lives), _topic_and_broker):
+        for (topic, broker), part in groupby(sorted(lives), topic_and_broker):
             found = [lives[queue] for queue in part]
             first = found[0]
             _log.warning(
@@ -384,7 +390,7 @@ class StreamDriver(ProcessBound):
         # A broker that does not answer may come back with an older store: what it told by then, or
         # on its return before anybody could look, must not hide that.
         before = start.queues
-        moved = {_topic_and_broker(each) for each, at in end.items() if before.get(each) != at}
+        moved = {topic_and_broker(each) for each, at in end.items() if before.get(each) != at}
         stored |= {place: ms for place, ms in start.stored.items() if place not in moved}
         return StreamOffset(end, self.run_id, packed, marks=marks, stored=stored, anew=anew)
 
@@ -449,7 +455,7 @@ class StreamDriver(ProcessBound):
 
         Raises: as `next_end`.
         """
-        self._check_selected(end.queues)
+        self._queues.check_selected(end.queues)
         ranges = _ranges(start.queues, end.queues, end.anew)
         is_planned = end == self._planned
         if not is_planned:
@@ -457,69 +463,16 @@ class StreamDriver(ProcessBound):
             with contextlib.suppress(OrderMQError):
                 self._latest.refresh()
             if not self._options.fail_on_data_loss:
-                ranges = self._without_gone(ranges)
+                ranges = self._queues.without_gone(ranges)
         # What has no part in it may be gone.
         taking_part = {queue for queue, _, _ in ranges}
-        self._hold(sorted(taking_part.union(self._routed(end.queues))), end.run_id)
+        self._hold(sorted(taking_part.union(self._queues.routed(end.queues))), end.run_id)
         if end.is_start:
             return []
-        # The first batch begins at no offset of a checkpoint. Where it runs again, a queue that has
-        # come since is none of it: the next batch lets it enter.
-        is_first = start == self._initial
-        for queue, at in start.queues.items():
-            if queue in end.anew or (is_first and queue not in end.queues):
-                continue
-            if is_first and end.queues[queue] < at:
-                self._fail_or_warn(_taken_before(queue, at, end.queues[queue]))
-            elif end.queues.get(queue, -1 if self._is_read(queue) else at) < at:
-                raise StateError(
-                    f"the checkpoint has {queue_text(queue)} at {at}, then at "
-                    f"{end.queues.get(queue)}: start with a new checkpoint. This one was changed "
-                    "by hand, or belongs to another query"
-                )
+        self._queues.check_order(start.queues, end, is_first=start == self._initial)
         self._in_flight = end.queues
         # One from the checkpoint: its messages may be those of another queue by now.
         return ranges if is_planned else self._unchanged(ranges, end)
-
-    def _without_gone(self, ranges: list[Range]) -> list[Range]:
-        """Return the ranges of a batch that runs again without the queues that are in no route.
-
-        Waits for them as a running stream does, and warns of those that do not come back.
-        """
-        session = self._session
-        topics = {queue.topic for queue, _, _ in ranges}
-        deadline_ms = self._began_ms + session.config.forget_broker_after_ms
-        while True:
-            try:
-                routes = session.call(self._routes_now(topics))
-            except OrderMQError:
-                return ranges  # nobody tells: whoever reads them waits, and says why
-            routed = {
-                MessageQueue(topic, data.broker_name, number)
-                for topic, route in routes.items()
-                for data in (() if route is None else route.queues)
-                for number in range(data.read_queue_nums)
-            }
-            gone = [each for each in ranges if each[0] not in routed]
-            # Also with `availableNow`: what this batch leaves out no later one reads.
-            if not gone or session.clock.now_ms() > deadline_ms:
-                break
-            session.call(session.clock.sleep_ms(_RETRY_MS))
-        for queue, start, end in gone:
-            _log.warning(
-                "%s: %d messages of a batch that runs again are left out, offsets %d to %d: the "
-                "queue is in no route any more",
-                queue_text(queue),
-                end - start,
-                start,
-                end - 1,
-            )
-        return [each for each in ranges if each not in gone]
-
-    async def _routes_now(self, topics: set[str]) -> dict[str, TopicRoute | None]:
-        routes = self._session.routes
-        await routes.refresh_all()
-        return await routes.get_all(topics)
 
     def _unchanged(self, ranges: list[Range], planned: StreamOffset) -> list[Range]:
         """Return the ranges without what queues that began a new life after the batch have lost.
@@ -528,7 +481,9 @@ class StreamDriver(ProcessBound):
         of the next batch. What lies before that, and in the range, has not been read either.
         """
         ends = {queue: end for queue, _, end in ranges}
-        lives = self._session.call(self._lives_of(ends, planned.marks, planned.stored))
+        timeout_ms = self._options.read_timeout_ms
+        check = self._lives.check_all(ends, planned.marks, planned.stored, timeout_ms)
+        lives = self._session.call(check)
         if lives and self._options.fail_on_data_loss:
             raise data_loss(lives[min(lives)])
         found: list[Range] = []
@@ -548,31 +503,6 @@ class StreamDriver(ProcessBound):
             if stop > start:
                 found.append((queue, start, stop))
         return found
-
-    async def _lives_of(
-        self, ends: Offsets, marks: Marks, stored: StoreTimes
-    ) -> dict[MessageQueue, NewLife]:
-        session, options = self._session, self._options
-        deadline_ms = session.clock.now_ms() + options.read_timeout_ms
-        while True:
-            await learn_routes(session, ends)  # nothing has asked for them since the restart
-            lives, silent = await self._lives.check(ends, marks, stored)
-            if not silent:
-                return lives
-            queue = min(silent)
-            if _topic_and_broker(queue) in (closed := await closed_brokers(session, [queue.topic])):
-                raise closed_error(queue.topic, (broker for _, broker in closed))
-            if session.clock.now_ms() > deadline_ms:
-                await session.address_of(queue)  # raises where no broker has the topic
-                raise RequestTimeout(
-                    "the broker does not tell whether a queue is still the one of the checkpoint, "
-                    f"for read_timeout_ms={options.read_timeout_ms}: start the query again when it "
-                    "answers",
-                    topic=queue.topic,
-                    broker=queue.broker_name,
-                    queue_id=queue.queue_id,
-                )
-            await session.clock.sleep_ms(_RETRY_MS)
 
     def finish(self, end: StreamOffset) -> None:
         """Mark the batch that ends here as finished."""
@@ -675,117 +605,6 @@ class StreamDriver(ProcessBound):
         else:
             _log.info("new queues: %s", names)
         return self._session.call(earliest_offsets(self._session, queues))
-
-    def _fail_or_warn(self, error: OrderMQError) -> None:
-        if self._options.fail_on_data_loss:
-            raise error
-        kind = str(error)
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _log.warning("%s", error)
-
-    def _is_read(self, queue: MessageQueue) -> bool:
-        return self._options.selection.reads(queue)
-
-    def _check_selected(self, offsets: Offsets) -> None:
-        """Refuse the checkpoint of another selection; of what is read no more, or warn."""
-        selection = self._options.selection
-        left_out = [queue for queue in offsets if not selection.reads(queue)]
-        if not left_out:
-            return
-        known = sorted({queue.topic for queue in offsets})
-        missing = sorted(
-            {queue_text(queue) if selection.queues else queue.topic for queue in left_out}
-        )
-        error = StateError(
-            f"the checkpoint is of topic {', '.join(known)}, and the query reads {selection}: give "
-            f"the query a checkpointLocation of its own, or add {', '.join(missing)} to option "
-            f"{selection.option}. With fail_on_data_loss=false what is left out of several is read "
-            "no more"
-        )
-        if len(left_out) == len(offsets):
-            raise error
-        self._fail_or_warn(error)
-
-    def _routed(self, offsets: Offsets) -> Offsets:
-        """Return those of queues that are in a route, and not closed for reads."""
-        routed = self._latest.routed
-        return {queue: at for queue, at in offsets.items() if routed is None or queue in routed}
-
-    def _check_not_gone(self, start: Offsets) -> bool:
-        """Return whether the routes have all queues; raise, or warn, where one is gone."""
-        latest = self._latest
-        routed = latest.routed
-        if routed is None or routed.issuperset(start):
-            return True
-        absent = sorted(set(start) - routed)
-        closed = [queue for queue in absent if _topic_and_broker(queue) in latest.closed]
-        if closed:
-            self._tell_of_closed(closed)
-        present = {_topic_and_broker(queue) for queue in routed}
-        reasons = [
-            (queue, reason)
-            for queue in absent
-            if queue not in closed and (reason := self._why_gone(queue, present))
-        ]
-        if reasons:
-            first, reason = reasons[0]
-            self._fail_or_warn(
-                DataLoss(
-                    f"{len(reasons)} queues of the stream are gone, {reason}. Bring it back, "
-                    "or set fail_on_data_loss=false to continue without them. "
-                    "What they had from the stream's offset on was not read",
-                    topic=first.topic,
-                    broker=first.broker_name,
-                    queue_id=first.queue_id,
-                    offset=start[first],
-                )
-            )
-        return False
-
-    def _why_gone(self, queue: MessageQueue, present: set[tuple[str, str]]) -> str:
-        """Return why a queue without a route is gone; empty while it may come back by itself."""
-        latest, session = self._latest, self._session
-        if queue.topic in latest.missing:
-            return f"no name server has topic {queue.topic} any more: it was deleted"
-        # A broker that restarts is in no route for a while. Not so a queue whose broker still has
-        # others of the topic, nor in a run that ends with what there is now.
-        if _topic_and_broker(queue) in present:
-            return f"broker {queue.broker_name} has fewer queues of the topic now"
-        since_ms = latest.gone.get(queue, self._began_ms)
-        is_late = session.clock.now_ms() - since_ms > session.config.forget_broker_after_ms
-        if is_late or self._ends_here:
-            return f"broker {queue.broker_name} is in no route of the topic any more"
-        return ""
-
-    def _tell_of_closed(self, queues: list[MessageQueue]) -> None:
-        """Warn once that the stream waits for queues; raise in a run that ends with what is there.
-
-        Raises: RouteError: the run would end as if it had read them.
-        """
-        topic = queues[0].topic
-        error = closed_error(topic, {q.broker_name for q in queues if q.topic == topic})
-        if self._ends_here:
-            raise error
-        if str(error) not in self._warned:
-            self._warned.add(str(error))
-            _log.warning("%s. The query waits for it", error)
-
-
-def _taken_before(queue: MessageQueue, at: int, end: int) -> DataLoss:
-    return DataLoss(
-        f"the first batch of the query, which runs again, ends at offset {end}, and its start is "
-        f"at offset {at} now: begin with a new checkpoint, or set fail_on_data_loss=false to go "
-        "on. Its messages expired, or another member of the group has taken them",
-        topic=queue.topic,
-        broker=queue.broker_name,
-        queue_id=queue.queue_id,
-        offset=end,
-    )
-
-
-def _topic_and_broker(queue: MessageQueue) -> tuple[str, str]:
-    return queue.topic, queue.broker_name
 
 
 def _ranges(start: Offsets, end: Offsets, anew: frozenset[MessageQueue]) -> list[Range]:
