@@ -21,7 +21,7 @@ A member is the same for every consumer: `MemberParts` makes its parts and conne
 `GroupMember` joins and leaves, `MemberState` tells. Four choices are made with the parts: queue
 locks or none (`QueueLocks`, `NoLocks`), the storage of offsets (`BrokerOffsets`, `LocalOffsets`,
 `StoreOffsets`), the place of user code (`OwnThreads`, `CallersLoop`), and the `Receiver` of fetched
-messages: a dispatcher that calls listeners, or the `PollBuffer`. Its parts meet in `AssignedQueue`
-and nowhere else. Decisions are pure functions next to their drivers; drivers run on the I/O thread,
-listeners on the worker pool.
+messages: a dispatcher that calls listeners, or the `PollReceiver`, which fills a `PollBuffer`. Its
+parts meet in `AssignedQueue` and nowhere else. Decisions are pure functions next to their drivers;
+drivers run on the I/O thread, listeners on the worker pool.
 """

@@ -39,13 +39,9 @@ from ordermq.config.checks import refuse_misplaced, refuse_places, refuse_unknow
 from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.member_parts import MemberSettings, ReceiverParts
 from ordermq.consumer.offsets.offset_store import OffsetStore, require_plain_store
-from ordermq.consumer.queue.poll_buffer import (
-    NOTHING,
-    PollBuffer,
-    PolledBatch,
-    PolledQueue,
-    PollWaiter,
-)
+from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PollWaiter
+from ordermq.consumer.queue.poll_receiver import PollReceiver
+from ordermq.consumer.queue.polled_queue import PolledQueue, PollRoom
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
 from ordermq.model.codec import Codec, require_codec
@@ -168,12 +164,8 @@ class LitePullConsumer(GroupConsumer):
         self._assigned: tuple[list[MessageQueue], list[Subscription]] | None = None
         self._watched: dict[str, TopicCallback] = {}
         # Unlike a dispatcher it is made before its member: a poll may come at any moment.
-        self._buffer = PollBuffer(
-            self._clock,
-            self.group,
-            lite.pull_threshold_for_all,
-            is_ordered=self._is_ordered,
-        )
+        room = PollRoom(lite.pull_threshold_for_all)
+        self._buffer = PollBuffer(self._clock, room, is_ordered=self._is_ordered)
         self._buffer.count_for(self.statistics)
         # Two flags: while it closes, pollers still end their batches and commit them.
         self._is_closing = False
@@ -215,7 +207,7 @@ class LitePullConsumer(GroupConsumer):
                 rebalance=config.rebalance,
                 message_model=config.message_model,
                 subscriptions=list(self._subscriptions.values()),
-                make_receiver=self._poll_buffer,
+                make_receiver=self._poll_receiver,
                 uses_locks=self._is_ordered,
                 local_offset_store_dir=config.local_offset_store_dir,
                 offset_store=self._offset_store,
@@ -292,7 +284,7 @@ class LitePullConsumer(GroupConsumer):
                 group=self.group,
             )
 
-    def _poll_buffer(self, parts: ReceiverParts) -> PollBuffer:
+    def _poll_receiver(self, parts: ReceiverParts) -> PollReceiver:
         if self._is_ordered:
             from ordermq.consumer.dispatch.failure_policy import FailureHandler, Retry
             from ordermq.consumer.dispatch.polled_failures import PolledFailures
@@ -300,7 +292,7 @@ class LitePullConsumer(GroupConsumer):
             member = parts.member
             handler = FailureHandler(member, ConsumeConfig(), self._policy or Retry(), self._guard)
             self._buffer.fail_with(PolledFailures(member, handler, self._buffer, parts.offsets))
-        return self._buffer
+        return PollReceiver(self._clock, self.group, self._buffer)
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Leave the group and disconnect; a second call, from another thread, ends the wait.

@@ -409,7 +409,7 @@ def test_batches_that_wait_are_handed_out_without_a_turn_of_the_loop_until_it_is
                 counted += 1
 
         async with consumer:
-            held = consumer._use.iterated()._buffer._queues
+            held = consumer._use.iterated()._buffer.room.queues
             await until(
                 lambda: any(each.process_queue.pending_count == 20 for each in held),
                 "all messages are fetched",

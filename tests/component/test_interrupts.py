@@ -34,7 +34,7 @@ from ordermq import (
 from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
-from ordermq.consumer.queue import poll_buffer
+from ordermq.consumer.queue import poll_receiver
 from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.errors import BrokerError, StateError
 from tests.component.broker.wire_client import WireClient
@@ -725,7 +725,7 @@ def test_a_lite_pull_consumer_whose_call_is_cancelled_at_any_step_loses_nothing(
     is_ordered: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(poll_buffer, "_WATCH_INTERVAL_MS", 20)  # each case waits for a watch
+    monkeypatch.setattr(poll_receiver, "_WATCH_INTERVAL_MS", 20)  # each case waits for a watch
 
     async def poll(consumer: LitePullConsumer, bodies: list[bytes]) -> None:
         if name == "batches":

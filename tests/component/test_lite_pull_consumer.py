@@ -35,7 +35,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.consumer.offsets.local_offsets import OffsetFile
-from ordermq.consumer.queue.poll_buffer import PolledQueue
+from ordermq.consumer.queue.polled_queue import PolledQueue
 from ordermq.consumer.queue.receiver import Flow
 from ordermq.errors import (
     BrokerError,
@@ -701,7 +701,9 @@ def test_full_buffers_stop_the_pulls_until_polls_make_room(
     config = consumer.config.lite.for_fetching()
 
     def is_full() -> bool:
-        return not any(consumer._buffer.flow(queue, config) is Flow.PULL for queue in held)
+        buffer = consumer._buffer
+        with buffer.lock:
+            return not any(buffer.room.flow(queue, config) is Flow.PULL for queue in held)
 
     eventually(is_full, "no queue may pull")
     counts = [queue.process_queue.pending_count for queue in held]

@@ -12,7 +12,9 @@ from ordermq import MessageQueue
 from ordermq.clock import ManualClock
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import QueueCallbacks
-from ordermq.consumer.queue.poll_buffer import PollBuffer, PolledQueue
+from ordermq.consumer.queue.poll_buffer import PollBuffer
+from ordermq.consumer.queue.poll_receiver import PollReceiver
+from ordermq.consumer.queue.polled_queue import PolledQueue, PollRoom
 from ordermq.consumer.queue.receiver import Flow
 from ordermq.leases.lease import UNLOCKED, Lease
 from tests.unit.consumer.batches import batch
@@ -58,7 +60,8 @@ class PollBufferMachine(RuleBasedStateMachine):
         self.drained: list[Any] = []
         self.clock = ManualClock()
         self.lease = Lease(7, 1 << 40, True) if self.is_ordered else UNLOCKED
-        self.buffer = PollBuffer(self.clock, "G", THRESHOLD, is_ordered=self.is_ordered)
+        self.buffer = PollBuffer(self.clock, PollRoom(THRESHOLD), is_ordered=self.is_ordered)
+        self.receiver = PollReceiver(self.clock, "G", self.buffer)
         self.held: dict[MessageQueue, Held] = {}
         self.lost: list[Held] = []
         self.waiter: Any = None
@@ -73,7 +76,7 @@ class PollBufferMachine(RuleBasedStateMachine):
                 self.has_been_notified,
                 lambda: None,
             )
-            made = self.buffer.make_queue(queue, self.lease, offset, callbacks)
+            made = self.receiver.make_queue(queue, self.lease, offset, callbacks)
             self.held[queue] = Held(made, offset, offset, offset)
 
     def has_been_notified(self, assigned: Any) -> None:
@@ -246,7 +249,7 @@ class PollBufferMachine(RuleBasedStateMachine):
     def ask_for_room(self, queue: MessageQueue) -> None:
         held = self.held.get(queue)
         if held is not None:
-            flow = self.buffer.flow(held.assigned, CONFIG)
+            flow = self.receiver.flow(held.assigned, CONFIG)
             assert (flow is Flow.PULL) == self.has_room(held)
             if self.has_room(held):
                 self.without_room.discard(queue)
@@ -260,7 +263,7 @@ class PollBufferMachine(RuleBasedStateMachine):
     @invariant()
     def every_invariant_holds_and_positions_agree(self) -> None:
         self.buffer._check()
-        assert {assigned.queue for assigned in self.buffer._queues} == set(self.held)
+        assert {assigned.queue for assigned in self.buffer.room.queues} == set(self.held)
         for held in self.held.values():
             assert held.assigned.position == held.position
             assert held.assigned.next_pull_offset == held.end

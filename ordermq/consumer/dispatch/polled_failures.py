@@ -10,7 +10,8 @@ from ordermq.consumer.dispatch.failure_policy import FailureHandler, NextStep
 from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import BatchClaim
-from ordermq.consumer.queue.poll_buffer import PollBuffer, PolledQueue
+from ordermq.consumer.queue.poll_buffer import PollBuffer
+from ordermq.consumer.queue.polled_queue import PolledQueue
 from ordermq.consumer.queue.statistics import MemberContext
 from ordermq.model.log_fields import log_fields
 

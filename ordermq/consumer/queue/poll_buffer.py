@@ -1,4 +1,4 @@
-"""Poll buffer: the receiver of a lite pull consumer, which hands messages out to its pollers."""
+"""Poll buffer: hands messages out to the pollers of a lite pull consumer, and takes them back."""
 
 from __future__ import annotations
 
@@ -14,24 +14,13 @@ from typing import TYPE_CHECKING, Protocol, Self, cast
 
 from ordermq import core
 from ordermq.clock import Clock
-from ordermq.config import PullConfig
-from ordermq.consumer.queue.assigned_queue import (
-    AssignedQueue,
-    BatchClaim,
-    FillPermit,
-    Pause,
-    QueueCallbacks,
-    QueueState,
-)
-from ordermq.consumer.queue.receiver import DirectResult, FillLimits, Flow, Loop, ReadyQueues
+from ordermq.consumer.queue.assigned_queue import BatchClaim
+from ordermq.consumer.queue.polled_queue import PolledQueue, PollRoom
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.core import status
 from ordermq.errors import ConfigError, StateError
-from ordermq.leases.lease import Lease
 from ordermq.model.log_fields import log_fields
-from ordermq.model.message import MessageBatch, MessageRun
+from ordermq.model.message import MessageRun
 from ordermq.model.message_queue import MessageQueue
-from ordermq.supervisor import every
 from ordermq.threads import SIGNAL_CHECK_S, Lock, NativeEvent
 
 if TYPE_CHECKING:
@@ -39,88 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger("ordermq.consumer")
-_WATCH_INTERVAL_MS = 1_000  # a thread that ended with a batch holds its queue's commits so long
-
-
-class PolledQueue(AssignedQueue):
-    """An assigned queue whose messages are polled.
-
-    Args:
-        is_ordered: one batch is out at a time, and a revocation waits for its end. Else many may
-            be, and a revocation waits for none: what is not done is redelivered anyway.
-        on_change: called after the queue was resumed, moved or given up.
-    """
-
-    def __init__(
-        self,
-        queue: MessageQueue,
-        group: str,
-        lease: Lease,
-        start_offset: int,
-        callbacks: QueueCallbacks,
-        *,
-        is_ordered: bool,
-        on_change: Callable[[PolledQueue], None],
-    ) -> None:
-        super().__init__(queue, group, lease, start_offset, callbacks, counts_running=is_ordered)
-        self._is_ordered = is_ordered
-        self._on_change = on_change
-        self._permit: FillPermit | None = None  # the last one
-
-    def permit(self, generation: int, permit: FillPermit) -> bool:
-        # Kept first: a pause that comes between finds it, or is found here.
-        self._permit = permit
-        if not super().permit(generation, permit):
-            return False
-        if self.is_paused:
-            permit.forbid()
-            return False
-        return True
-
-    def pause_for(self, reasons: int, *, ends_run: bool = False) -> None:
-        """Claim nothing until each reason is ended, and buffer nothing."""
-        super().pause_for(reasons, ends_run=ends_run)
-        if (permit := self._permit) is not None:
-            permit.forbid()
-
-    def has_more(self) -> bool:
-        """Return True if the queue has another turn at once; False clears the dispatch flag."""
-        flags = self.end_run()
-        self.follow(flags)
-        return bool(flags & status.DISPATCH)
-
-    def repair(self, held: Sequence[BatchClaim]) -> bool:
-        """Make pending again what was taken and no poller has, after an exception in a poll.
-
-        Args: held: the claims that pollers have.
-        Returns: True if the caller must submit the queue, which may be in the line already.
-        """
-        known = {offset for claim in held for offset in claim.messages.offsets()}
-        buffered = self.process_queue
-        first, last = buffered.first_consuming, buffered.last_consuming
-        if first >= 0:
-            buffered.make_again([each for each in range(first, last + 1) if each not in known])
-        flags = self.recount(len(held) if self._is_ordered else 0)
-        self.follow(flags)
-        return bool(flags & status.DISPATCH)
-
-    def notify_room(self) -> None:
-        """Let the fetcher look again."""
-        self._on_room(self)
-
-    def resume(self, by: Pause = Pause.USER) -> bool:
-        submits = super().resume(by)
-        self._on_change(self)
-        return submits
-
-    def reposition(self, generation: int, offset: int) -> bool:
-        moved = super().reposition(generation, offset)
-        self._on_change(self)
-        return moved
-
-    def discard(self) -> None:
-        super().discard()
-        self._on_change(self)
 
 
 class PolledBatch(MessageRun, core.PolledRun):
@@ -306,18 +213,17 @@ class PollBuffer:
 
     Its lock is taken before the mutex of a queue (docs/internals/architecture.md#locks).
 
-    Args:
-        threshold: messages buffered of all queues; pulling pauses above it.
-        is_ordered: under queue locks, one batch per queue at a time.
+    Args: is_ordered: under queue locks, one batch per queue at a time.
+    Attributes:
+        room: it has the queues; what is handed out makes room in it.
+        lock: of all this, and of the room.
     """
 
-    def __init__(self, clock: Clock, group: str, threshold: int, *, is_ordered: bool) -> None:
+    def __init__(self, clock: Clock, room: PollRoom, *, is_ordered: bool) -> None:
         self._clock = clock
-        self._group = group
-        self._threshold = threshold
+        self.room = room
         self.is_ordered = is_ordered
-        self._lock = Lock()
-        self._queues: set[PolledQueue] = set()
+        self.lock = Lock()
         self._ready: deque[PolledQueue] = deque()  # queues with messages, in turn
         self._out: dict[Hashable, PolledBatch] = {}
         self._line = core.PollLine(
@@ -326,10 +232,8 @@ class PollBuffer:
             is_ordered=is_ordered,
             settle=self.settle if is_ordered else None,
         )
-        self._room: core.contract.SharedRoom | None = None  # with the pull engine
         self._was_repaired = False
         self._waiting: set[PollWaiter] = set()
-        self._without_room: dict[PolledQueue, PullConfig] = {}
         self._reported: set[Hashable] = set()  # pollers that ended with a batch
         self._failures: PollFailures | None = None
         self._failing: list[PolledBatch] = []  # failed batches that are not settled yet
@@ -349,79 +253,14 @@ class PollBuffer:
         for assigned, batches, messages in finished:
             statistics.consumed(assigned.queue, messages, 0, batches, 0)
 
-    # Receiver
-
-    def make_queue(
-        self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
-    ) -> PolledQueue:
-        assigned = PolledQueue(
-            queue,
-            self._group,
-            lease,
-            offset,
-            callbacks,
-            is_ordered=self.is_ordered,
-            on_change=self._on_change,
-        )
-        with self._lock:
-            self._queues.add(assigned)
-        return assigned
-
-    async def prepare(self, assigned: PolledQueue) -> None:
-        """Nothing to prepare."""
-
-    def flow(self, assigned: PolledQueue, config: PullConfig) -> Flow:
-        with self._lock:
-            if self._has_room(assigned, config, self._count()):
-                self._without_room.pop(assigned, None)
-                return Flow.PULL
-            self._without_room[assigned] = config
-            return Flow.WAIT_FOR_ROOM
-
-    def fill_limits(self, config: PullConfig) -> FillLimits:
-        return FillLimits(
-            False,
-            config.pull_threshold_for_queue,
-            config.pull_threshold_size_for_queue_mib << 20,
-            counts_pending=True,
-            room=self._room,
-        )
+    # Polling
 
     def submit(self, assigned: PolledQueue) -> None:
-        with self._lock:
+        """Put a queue in the line, by whoever holds its dispatch flag."""
+        with self.lock:
             # The repair after an exception may have put it there before this came.
             if not self._was_repaired or not self._has_turn(assigned):
                 self._make_ready(assigned)
-
-    def take_from(self, ready: ReadyQueues) -> None:
-        self._room = core.SharedRoom(self._threshold)
-
-    def unpark(self, assigned: PolledQueue, key: bytes) -> bool:
-        return False
-
-    async def consume_directly(
-        self, batch: MessageBatch, assigned: PolledQueue | None
-    ) -> DirectResult:
-        raise StateError(
-            "a lite pull consumer has no listener: seek, or send the message again",
-            group=self._group,
-        )
-
-    def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
-        return [("pollers", every(self._clock, _WATCH_INTERVAL_MS, self._watch))]
-
-    def calls_from_here(self) -> bool:
-        """No thread is the member's: batches are given back by the one that closes."""
-        return False
-
-    def resize(self, size: int) -> None:
-        """The caller's threads poll: there are none to resize."""
-
-    def close(self, timeout_s: float) -> bool:
-        """End nothing: the caller's threads are its own."""
-        return True
-
-    # Polling
 
     def take(
         self, poller: Hashable, limit: int, kind: type[PolledBatch] = PolledBatch
@@ -431,7 +270,7 @@ class PollBuffer:
         Args: kind: class of the batch.
         Returns: None if nothing is buffered.
         """
-        with self._lock:
+        with self.lock:
             try:
                 if self.is_stopped:
                     self._end(poller)
@@ -452,14 +291,14 @@ class PollBuffer:
 
         Messages of `before`, if that is ended by now, stay done.
         """
-        with self._lock:
+        with self.lock:
             if self._out.get(poller) is not before:
                 self._out.pop(poller, None)
             self._repair()
 
     def finish(self, poller: Hashable) -> None:
         """End the poller's batch as done."""
-        with self._lock:
+        with self.lock:
             try:
                 self._end(poller)
             except BaseException:
@@ -468,7 +307,7 @@ class PollBuffer:
 
     def wait(self) -> PollWaiter | None:
         """Return what is set when `take` is worth another try; None if it is now."""
-        with self._lock:
+        with self.lock:
             if self._ready or self.is_stopped:
                 return None
             waiter = PollWaiter()
@@ -477,25 +316,25 @@ class PollBuffer:
 
     def give_up(self, waiter: PollWaiter) -> None:
         """Forget a waiter that stopped waiting."""
-        with self._lock:
+        with self.lock:
             self._waiting.discard(waiter)
 
     def stop(self) -> None:
         """Hand nothing out any more; waiting pollers return."""
-        with self._lock:
+        with self.lock:
             self.is_stopped = True
             self._wake()  # who waits returns with nothing
 
     def give_back_of_thread(self, thread: int) -> None:
         """End the batches as not done that this thread has polled, for itself or its tasks."""
-        with self._lock:
+        with self.lock:
             for poller, out in list(self._out.items()):
                 if out.thread == thread:
                     self._give_back(poller)
 
     def give_back(self, poller: Hashable, queue: MessageQueue | None = None) -> None:
         """End the poller's batch as not done; with a queue, only if it is of that queue."""
-        with self._lock:
+        with self.lock:
             out = self._out.get(poller)
             if out is None or queue not in (None, out.assigned.queue):
                 return
@@ -507,7 +346,7 @@ class PollBuffer:
 
     def settle(self, claim: BatchClaim, error: BaseException | None) -> None:
         """End a batch of any poller: done, or failed with an error; does nothing if it is over."""
-        with self._lock:
+        with self.lock:
             found = [poller for poller, out in self._out.items() if out.claim is claim]
             if found and error is None:
                 try:
@@ -523,7 +362,7 @@ class PollBuffer:
 
     def fail(self, poller: Hashable, error: BaseException | None) -> None:
         """End the poller's batch as failed; see `PollFailures`."""
-        with self._lock:
+        with self.lock:
             out = self._out.pop(poller, None)
             self._reported.discard(poller)
             if out is None:
@@ -533,26 +372,26 @@ class PollBuffer:
         try:
             self._failures.failed(out.assigned, out.claim, error)
         except BaseException:
-            with self._lock:
+            with self.lock:
                 self._failing.remove(out)
                 self._repair()
             raise
 
     def settled(self, claim: BatchClaim) -> None:
         """Forget a failed batch that is settled; `submit_again` follows, unless the queue rests."""
-        with self._lock:
+        with self.lock:
             self._failing = [out for out in self._failing if out.claim is not claim]
 
     def submit_again(self, assigned: PolledQueue) -> None:
         """Put a queue in the line after the pause of a failed batch, if it is not there."""
-        with self._lock:
+        with self.lock:
             # Put there earlier by the repair after an exception, and perhaps handed out since.
             if not self._has_turn(assigned):
                 self._make_ready(assigned)
 
     def poller_ended(self, poller: Hashable) -> None:
         """Report a poller that ended with a batch; under queue locks, redeliver the batch."""
-        with self._lock:
+        with self.lock:
             ends = self._check_end(poller)
         if ends:
             self._fail_ended(poller)
@@ -567,14 +406,14 @@ class PollBuffer:
 
     def is_out(self, batch: PolledBatch) -> bool:
         """Return True while a poller has this batch, and it counts."""
-        with self._lock:
+        with self.lock:
             return any(out.counts and out.claim is batch.claim for out in self._out.values())
 
     # Committing
 
     def find(self, queue: MessageQueue) -> PolledQueue | None:
         """Return the queue whose offset may be committed, None if it is not held."""
-        with self._lock:
+        with self.lock:
             found = [assigned for assigned in self._committable() if assigned.queue == queue]
             return found[0] if found else None
 
@@ -584,7 +423,7 @@ class PollBuffer:
         In order, only the poller itself can tell whether its batch is done. Otherwise a commit
         counts everything as done that any of them has polled.
         """
-        with self._lock:
+        with self.lock:
             offsets = {
                 queue: queue.done_offset if self.is_ordered else queue.position
                 for queue in self._committable()
@@ -600,7 +439,7 @@ class PollBuffer:
 
     def finish_up_to(self, offsets: Mapping[PolledQueue, int]) -> None:
         """End the batches that committed offsets cover as done."""
-        with self._lock:
+        with self.lock:
             for poller, out in list(self._out.items()):
                 if out.next_offset <= offsets.get(out.assigned, -1):
                     self._end(poller)
@@ -610,7 +449,7 @@ class PollBuffer:
     def _repair(self) -> None:
         """Restore what an exception of a signal handler has left half done."""
         self._was_repaired = True
-        for assigned in list(self._queues):
+        for assigned in list(self.room.queues):
             outs = [*self._out.values(), *self._failing]
             held = [out.claim for out in outs if out.assigned is assigned]
             if assigned.repair(held) and assigned not in self._ready:
@@ -623,7 +462,7 @@ class PollBuffer:
         # Under queue locks, a revoked queue is held until its batch is done and committed.
         return [
             queue
-            for queue in self._queues
+            for queue in self.room.queues
             if queue.lease is not None and (self.is_ordered or not queue.is_revoked())
         ]
 
@@ -640,8 +479,8 @@ class PollBuffer:
             assigned.follow(flags)
         if self._waiting and self._ready:
             self._wake()
-        if self._without_room:
-            self._notify_room()
+        if self.room.waiting:
+            self.room.notify()
 
     def _give_back(self, poller: Hashable) -> None:
         out = self._out.pop(poller)
@@ -661,50 +500,17 @@ class PollBuffer:
         self._ready.append(assigned)
         self._wake()
 
-    def _count(self) -> int:
-        if self._room is not None:
-            return self._room.pending
-        # Summed when asked for, not kept: queues drop their messages under their own lock, in which
-        # no lock of this object may be taken.
-        return sum(queue.process_queue.pending_count for queue in self._queues)
-
-    def _has_room(self, assigned: PolledQueue, config: PullConfig, count: int) -> bool:
-        buffered = assigned.process_queue
-        return (
-            not assigned.is_paused
-            and buffered.pending_count <= config.pull_threshold_for_queue
-            and buffered.size_bytes <= config.pull_threshold_size_for_queue_mib << 20
-            and count <= self._threshold
-        )
-
-    def _notify_room(self) -> None:
-        if not self._without_room:
-            return
-        # Summed once for all of them: a consumer of many queues has many that wait.
-        count = self._count()
-        for assigned, config in list(self._without_room.items()):
-            if self._has_room(assigned, config, count):
-                del self._without_room[assigned]
-                assigned.notify_room()
-
     def _wake(self) -> None:
         # All of them: one that is just about to give up must not take the others' turn along.
         for waiter in self._waiting:
             waiter.set()
         self._waiting.clear()
 
-    def _on_change(self, assigned: PolledQueue) -> None:
-        with self._lock:
-            if assigned.state is QueueState.GONE:
-                self._queues.discard(assigned)
-                self._without_room.pop(assigned, None)
-            self._notify_room()
-
     def _check(self) -> None:
         """Assert every invariant; for tests, while no other thread uses the buffer."""
         assert len(set(self._ready)) == len(self._ready)
-        count = self._count()
-        for queue in self._queues:
+        self.room._check()
+        for queue in self.room.queues:
             buffered = queue.process_queue
             buffered._check()
             # The dispatch flag means one turn: in the line, or in a poller's hands in order.
@@ -712,14 +518,12 @@ class PollBuffer:
             assert buffered.is_dispatched <= (queue in self._ready or is_out)
             is_due = not queue.is_paused and not queue.is_revoked() and buffered.pending_count
             assert buffered.is_dispatched or not is_due
-        for queue, config in self._without_room.items():
-            assert not self._has_room(queue, config, count)
 
     # Pollers that ended.
 
-    async def _watch(self) -> None:
+    async def watch(self) -> None:
         """Find pollers that ended with a batch; a task's end is told at once, where it can be."""
-        with self._lock:
+        with self.lock:
             self._follow()  # what an exception has kept a poller from
             ended = [poller for poller in list(self._out) if self._check_end(poller)]
         for poller in ended:

@@ -17,7 +17,9 @@ from ordermq.consumer.queue.assigned_queue import (
     Pause,
     QueueCallbacks,
 )
-from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
+from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch
+from ordermq.consumer.queue.poll_receiver import PollReceiver
+from ordermq.consumer.queue.polled_queue import PolledQueue, PollRoom
 from ordermq.consumer.queue.receiver import Flow
 from ordermq.errors import StateError
 from ordermq.leases.lease import UNLOCKED, Lease
@@ -32,7 +34,8 @@ class Held:
 
     def __init__(self, threshold: int = 10_000, *, is_ordered: bool = False) -> None:
         self.clock = ManualClock()
-        self.buffer = PollBuffer(self.clock, "G", threshold, is_ordered=is_ordered)
+        self.buffer = PollBuffer(self.clock, PollRoom(threshold), is_ordered=is_ordered)
+        self.receiver = PollReceiver(self.clock, "G", self.buffer)
         self.roomy: list[AssignedQueue] = []
         self.drained: list[AssignedQueue] = []
         self.lost: list[AssignedQueue] = []
@@ -46,7 +49,7 @@ class Held:
         )
         if lease is None:
             lease = self.lease() if self.buffer.is_ordered else UNLOCKED
-        return self.buffer.make_queue(queue, lease, offset, callbacks)
+        return self.receiver.make_queue(queue, lease, offset, callbacks)
 
     def lease(self, epoch: int = 7) -> Lease:
         return Lease(epoch, self.clock.now_ms() + 1_000, True)
@@ -68,7 +71,7 @@ class Held:
         """Offset that a periodic commit would store."""
         return {
             queue.queue: found[0]
-            for queue in self.buffer._queues
+            for queue in self.buffer.room.queues
             if (found := queue.uncommitted(self.clock.now_ms())) is not None
         }
 
@@ -88,7 +91,7 @@ class Held:
         return {queue.queue: offset for queue, offset in offsets.items()}
 
     def may_pull(self, queue: PolledQueue, **settings: int) -> bool:
-        flow = self.buffer.flow(queue, PullConfig(**settings))
+        flow = self.receiver.flow(queue, PullConfig(**settings))
         assert flow in (Flow.PULL, Flow.WAIT_FOR_ROOM)
         return flow is Flow.PULL
 
@@ -481,7 +484,7 @@ def test_in_order_a_batch_of_a_thread_that_ended_is_redelivered(
     )
     thread.start()
     thread.join()
-    asyncio.run(held.buffer._watch())
+    asyncio.run(held.buffer.watch())
     assert "thread worker-7 ended without polling again" in caplog.text
     assert held.take(ME, 9) == [0, 1, 2, 3]
 
