@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
+import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from conftest import eventually
 from pyspark import cloudpickle
@@ -22,7 +26,10 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark import DeadLetter, ParkKey, apply_in_order, apply_with_state, unpark
+from ordermq.spark.row_order import RowOrigins
+from ordermq.spark.schema import ORIGIN_COLUMNS
 from ordermq.spark.session import lease_client_id
+from ordermq.spark.stages import failure_policy
 from ordermq.spark.stages.apply_with_state import (
     _Frames,
     _FramesOfRows,
@@ -32,7 +39,7 @@ from ordermq.spark.stages.apply_with_state import (
 )
 from ordermq.spark.stages.failure_policy import ParkedKeys
 from ordermq.spark.stages.output import OutputShape
-from ordermq.spark.stages.stage_invocation import StageSpec
+from ordermq.spark.stages.stage_invocation import StageInvocation, StageSpec
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 
@@ -259,6 +266,88 @@ def test_a_failed_call_leaves_no_trace_in_lists_and_maps_of_rows_and_state(kind:
         assert not list(stage.handleInputRows(("k",), iter(given), None))
     assert attempts == [1, 2, 1, 1, 1]
     assert list(store.value[0]) == [0, 1, 2]
+
+
+ROW = StructType().add("topic", "string").add("broker", "string").add("queue_id", "integer")
+ROW.add("offset", "long").add("marks", ArrayType(LongType()))
+
+
+def spec_of(function: Any, engine: Any, policy: DeadLetter) -> StageSpec:
+    output = OutputShape(ROW, "UTC")
+    stage = uuid.uuid4().hex  # as each stage has it: process queues are kept by it
+    return StageSpec(function, False, engine, output, stage, "", policy, None, None)
+
+
+def call_queue(spec: StageSpec, values: list[tuple[Any, ...]]) -> None:
+    """Call a stage's function, which returns no rows, with rows of one queue."""
+    schema = spec.output.schema
+    rows = pa.RecordBatch.from_pylist(
+        [dict(zip(schema.names, each, strict=True)) for each in values], schema=schema
+    )
+    offsets = RowOrigins(rows).offsets
+    queue = MessageQueue("t", "b", 0)
+    assert not list(StageInvocation(spec).call_queue(rows, queue, offsets, 0, len(values)))
+
+
+@pytest.mark.parametrize("kind", [_RowForm, _FramesOfRows, _Frames, None])
+def test_each_failing_row_has_all_its_attempts(
+    monkeypatch: pytest.MonkeyPatch, kind: type[_RowForm] | None
+) -> None:
+    """Without a session, as above; without a form it is a stage without state."""
+    sent: list[int] = []
+    monkeypatch.setattr(
+        failure_policy, "send_dead_letter", lambda _, __, row, *more: sent.append(row["offset"])
+    )
+    calls: list[list[int]] = []
+
+    def function(rows: Any, *state: Any) -> Any:
+        if kind is None:
+            offsets = rows.column("offset").to_pylist()
+        else:
+            offsets = [row.offset for row in rows] if kind is _RowForm else list(rows["offset"])
+        calls.append(offsets)
+        if offsets[0] < 2 and (len(offsets) > 1 or calls.count(offsets) == 1):
+            raise ValueError("not yet")
+        return (None, {"n": 1}) if state else None
+
+    values = [("t", "b", 0, number, [number, number]) for number in range(6)]
+    policy = DeadLetter("dead", max_attempts=2)
+    if kind is None:
+        call_queue(spec_of(function, "arrow", policy), values)
+    else:
+        form = kind(ROW, OutputShape(ROW, "UTC"), may_call_again=True)
+        state = StructType().add("n", "long")
+        spec = spec_of(function, "pandas", policy)
+        kept = _StateKind(state, OutputShape(state, "UTC"))
+        stage = _KeyProcessor(spec, form, ORIGIN_COLUMNS, kept, False, None)
+        stage.init(StoredValue())  # type: ignore[arg-type]
+        given: list[Any] = [Row(*ROW.names)(*each) for each in values]
+        if kind is _Frames:
+            given = [pd.DataFrame(values, columns=ROW.names)]
+            given[0]["marks"] = given[0]["marks"].map(np.array)
+        assert not list(stage.handleInputRows(("k",), iter(given), None))
+    assert not sent
+    assert [each for each in calls if len(each) == 1] == [[0], [0], [1], [1]]
+    assert calls[-1] == [2, 3, 4, 5]  # whole again
+
+
+def test_rows_of_a_parked_key_beside_a_failing_row_are_sent_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(
+        failure_policy, "send_dead_letter", lambda _, __, row, *more: sent.append(row["offset"])
+    )
+
+    def function(rows: Any) -> Any:
+        if {0, 13}.intersection(rows.column("offset").to_pylist()):
+            raise ValueError("poisoned")
+
+    values = [("t", "b", 0, number, "a" if number < 8 else "b") for number in range(16)]
+    shape = StructType(ROW.fields[:-1]).add("sharding_key", "string")
+    spec = spec_of(function, "arrow", ParkKey("dead"))
+    call_queue(replace(spec, output=OutputShape(shape, "UTC")), values)
+    assert sent == [*range(8), 13, 14, 15]
 
 
 class Locks:

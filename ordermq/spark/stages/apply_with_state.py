@@ -572,7 +572,9 @@ class _KeyProcessor(StatefulProcessor):
                 if attempts < failures.policy.max_attempts:
                     continue
                 self._give_up(part, memory, error)
-                result, limit, attempts = None, len(rows), 0
+                result = None
+            if attempts:  # of a row alone, which is done with
+                limit, attempts = len(rows), 0
             first += len(part)
             yield from self._form.results(result)
 
@@ -609,7 +611,10 @@ class _KeyProcessor(StatefulProcessor):
     def _values(self, row: Any) -> dict[str, Any]:
         """Return a row's values by name; pandas has NaN for a missing one."""
         named = zip(self._form.names, row, strict=False)
-        return {name: None if value != value else value for name, value in named}
+        is_scalar = pd.api.types.is_scalar  # pandas has NumPy arrays for lists
+        return {
+            name: None if is_scalar(value) and pd.isna(value) else value for name, value in named
+        }
 
     def _give_up(self, part: Rows, memory: _KeyMemory, error: FunctionFailed) -> None:
         assert self._invocation.failures is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,9 @@ def send_dead_letter(
     producer.send(message, sharding_key=None if key is None else str(key))
 
 
-def _json_value(value: Any) -> str:
+def _json_value(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # an array or a number of NumPy's, from a stage with pandas
+        return value.tolist()
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
@@ -254,35 +256,40 @@ class FailureHandler:
         if self.policy.counter is not None:
             self.policy.counter.add(1)
 
-    def without_parked(self, rows: Any, queue: MessageQueue | None) -> Any:
-        """Divert the rows of parked keys and return the others.
+    def parted(self, rows: Any, queue: MessageQueue | None) -> tuple[Any, list[Mapping[str, Any]]]:
+        """Return the rows of keys that are not parked, and the others as mappings.
+
+        The others are for `divert_parked`, once the call with the rows beside them is over: after
+        a failed one all of them are taken again.
 
         Args: queue: of all rows; None if there are several.
         """
         if self._parked is None or not self._parked.keys:
-            return rows
+            return rows, []
         # Natively first: nearly always no row is parked, and a Python object per row would be
         # paid for every row of the stage.
         keys = rows.column(self._key_column)
         mask = pc.is_in(keys, value_set=pa.array(list(self._parked.keys), type=keys.type))
         if not pc.any(mask).as_py():
-            return rows
+            return rows, []
         held: list[bool] = mask.to_pylist()
+        parked: list[Mapping[str, Any]] = []
         for at, is_held in enumerate(held):
             if is_held:
                 values = rows.slice(at, 1).to_pylist()[0]
-                held[at] = self._divert_parked(values, queue or queue_of(values))
-        return rows.filter(pa.array([not is_held for is_held in held]))
+                since = self._parked.keys[values[self._key_column]]
+                held[at] = since.covers(queue or queue_of(values), values["offset"])
+                if held[at]:
+                    parked.append(values)
+        return rows.filter(pa.array([not is_held for is_held in held])), parked
 
-    def _divert_parked(self, values: Mapping[str, Any], queue: MessageQueue) -> bool:
-        assert self._parked is not None
-        parked = self._parked.keys[values[self._key_column]]
-        if not parked.covers(queue, values["offset"]):
-            return False
-        self.divert(
-            values, queue, f"its key is parked since offset {parked.offset} of {parked.queue}"
-        )
-        return True
+    def divert_parked(self, parked: Iterable[Mapping[str, Any]]) -> None:
+        """Send rows of parked keys away, in their order."""
+        for values in parked:
+            assert self._parked is not None
+            since = self._parked.keys[values[self._key_column]]
+            reason = f"its key is parked since offset {since.offset} of {since.queue}"
+            self.divert(values, queue_of(values), reason)
 
 
 def queue_of(values: Mapping[str, Any]) -> MessageQueue:

@@ -271,7 +271,9 @@ class ConcurrentKeys:
         invocation, failures = self._invocation, self._invocation.failures
         if failures is None:
             return invocation.call(row, context)
-        if failures.without_parked(row, context.queue).num_rows == 0:
+        _, parked = failures.parted(row, context.queue)
+        if parked:
+            failures.divert_parked(parked)
             return []
         attempts = 0
         while True:

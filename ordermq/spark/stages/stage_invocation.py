@@ -370,8 +370,9 @@ class StageInvocation:
                 return
             # Offsets rise with the row numbers, so the rows that were taken are adjacent.
             part = rows.slice(tokens[0], taken)
+            parked: list[Any] = []
             if self.failures is not None:
-                part = self.failures.without_parked(part, context.queue)
+                part, parked = self.failures.parted(part, context.queue)
             result: list[Any] = []
             if part.num_rows:
                 try:
@@ -388,8 +389,11 @@ class StageInvocation:
                         process_queue.rollback()
                         continue
                     self.failures.give_up(part, context.queue, error)
-                    # Back to whole batches: the next failing row is found by halving again.
-                    limit, attempts = most, 0
+            if attempts:  # of a row alone, which is done with
+                # Back to whole batches: the next failing row is found by halving again.
+                limit, attempts = most, 0
+            if self.failures is not None:
+                self.failures.divert_parked(parked)
             process_queue.commit()
             yield from result
 

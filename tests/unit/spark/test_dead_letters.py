@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ordermq.errors import ConfigError, StoreError
@@ -52,6 +54,14 @@ def test_a_failed_row_keeps_its_keys_and_its_tag(sent: list[Message]) -> None:
     row = {"body": b"x", "offset": 7, "keys": "a b", "tags": "paid"}
     send_dead_letter("dead", {"name_servers": "127.0.0.1:9876"}, row, QUEUE, "ValueError")
     assert (list(sent[-1].keys), sent[-1].tags) == (["a", "b"], "paid")
+
+
+def test_a_failed_row_of_a_stage_with_pandas_has_whole_arrays_and_numbers(
+    sent: list[Message],
+) -> None:
+    row = {"offset": np.int64(7), "prices": np.arange(2_000)}
+    send_dead_letter("dead", {"name_servers": "127.0.0.1:9876"}, row, QUEUE, "ValueError")
+    assert json.loads(sent[-1].body) == {"offset": 7, "prices": list(range(2_000))}
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"key": "a"}'])
