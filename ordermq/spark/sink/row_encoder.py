@@ -296,6 +296,9 @@ class RowEncoder:
     ) -> _Numbers:
         """Return the index of each row's target queue."""
         if self._options.queue_column:
+            # With order='queue', as behind `by_target_queue`, nobody asks for them.
+            if keys is not None and self._options.order is Order.KEY:
+                self._note_keys(keys.unique().drop_null().to_pylist())
             return self._given_indexes(batch.column(self._options.queue_column), len(queues))
         # Rows without a key: those of one source queue, or of one task, go to one queue, which
         # keeps their order.

@@ -8,7 +8,7 @@ the same however often Spark writes a batch, so consumers recognize a repeated m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from ordermq.errors import OrderingError
 from ordermq.spark.row_order import RowOrigins
 
 _Numbers = np.ndarray[Any, Any]
+_NO_ROW: Final = -1, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,10 @@ class SourceOrder:
     def __init__(self, is_checked: bool) -> None:
         self._is_checked = is_checked
         # Two memories. As long as every batch is a run of one queue, or of several queues one
-        # after the other, as the source makes them, the last offset per queue is enough and
-        # nothing is computed per row. From the first other batch on, (offset, row) is kept per
-        # queue and key.
-        self._runs: dict[str, int] = {}
+        # after the other, as the source makes them, the last row per queue is enough and nothing
+        # is computed per row: its offset, and the name of its queue and key. From the first other
+        # batch on, (offset, row) is kept per queue and key.
+        self._runs: dict[str, tuple[int, str]] = {}
         self._last: dict[str, tuple[int, int]] = {}
         self.queues: set[str] = set()
 
@@ -65,7 +66,9 @@ class SourceOrder:
         ends = {} if self._last else self._whole_runs(origins, batch.num_rows)
         if not ends:
             return self._stamps_by_key(batch, keys, offsets)
-        self._runs |= {queue: origins.offsets[end - 1] for queue, end in ends.items()}
+        for queue, end in ends.items():
+            name = queue if keys is None else f"{queue}\x01{keys[end - 1].as_py() or ''}"
+            self._runs[queue] = origins.offsets[end - 1], name
         self.queues.update(ends)
         if len(ends) == 1:
             return Stamps(next(iter(ends)), None, offsets, None)
@@ -79,7 +82,7 @@ class SourceOrder:
         first = 0
         while first < count:
             queue = str(origins.queue(first))
-            if queue in ends or origins.offsets[first] <= self._runs.get(queue, -1):
+            if queue in ends or origins.offsets[first] <= self._runs.get(queue, _NO_ROW)[0]:
                 return {}
             ends[queue] = first = origins.run_end(first, count)
         return ends
@@ -124,14 +127,14 @@ class SourceOrder:
 
     def _continue_group(self, name: str, sequence: _Numbers, rows: _Numbers) -> None:
         """Check a group's first row against the batch before, and go on counting its offset."""
-        queue, _, key = name.partition("\x01")
         last = self._last.get(name)
-        if last is None and queue in self._runs:
-            last = (self._runs[queue], 0)
-            if key and sequence[0] < last[0]:
-                return  # the earlier run may have been of other keys: nothing is known of this one
         if last is None:
-            return
+            offset, known = self._runs.get(name.partition("\x01")[0], _NO_ROW)
+            # Only the last row of the runs before is known. Where that is of another key, no row of
+            # this one has an offset that comes again: stamps do not depend on where batches end.
+            if known != name:
+                return
+            last = offset, 0
         if sequence[0] < last[0] and self._is_checked:
             raise _out_of_order(name, int(sequence[0]), last[0])
         if sequence[0] == last[0]:

@@ -360,29 +360,53 @@ def test_the_stamps_of_an_unordered_write_and_of_a_named_writer_tell_so() -> Non
 
 
 ROWS = st.lists(
-    st.tuples(st.integers(0, 1), st.integers(0, 6), st.sampled_from(["a", "b"])), max_size=12
+    st.tuples(st.integers(0, 1), st.integers(0, 6), st.sampled_from(["a", "b", None])),
+    max_size=12,
 )
 
 
 @given(ROWS, st.lists(st.integers(0, 12), max_size=3))
-def test_stamps_rise_within_a_key_however_rows_are_cut_into_batches(
-    rows: list[tuple[int, int, str]], cuts: list[int]
+def test_stamps_rise_within_a_key_and_are_the_same_however_rows_are_cut_into_batches(
+    rows: list[tuple[int, int, str | None]], cuts: list[int]
 ) -> None:
     # As a stage by key gives them: sorted by key, source queue and offset.
-    rows = sorted(rows, key=lambda row: (row[2], row[0], row[1]))
+    rows = sorted(rows, key=lambda row: (row[2] or "", row[0], row[1]))
     bounds = sorted({0, len(rows), *(cut % (len(rows) + 1) for cut in cuts)})
-    encoder = None
-    seen: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for low, high in pairwise(bounds):
-        batch = placed(list(rows[low:high]))
-        encoder = encoder or encoder_of(batch)
-        for bodies in encoder.encode(batch).values():
-            for _, p in messages_of(bodies):
-                stamp = (int(p["omq_offset"]), int(p.get("omq_row", "0")))
-                seen.setdefault((p["omq_source"], p["__SHARDINGKEY"]), []).append(stamp)
+    seen = stamps_by_key(rows, bounds)
     for stamps in seen.values():
         assert all(one < other for one, other in pairwise(stamps))
     assert sum(len(stamps) for stamps in seen.values()) == len(rows)
+    assert seen == stamps_by_key(rows, [0, len(rows)])
+
+
+def stamps_by_key(
+    rows: list[tuple[int, int, str | None]], bounds: list[int]
+) -> dict[tuple[str, str | None], list[tuple[int, int]]]:
+    """The stamps of each source and key, of rows in batches that end there."""
+    encoder = encoder_of(placed([]))
+    seen: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
+    for low, high in pairwise(bounds):
+        for bodies in encoder.encode(placed(rows[low:high])).values():
+            for _, p in messages_of(bodies):
+                stamp = (int(p["omq_offset"]), int(p.get("omq_row", "0")))
+                seen.setdefault((p["omq_source"], p.get("__SHARDINGKEY")), []).append(stamp)
+    return seen
+
+
+def test_a_key_of_the_row_before_a_batch_is_refused_out_of_order() -> None:
+    encoder = encoder_of(placed([]))
+    encoder.encode(placed([(0, 5, "b"), (0, 9, "a")]))
+    encoder.encode(placed([(0, 6, "b")]))
+    with pytest.raises(OrderingError, match="key 'a', arrives after offset 9"):
+        encoder.encode(placed([(0, 7, "a")]))
+
+
+def test_keys_are_reported_also_where_a_column_gives_the_target_queue() -> None:
+    rows = [(0, 5, "a"), (0, 6, "b"), (0, 7, None), (0, 8, "a")]
+    batch = placed(rows, target=pa.array([3, 0, 0, 3]))
+    encoder = encoder_of(batch, queue_column="target")
+    encoder.encode(batch)
+    assert encoder.keys == {"a", "b"}
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7, 100])
