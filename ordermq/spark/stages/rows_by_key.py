@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,10 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.row_order import OrderCheck, RowOrigins, row_tokens, text_values
 from ordermq.spark.stages.failure_policy import ParkKey
 from ordermq.spark.stages.stage_invocation import StageContext, StageInvocation, lease_of
+
+# A column of Arrow's has 2 GiB of texts or bytes at most, and pyarrow makes several batches of
+# what has more. This much of a key's rows is joined.
+_MOST_BYTES: Final = 1 << 30
 
 
 # Not a frozen dataclass: there is one per key, and that takes three times as long to make.
@@ -93,6 +97,7 @@ class KeyRuns:
         self._check = check
         self._held: list[tuple[Any, int, int]] = []  # batch, first row, end
         self._held_rows = 0
+        self._held_bytes = 0
         self._key: Any = None
         self._is_continued = False
         self._queues: set[MessageQueue] = set()
@@ -136,10 +141,15 @@ class KeyRuns:
         if key_name(self._key) != key_name(key) or not (self._held or self._is_continued):
             yield from self._take_held()
             self._begin(key)
+        size = batch.slice(first, end - first).nbytes
+        if self._held and self._held_bytes + size > _MOST_BYTES:
+            yield from self._take_held()
+            self._is_continued = True
         if origins is not None:
             self._check_order(origins, first, end)
         self._held.append((batch, first, end))
         self._held_rows += end - first
+        self._held_bytes += size
         if self._held_rows >= self._max_rows:
             yield from self._take_held()
             self._is_continued = True
@@ -165,7 +175,7 @@ class KeyRuns:
             self._queues.add(queue)
 
     def _take_held(self) -> Iterator[KeyRun]:
-        held, self._held, self._held_rows = self._held, [], 0
+        held, self._held, self._held_rows, self._held_bytes = self._held, [], 0, 0
         if not held:
             return
         queue = next(iter(self._queues)) if len(self._queues) == 1 else None

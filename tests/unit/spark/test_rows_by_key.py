@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ordermq.errors import OrderingError
 from ordermq.spark.row_order import OrderCheck
+from ordermq.spark.stages import rows_by_key
 from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key, run_ends
 
 
@@ -53,6 +54,19 @@ def test_a_long_run_is_split_into_continued_parts(
     for run in runs:
         assert run.is_continued == (run.key == before)
         before = run.key
+
+
+def test_a_run_that_is_too_large_to_be_joined_is_split_into_continued_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = pa.record_batch({"key": [7] * 4, "body": [b"x" * 1_000] * 4})
+    monkeypatch.setattr(rows_by_key, "_MOST_BYTES", 2 * batch.nbytes)
+    runs = list(KeyRuns(["key"], 1_000, None).of([batch] * 5))
+    assert [(run.rows.num_rows, run.is_continued) for run in runs] == [
+        (8, False),
+        (8, True),
+        (4, True),
+    ]
 
 
 @given(KEYS)
