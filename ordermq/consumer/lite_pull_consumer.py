@@ -53,6 +53,7 @@ from ordermq.wall_time import moment_ms, span_ms
 if TYPE_CHECKING:
     from ordermq.config.settings import LitePullConsumerSettings
     from ordermq.consumer.dispatch.failure_policy import FailurePolicy
+    from ordermq.consumer.group.group_member import GroupMember
     from ordermq.wall_time import Moment, Span
 
 _T = TypeVar("_T")
@@ -657,15 +658,11 @@ class LitePullConsumer(GroupConsumer):
                 else:
                     wanted[assigned] = offset
         commits = {
-            assigned: asyncio.ensure_future(member.offsets.commit_at(assigned, offset))
+            assigned: asyncio.ensure_future(self._commit_one(member, assigned, offset))
             for assigned, offset in wanted.items()
         }
         # All are awaited, whatever fails: a broker that is away must not hide the others' answers.
         await asyncio.gather(*commits.values(), return_exceptions=True)
-        # Only behind the acknowledgement: the end of a batch lets a revoked queue go.
-        self._buffer.finish_up_to(
-            {a: wanted[a] for a, task in commits.items() if not task.exception() and task.result()}
-        )
         for assigned, task in commits.items():
             if not task.result() and offsets is not None:  # raises what the commit has raised
                 lost.append(assigned.queue)
@@ -678,6 +675,16 @@ class LitePullConsumer(GroupConsumer):
                 queue_id=queue.queue_id,
                 group=self.group,
             )
+
+    async def _commit_one(self, member: GroupMember, assigned: PolledQueue, offset: int) -> bool:
+        """Commit an offset of one queue; False: the queue or its lease is lost."""
+        if not await member.offsets.commit_at(assigned, offset):
+            return False
+        # Only behind the acknowledgement: the end of a batch lets a revoked queue go. And at once,
+        # before the other queues' answers or a cancellation: what is committed and still out would
+        # be redelivered, and a batch that was popped can end only when no poller has it.
+        self._buffer.finish_up_to({assigned: offset})
+        return True
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's offset of any queue as the broker has it; None if it has none."""

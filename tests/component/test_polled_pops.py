@@ -21,6 +21,8 @@ from ordermq import (
     PushConsumer,
 )
 from ordermq.broker import EmbeddedBroker
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_ordered_polling import Poller, take, until_some
@@ -176,6 +178,37 @@ def test_a_commit_acknowledges_the_front_of_a_batch(
     seen.wait_for_count(23)
     poller.close()
     assert min(offset for _, offset, _, _ in seen.deliveries) == 7
+
+
+def test_a_commit_ends_each_batch_with_its_own_acknowledgement(
+    producer: Producer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is acknowledged and still out was ended again and again, by an I/O thread that did
+    nothing else, as when the broker of another queue does not answer, or the call is cancelled."""
+    released, whole = threading.Event(), OffsetCommitter.commit_at
+
+    async def commit_at(self: OffsetCommitter, assigned: AssignedQueue, offset: int) -> bool:
+        while offset == 0 and not released.is_set():  # of the queue whose broker is slow
+            await asyncio.sleep(0.01)
+        return await whole(self, assigned, offset)
+
+    monkeypatch.setattr(OffsetCommitter, "commit_at", commit_at)
+    send_all(producer, numbered(10, keys=1))
+    consumer = make()
+    batch = until_some(consumer)
+    other = next(queue for queue in consumer.assignment() if queue != batch.message_queue)
+
+    async def commit() -> None:
+        asked = asyncio.ensure_future(
+            consumer.acommit({batch.message_queue: batch.next_offset, other: 0})
+        )
+        send_all(producer, numbered(1))  # the queue's next batch is popped when this one has ended
+        assert await asyncio.to_thread(until_some, consumer)
+        assert not asked.done()
+        released.set()
+        await asked
+
+    asyncio.run(commit())
 
 
 def test_nothing_moves_a_group_that_pops(producer: Producer, make: Make) -> None:
