@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -356,6 +357,8 @@ class Admin(ExplainsMethods, Closing):
             LockRefused: a member that is not online still holds a lock.
         """
         to = self._place("to", to)
+        if not isinstance(wait_s, (int, float)) or not 0 <= wait_s < math.inf:
+            raise ConfigError(f"wait_s={wait_s!r}: expected a number of seconds, 0 or more")
         return self._client.call(
             self._resets.reset(
                 check_group(group_named(group)), check_topic(topic), to, queues, int(wait_s * 1000)
@@ -430,8 +433,8 @@ class Admin(ExplainsMethods, Closing):
             LockRefused: another call does the same at this moment.
             Others as `Producer.send`: what was sent before is remembered.
         """
-        if count is not None and (isinstance(count, bool) or count < 1):
-            raise ConfigError(f"count={count!r}: expected 1 or more")
+        if count is not None and (type(count) is not int or count < 1):
+            raise ConfigError(f"count={count!r}: expected a whole number, 1 or more")
         if to_topic is not None:
             to_topic = check_sendable_topic(to_topic)
         group = check_group(group_named(group))

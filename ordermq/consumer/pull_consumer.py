@@ -424,10 +424,12 @@ class PullConsumer(ExplainsMethods, Starting):
         *,
         is_waiting: bool = False,
     ) -> PullResult:
-        if not 0 <= offset <= MAX_OFFSET or not 1 <= max_count <= 1024:
+        # A float's fraction would be dropped, and True be 1.
+        are_whole = type(offset) is int and type(max_count) is int
+        if not are_whole or not 0 <= offset <= MAX_OFFSET or not 1 <= max_count <= 1024:
             raise ConfigError(
-                f"pull of {max_count} messages from offset {offset}: expected 1..1024, from 0 on, "
-                "within 63 bits",
+                f"pull of {max_count!r} messages from offset {offset!r}: expected 1..1024, "
+                "from 0 on, within 63 bits",
                 topic=queue.topic,
             )
         # The queue may be of a topic never used before: its route says who its broker is.

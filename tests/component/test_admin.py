@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -128,6 +129,20 @@ def test_messages_are_peeked_from_either_end_an_offset_and_a_time(
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
     assert bodies(admin.peek("orders", 3, start=long_ago, queues=[queue.queue_id])) == [0, 2, 4]
     assert admin.groups() == []  # nobody joined, nothing was committed
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "3", True])
+def test_a_number_of_letters_that_is_none_is_refused(admin: Admin, count: Any) -> None:
+    """Of 1.5 letters all would have been sent."""
+    with pytest.raises(ConfigError, match="expected a whole number, 1 or more"):
+        admin.redrive("g", count=count)
+
+
+@pytest.mark.parametrize("wait_s", [-1, math.nan, math.inf, "3"])
+def test_a_time_to_wait_that_is_none_is_refused(admin: Admin, wait_s: Any) -> None:
+    admin.create_topic("orders", 1)
+    with pytest.raises(ConfigError, match="expected a number of seconds"):
+        admin.reset("g", "orders", "first", wait_s=wait_s)
 
 
 @pytest.mark.parametrize(

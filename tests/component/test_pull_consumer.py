@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -180,7 +181,9 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
     broker: EmbeddedBroker, producer: Producer, consumer: PullConsumer
 ) -> None:
     send(producer, 1)
-    for offset, count in ((-1, 32), (0, 0), (0, 1025)):
+    wrong: list[tuple[Any, Any]] = [(-1, 32), (0, 0), (0, 1025), (0.5, 32), (True, 32), ("0", 32)]
+    wrong += [(0, 1.5), (0, True), (0, "3")]
+    for offset, count in wrong:
         with pytest.raises(ConfigError, match=r"expected 1\.\.1024, from 0 on"):
             consumer.pull(ORDERS, "*", offset, count)
     with pytest.raises(ConfigError, match="contains no tag"):
