@@ -186,13 +186,13 @@ class AsyncProducer(ExplainsMethods, AsyncStarting):
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
         in_flight: deque[asyncio.Future[SendReceipt]] = deque()
         receipts: list[SendReceipt] = []
-        sent, refused = self._sent(events), None
+        source, refused = _each(events), None
         try:
             while True:
                 if len(in_flight) == max_in_flight:
                     receipts.append(await in_flight.popleft())
                 try:
-                    in_flight.append(await anext(sent))
+                    in_flight.append(self._send_pair(await anext(source)))
                 except StopAsyncIteration:
                     break
                 except Exception as error:  # noqa: BLE001 - raised below
@@ -215,19 +215,14 @@ class AsyncProducer(ExplainsMethods, AsyncStarting):
             raise refused
         return receipts
 
-    async def _sent(
-        self,
-        events: Iterable[tuple[Message, ShardingKey | None]]
-        | AsyncIterable[tuple[Message, ShardingKey | None]],
-    ) -> AsyncIterator[asyncio.Future[SendReceipt]]:
-        async for event in _each(events):
-            try:
-                message, key = event
-            except (TypeError, ValueError):
-                raise no_pair(event) from None
-            if not isinstance(message, Message):
-                raise no_pair(event)
-            yield self.send_nowait(message, sharding_key=key)
+    def _send_pair(self, event: tuple[Message, ShardingKey | None]) -> asyncio.Future[SendReceipt]:
+        try:
+            message, key = event
+        except (TypeError, ValueError):
+            raise no_pair(event) from None
+        if not isinstance(message, Message):
+            raise no_pair(event)
+        return self.send_nowait(message, sharding_key=key)
 
     def send_oneway(
         self,
