@@ -25,6 +25,7 @@ from ordermq import (
     __version__,
 )
 from ordermq.broker import EmbeddedBroker
+from ordermq.consumer.pop.transport import RemotingPop
 from ordermq.remoting.bodies import queue_table_from_body, queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -275,6 +276,53 @@ def test_a_message_is_consumed_directly_between_two_batches_of_its_queue(
         seen.wait_for_count(3)
     assert beside == []
     assert [body for *_, body in seen.deliveries] == [b"first", b"second", b"second"]
+
+
+def test_a_message_is_consumed_directly_while_a_popped_batch_is_acknowledged(
+    producer: Producer,
+    tool: WireClient,
+    make_consumer: Callable[..., PushConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch cannot end before the call, whose result the I/O thread has to take."""
+    entered, go_on, called = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+    bodies: list[bytes] = []
+    acknowledge = RemotingPop.acknowledge
+
+    async def late(self: RemotingPop, batch: Any, end: int) -> None:
+        while not called.is_set():
+            await asyncio.sleep(0.01)
+        await acknowledge(self, batch, end)
+
+    def listen(messages: Any, context: Any) -> None:
+        bodies.append(bytes(messages[0].body))
+        if len(bodies) == 2:
+            called.set()
+        entered.release()
+        go_on.acquire(timeout=20.0)
+
+    monkeypatch.setattr(RemotingPop, "acknowledge", late)
+    receipt = producer.send(Message("orders", b"first"), sharding_key="k")
+    with make_consumer(listen, consume_mode="pop", pop_poll_ms=200) as consumer:
+        assert entered.acquire(timeout=20.0)
+        assigned = consumer._live().control.find(receipt.message_queue)
+        ext = {
+            "consumerGroup": "g",
+            "clientId": consumer.client_id,
+            "msgId": receipt.offset_message_id,
+        }
+        request = tool.start(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+        eventually(lambda: assigned.is_paused, "it waits for the batch")
+        go_on.release()
+        assert entered.acquire(timeout=20.0)
+        eventually(lambda: assigned.committed_offset == 1, "the batch is acknowledged")
+        go_on.release()
+        answer = tool.wait(request)
+        assert json.loads(answer.body)["consumeResult"] == "CR_SUCCESS", answer.remark
+        producer.send(Message("orders", b"next"), sharding_key="k")
+        assert entered.acquire(timeout=20.0)
+        go_on.release()
+    assert bodies == [b"first", b"first", b"next"]
 
 
 def test_a_message_of_a_queue_that_is_not_held_is_not_consumed_directly(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ordermq.consumer")
 _LOOK_MS = 200  # at what nothing tells of: the end of a pause
+_END_RETRY_MS = 5
 _ACK_RETRY_MS = 100
 _REFUSED_PAUSE_MS = 10_000
 _BATCH_TOPIC = (
@@ -147,11 +148,16 @@ class QueuePops:
             is_told = assigned.wait_for_room(1)
             await wait_until_set(self._wake, self._client.clock, _LOOK_MS if is_told else 1)
             return
-        if await self._offsets.commit(assigned) and batch.is_acknowledged:
-            self._leases.end(assigned, batch)
-            self._polled_ms = self._client.clock.now_ms()
-        elif self._leases.batch_of(assigned) is batch:
-            await self._client.clock.sleep_ms(_ACK_RETRY_MS)
+        clock = self._client.clock
+        if not (await self._offsets.commit(assigned) and batch.is_acknowledged):
+            if self._leases.batch_of(assigned) is batch:
+                await clock.sleep_ms(_ACK_RETRY_MS)
+        elif self._leases.end(assigned, batch):
+            self._polled_ms = clock.now_ms()
+        else:
+            # All is done, and somebody is at it still: a message is consumed directly. Never
+            # without a pause: what ends that is this thread's.
+            await clock.sleep_ms(_END_RETRY_MS)
 
     async def _pop(self) -> None:
         assigned, clock = self.assigned, self._client.clock

@@ -240,10 +240,12 @@ class PopLeases:
         self._wake.set()  # it may have to be renewed before all others
         return True
 
-    def end(self, assigned: AssignedQueue, batch: PoppedBatch) -> None:
-        """Let a queue rest whose batch is acknowledged."""
-        if assigned.rest(RESTING, batch.epoch):
-            self._batches.pop(assigned.queue, None)
+    def end(self, assigned: AssignedQueue, batch: PoppedBatch) -> bool:
+        """Let a queue rest whose batch is acknowledged; False: something of it still runs."""
+        if not assigned.rest(RESTING, batch.epoch):
+            return self.batch_of(assigned) is not batch
+        self._batches.pop(assigned.queue, None)
+        return True
 
     async def _renew_waiting(self, queue: MessageQueue, batch: PoppedBatch) -> None:
         sent_ms = self._client.clock.now_ms()
