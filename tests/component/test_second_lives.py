@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ordermq import Admin, LitePullConsumer, Message, Producer, PushConsumer
+from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.store.backup import back_up, restore
 from ordermq.client.queue_life import QueueMark
@@ -603,9 +604,16 @@ def member_in_its_last_call(broker: EmbeddedBroker, folder: Path) -> tuple[Membe
         if body == "old 2":
             assert goes_on.wait(30)
 
-    member = Member("orderly", broker.name_servers, folder, wait)
+    history = folder / "history.jsonl"
+    member = Member("orderly", broker.name_servers, folder, wait, history=history)
     eventually(lambda: member.got == ["old 0", "old 1"], "the last one runs")
     return member, goes_on
+
+
+def assert_passes_audit(folder: Path) -> None:
+    """Assert it of the member, which gave up what it had done of the topic before."""
+    report = audit([folder / "history.jsonl"])
+    assert report.ok, report.violations
 
 
 def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
@@ -618,6 +626,7 @@ def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
     goes_on.set()
     closing.join(20)
     assert not closing.is_alive()
+    assert_passes_audit(tmp_path)
     again = Member("orderly", broker.name_servers, tmp_path)
     again.wait_for("new", 2)
     again.close()
@@ -631,6 +640,7 @@ def test_a_member_of_a_topic_that_is_gone_closes_at_once(
         admin.delete_topic("orders")
     goes_on.set()
     member.close()
+    assert_passes_audit(tmp_path)
 
 
 def test_a_queue_that_lives_on_is_not_taken_for_a_new_one(

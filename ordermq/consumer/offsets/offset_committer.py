@@ -479,6 +479,8 @@ class OffsetCommitter:
             return is_new_life or assigned.done_offset == assigned.committed_offset
         (offset, lease), queue = found, assigned.queue
         asked_ms = self._client.clock.now_ms()
+        if is_new_life:
+            self._record(EventType.RESET, queue, lease, offset)
         await self._record_commit(queue, lease, offset)
         if lease.is_lock and not lease.is_valid(self._client.clock.now_ms()):
             return False
@@ -500,6 +502,7 @@ class OffsetCommitter:
                 if assigned.state is not QueueState.ACTIVE:
                     # The refused offset may be of an earlier life, and no pull will tell.
                     assigned.begin_life(first)
+                    self._record(EventType.RESET, queue, lease, first)
                     return await self._commit(assigned)
                 if end < offset:
                     # The next pull is told of it, and knows what of the queue is as it was read.
@@ -510,7 +513,10 @@ class OffsetCommitter:
                 self._refuse(queue, str(error))
             # A topic that is gone has no position, and nobody waits for one.
             is_gone = error.response_code == ResponseCode.TOPIC_NOT_EXIST
-            return is_gone and assigned.state is QueueState.DRAINING
+            if not is_gone or assigned.state is not QueueState.DRAINING:
+                return False
+            self._record(EventType.RESET, queue, lease, 0)
+            return True
         except STORE_ERRORS as error:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
