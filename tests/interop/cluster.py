@@ -144,16 +144,14 @@ class Cluster:
     def saved_offsets(self, broker: str, group: str) -> dict[str, dict[int, int]]:
         """Return the group's offsets by topic and queue, as last saved to the broker's disk."""
         file = self.folder / broker / "store" / "config" / "consumerOffset.json"
-        if not file.exists():
-            return {}
-        # Java writes the queue ids bare, which is no JSON.
-        text = re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', file.read_text())
-        found: dict[str, dict[int, int]] = {}
-        for place, offsets in json.loads(text)["offsetTable"].items():
-            topic, _, of_group = place.partition("@")
-            if of_group == group:
-                found[topic] = {int(queue): offset for queue, offset in offsets.items()}
-        return found
+        # It writes each in its place, and at its start takes the second if the first is not whole.
+        for each in (file, file.with_suffix(".json.bak")):
+            text = each.read_text() if each.exists() else ""
+            # Java writes the queue ids bare, which is no JSON.
+            text = re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', text)
+            with contextlib.suppress(json.JSONDecodeError):
+                return _offsets_of(json.loads(text)["offsetTable"], group)
+        return {}
 
     def stored(self, queue: MessageQueue, offset_message_id: str) -> StoredMessage:
         """Return the stored message of a broker's message id."""
@@ -168,3 +166,12 @@ class Cluster:
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, f"{' '.join(line)}\n{done.stderr}"
         return done.stdout
+
+
+def _offsets_of(table: dict[str, dict[str, int]], group: str) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for place, offsets in table.items():
+        topic, _, of_group = place.partition("@")
+        if of_group == group:
+            found[topic] = {int(queue): offset for queue, offset in offsets.items()}
+    return found
