@@ -220,6 +220,7 @@ def test_a_body_is_shown_without_markup_and_without_commands_to_the_terminal(cli
 def send_damaged(cli: Cli, topic: str, key: str = "o-1") -> None:
     """Store a message that is said to be compressed, and is not."""
     with WireClient(cli.broker.port) as client:
+        client.create_topic(topic, 1)  # what is sent behind it is behind it in its queue
         properties = {"__SHARDINGKEY": key, "UNIQ_KEY": f"damaged-{key}"}
         assert client.send(topic, b"not \xff", properties=properties, sys_flag=0x301).code == 0
 
