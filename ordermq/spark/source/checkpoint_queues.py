@@ -194,17 +194,17 @@ class CheckpointQueues:
         error = closed_error(topic, {q.broker_name for q in queues if q.topic == topic})
         if ends_here:
             raise error
-        if str(error) not in self._warned:
-            self._warned.add(str(error))
-            _log.warning("%s. The query waits for it", error)
+        self._warn_once(f"{error}. The query waits for it")
 
     def _fail_or_warn(self, error: OrderMQError) -> None:
         if self._options.fail_on_data_loss:
             raise error
-        kind = str(error)
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _log.warning("%s", error)
+        self._warn_once(str(error))
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning("%s", text)
 
 
 def _taken_before(queue: MessageQueue, at: int, end: int) -> DataLoss:
