@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 
 from ordermq.client.broker_api import BrokerApi
@@ -69,6 +69,9 @@ class Heartbeats:
         self._reconnecting: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._groups_made: Counter[tuple[str, str]] = Counter()  # by `create_group`
+        # By address: the groups whose member list there may have this client. A broker that is
+        # just back is in no route for a moment, and lists a member nevertheless.
+        self._listing: defaultdict[str, set[str]] = defaultdict(set)
         self._refusals: dict[str, BrokerError] = {}  # by address, of the last heartbeat
         self._is_stopped = False
         self.acknowledged_ms: int | None = None  # the last one, by any broker
@@ -123,6 +126,30 @@ class Heartbeats:
         """
         return await self._send(address)
 
+    def listing_brokers(self) -> Collection[str]:
+        """Return the addresses of the brokers that may list this client as a member of a group."""
+        return [address for address, groups in self._listing.items() if groups]
+
+    async def withdraw(self, is_connected: Callable[[str], bool]) -> None:
+        """Leave the member lists of the groups that the heartbeats describe no more.
+
+        A broker that fails is told again with the next heartbeat.
+
+        Args:
+            is_connected: returns True of the address of a broker that has a connection. Any other
+                has forgotten this client together with its connection.
+        """
+
+        async def withdraw_from(address: str) -> None:
+            try:
+                async with self._turns[address]:
+                    if is_connected(address):
+                        await self._withdraw(address, self._describe())
+            except OrderMQError as error:
+                self._outages.failed(address, "unregistration", error)
+
+        await asyncio.gather(*map(withdraw_from, self.listing_brokers()))
+
     @contextlib.asynccontextmanager
     async def none_under_way(self, address: str) -> AsyncIterator[None]:
         """Let nothing of a heartbeat be under way to a broker, for an unregistration.
@@ -150,10 +177,11 @@ class Heartbeats:
             if self._groups_made[address, group] != made:
                 return  # another queue's offset made it meanwhile
             described = self._describe()
+            self._listing[address].add(group)
             await self._api.heartbeat(address, Heartbeat(described.client_id, (member,)))
-            await self._api.unregister(address, consumer_group=group)
+            await self._unregister(address, group)
             if not self._is_stopped:
-                await self._api.heartbeat(address, self._describe())
+                await self._tell(address)
             self._groups_made[address, group] += 1
 
     def connection_lost(self, address: str) -> None:
@@ -232,9 +260,26 @@ class Heartbeats:
         # Described in its turn: what was true before an unregistration is not after it.
         async with self._turns[address]:
             try:
-                version = await self._api.heartbeat(address, self._describe())
+                version = await self._tell(address)
             except BrokerError as error:
                 self._refusals[address] = error
                 raise
             self._refusals.pop(address, None)
             return version
+
+    async def _tell(self, address: str) -> int:
+        described = self._describe()
+        await self._withdraw(address, described)
+        # Before the request: what becomes of one without an answer is not known.
+        self._listing[address].update(each.group for each in described.consumers)
+        return await self._api.heartbeat(address, described)
+
+    async def _withdraw(self, address: str, described: Heartbeat) -> None:
+        # A heartbeat without a group takes the client from no list, and keeps it on all of them:
+        # RocketMQ has one time of the last heartbeat for all groups of a connection.
+        for group in self._listing[address] - {each.group for each in described.consumers}:
+            await self._unregister(address, group)
+
+    async def _unregister(self, address: str, group: str) -> None:
+        await self._api.unregister(address, consumer_group=group)
+        self._listing[address].discard(group)

@@ -336,11 +336,14 @@ class ClientSession(ProcessBound):
     ) -> None:
         """Stop the heartbeats, one of which would register again, and unregister."""
         async with contextlib.AsyncExitStack() as turns:
-            masters = self._connected_masters()
-            for address in masters:
+            # A broker that is not connected has forgotten the client together with its connection,
+            # and is not worth a connect's time-out. One that is just back is in no route yet.
+            known = {*self.routes.masters(), *self.heartbeats.listing_brokers()}
+            connected = [each for each in sorted(known) if self.connections.is_open(each)]
+            for address in connected:
                 await turns.enter_async_context(self.heartbeats.none_under_way(address))
             await self.stop_loops()
-            await self._unregister(masters, consumer_group, producer_group)
+            await self._unregister(connected, consumer_group, producer_group)
 
     async def stop_loops(self) -> None:
         """End the periodic heartbeats and route refreshes, and reconnects under way."""
@@ -348,19 +351,9 @@ class ClientSession(ProcessBound):
         loops, self._loops = self._loops, []  # first: a new master gets no heartbeat any more
         await cancelled(*loops, *self._background)
 
-    async def unregister(self, *, consumer_group: str) -> None:
-        """Unregister from a group at every broker; one that fails removes us by itself later."""
-
-        async def unregister(address: str) -> None:
-            async with self.heartbeats.none_under_way(address):
-                await self._unregister([address], consumer_group, None)
-
-        await asyncio.gather(*map(unregister, self._connected_masters()))
-
-    def _connected_masters(self) -> list[str]:
-        # Masters only: a slave forgets the client with the connection, and allocates no queues.
-        # So has a master that we are not connected to: it is not worth a connect's time-out.
-        return [each for each in self.routes.masters() if self.connections.is_open(each)]
+    async def withdraw(self) -> None:
+        """Leave the member list of a group that the heartbeats describe no more, at each broker."""
+        await self.heartbeats.withdraw(self.connections.is_open)
 
     async def _unregister(
         self, addresses: list[str], consumer_group: str | None, producer_group: str | None

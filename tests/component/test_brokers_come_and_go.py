@@ -18,6 +18,7 @@ from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.errors import OrderingError, OrderMQError, RouteError
+from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import Seen, eventually
 from tests.component.name_server import NameServer
 
@@ -36,13 +37,14 @@ class Cluster:
         self.consumers: list[PushConsumer] = []
         self._open = contextlib.ExitStack()
 
-    def start(self, name: str, port: int = 0) -> EmbeddedBroker:
+    def start(self, name: str, port: int = 0, *, is_listed: bool = True) -> EmbeddedBroker:
         """Start a broker, or start it again with its data, and register it."""
         config = BrokerConfig(broker_name=name, durability="os", lock_max_live_ms=20_000)
         path = self.folder / f"{name}.db"
         broker = self._open.enter_context(EmbeddedBroker(path, port=port, config=config))
         self.brokers[name] = broker
-        self.names.register(name, broker, TOPIC, QUEUES)
+        if is_listed:
+            self.names.register(name, broker, TOPIC, QUEUES)
         return broker
 
     def stop(self, name: str) -> None:
@@ -187,6 +189,42 @@ def test_a_broker_that_is_back_under_its_name_at_another_address_is_followed(
         assert got == sorted(got), f"{key} out of order"
     assert consumer.statistics["leases_lost"] >= 4
     assert any("has another address now" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("how", ["rest", "unsubscribe", "close"])
+def test_a_member_that_leaves_is_listed_by_no_broker_that_is_just_back(
+    cluster: Cluster, seen: Seen, how: str
+) -> None:
+    """Its queues would be nobody's for as long as its heartbeats go on."""
+    port = cluster.start("a").port
+    is_held, let_go = threading.Event(), threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        is_held.set()
+        let_go.wait(60)
+
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(let_go.set)
+        first = cluster.consumer(listen if how == "close" else seen.take)
+        second = cluster.consumer(seen.take)
+        ids = {first.client_id, second.client_id}
+        if how == "close":  # it unregisters first, and its listener goes on
+            send(cluster.producer(), range(64))
+            assert is_held.wait(10)
+        cluster.stop("a")
+        broker = cluster.start("a", port, is_listed=False)
+        direct = at_end.enter_context(WireClient(broker.port))
+        eventually(lambda: set(direct.members("g")) == ids, "both are registered again")
+        if how == "close":
+            closing = threading.Thread(target=first.close, args=(30.0,))
+            closing.start()
+            at_end.callback(closing.join)
+            at_end.callback(let_go.set)
+        elif how == "rest":
+            first.pause(release=True)
+        else:
+            first.unsubscribe(TOPIC)
+        eventually(lambda: direct.members("g") == [second.client_id], "it has left the list")
 
 
 def test_a_group_and_a_producer_follow_brokers_that_are_added_and_removed_under_load(

@@ -21,7 +21,7 @@ from ordermq.broker.context import BrokerContext
 from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError
-from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient, locked
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
@@ -146,6 +146,31 @@ def test_no_heartbeat_is_under_way_beside_an_unregistration(
             first.pause(release=True)
             first.resume()
     assert overtaking == []
+
+
+def test_an_unregistration_that_fails_is_sent_again_with_the_next_heartbeat(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later heartbeats of the same connection, without the group, keep the member on its list."""
+    refused: list[int] = []
+    unregister = server.HANDLERS[RequestCode.UNREGISTER_CLIENT]
+
+    def refuse_first(context: BrokerContext, connection: BrokerConnection, ask: Command) -> None:
+        if refused:
+            unregister(context, connection, ask)
+        else:
+            refused.append(ask.code)
+            connection.reply(ask, ResponseCode.SYSTEM_BUSY, remark="not now")
+
+    monkeypatch.setitem(server.HANDLERS, RequestCode.UNREGISTER_CLIENT, refuse_first)
+    send_all(producer, numbered(10))
+    first = make_consumer(seen.take, heartbeat_interval_ms=50)
+    second = make_consumer(seen.take)
+    with first, second:
+        eventually(lambda: len(orders_of(first)) == 1, "each has its share")
+        first.pause(release=True)
+        eventually(lambda: len(orders_of(second)) == 2, "the other has both queues")
+    assert refused
 
 
 def test_a_consumer_without_locks_steps_out_and_in_too(

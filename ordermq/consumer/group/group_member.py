@@ -346,7 +346,7 @@ class GroupMember(ProcessBound):
         if self._subscriptions.topics():
             await self.client.heartbeats.beat()
         else:
-            await self.client.unregister(consumer_group=self._group)
+            await self.client.withdraw()
 
     async def assign(
         self, queues: Collection[MessageQueue], subscriptions: Sequence[Subscription]
@@ -417,7 +417,7 @@ class GroupMember(ProcessBound):
         while not self._locks.are_exclusive and self._rebalancer.assigned():
             await self.client.clock.sleep_ms(_IDLE_CHECK_MS)
         if self.parts.has_left and not self.parts.is_leaving:
-            await self.client.unregister(consumer_group=self._group)
+            await self.client.withdraw()
 
     async def _rejoin(self) -> None:
         self.parts.has_left = False

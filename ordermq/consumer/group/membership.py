@@ -109,7 +109,7 @@ class Membership:
             self.problem,
             extra=self._fields(),
         )
-        await self._client.unregister(consumer_group=self._group)
+        await self._client.withdraw()
 
     async def _other(self) -> str | None:
         """Return where another client with this one's id is; "" if nowhere, None if unknown."""
