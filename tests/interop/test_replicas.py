@@ -23,7 +23,7 @@ from tests.interop.run import Run
 pytestmark = pytest.mark.restarts
 SLAVE = "broker-a-slave"
 # Pulls aside: those of the engine pass no Python, and the slave counts what it delivers.
-FOR_SLAVES = {RequestCode.HEART_BEAT}
+FOR_SLAVES = {RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}
 
 
 @pytest.fixture(scope="module")
