@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Run the base part of the tests on each supported Python that is on PATH, each in an environment
 # and a copy of its own. The other tests run on one Python, in ci/test.sh.
-#   ci/pythons.sh                                python3.11 to 3.14
+#   ci/pythons.sh                                python3.11 to 3.15
 #   PYTHONS="python3.12 python3.13" ci/pythons.sh
 #   ci/pythons.sh --free-threaded Python-3.14.7.tar.xz
 #                                                without the interpreter lock, built of this source,
 #                                                once, into the cache
-#   ci/pythons.sh --debian python3.14            the one of Debian testing, in a folder of the cache with
+#   ci/pythons.sh --debian python3.15            the one of Debian testing, in a folder of the cache with
 #                                                that Debian, made once; needs root and debootstrap
 # Other arguments go to pytest.
 set -euo pipefail
@@ -23,7 +23,7 @@ fail() {
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ordermq
 userland=
 if [ "${1:-}" = --debian ]; then
-    PYTHONS=${2:?a Python of Debian testing, for example python3.14}
+    PYTHONS=${2:?a Python of Debian testing, for example python3.15}
     shift 2
     [ "$(id -u)" = 0 ] || fail "--debian needs root, for chroot and mounts"
     userland=$cache/debian-$PYTHONS
@@ -78,7 +78,7 @@ if [ "${1:-}" = --free-threaded ]; then
     extras=free-threaded-test
 fi
 ran=0
-for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14}; do
+for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14 python3.15}; do
     # A version manager may leave a shim without its Python.
     if ! run_in "$work" "$python" -c 'import venv, ensurepip' 2>/dev/null; then
         [ -z "${PYTHONS:-}" ] || fail "$python does not run, or has no venv module"
@@ -98,4 +98,4 @@ for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14}; do
         $(git ls-files 'tests/unit/test_*.py' | grep -Ev '(settings_types|build_steps|docs_site)\.py') "$@"
     ran=$((ran + 1))
 done
-[ "$ran" -gt 0 ] || fail "no Python from 3.11 to 3.14 on PATH; set PYTHONS"
+[ "$ran" -gt 0 ] || fail "no Python from 3.11 to 3.15 on PATH; set PYTHONS"

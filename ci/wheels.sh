@@ -3,7 +3,7 @@
 # CPython on PATH; each wheel repaired for manylinux (Linux) and checked in a clean environment.
 # cibuildwheel does the same for every platform: .github/workflows/wheels.yml.
 #
-#   ci/wheels.sh                                 each of python3.11 to 3.14 on PATH, into dist/
+#   ci/wheels.sh                                 each of python3.11 to 3.15 on PATH, into dist/
 #   PYTHONS=python3.12 ci/wheels.sh              only one
 #   DIST=/tmp/out ci/wheels.sh                   into another folder; replaces this version there
 #   ci/wheels.sh --help
@@ -26,7 +26,7 @@ esac
 
 # Interpreters that start: a version manager may leave a shim without its Python.
 pythons=()
-for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14}; do
+for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14 python3.15}; do
     if "$python" -c 'import venv, ensurepip' 2>/dev/null; then
         pythons+=("$python")
     elif [ -n "${PYTHONS:-}" ]; then
@@ -35,7 +35,7 @@ for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14}; do
         say "NOT BUILT: $python not found"
     fi
 done
-[ ${#pythons[@]} -gt 0 ] || fail "no Python from 3.11 to 3.14 on PATH; set PYTHONS"
+[ ${#pythons[@]} -gt 0 ] || fail "no Python from 3.11 to 3.15 on PATH; set PYTHONS"
 dist=${DIST:-dist}
 mkdir -p "$dist"
 dist=$(cd "$dist" && pwd)

@@ -1,6 +1,6 @@
 """JSON text by orjson; by the standard library, behind the same names, where orjson is missing.
 
-orjson has no build for Python without the interpreter lock.
+orjson has no wheels for Python 3.15, and no build for one without the interpreter lock.
 """
 
 from typing import TYPE_CHECKING

@@ -77,6 +77,7 @@ class InterruptedAt:
         return self._trace
 
 
+_IS_SAFE_WITH = sys.version_info >= (3, 15)
 # Waits that a signal ends before they have done anything; other functions written in C end first.
 _INTERRUPTIBLE = frozenset({"acquire", "read", "poll", "select", "wait"})
 
@@ -109,6 +110,9 @@ class InterruptedCall:
         if code.co_filename.startswith(_NOT_IN) or code.co_qualname in _NOT_AT:
             return
         if "__del__" in (frame.f_code.co_name, frame.f_back and frame.f_back.f_code.co_name):
+            return
+        # From 3.15 on `with` calls a lock's `__enter__` where profiles see it, and signals do not.
+        if event == "c_return" and _IS_SAFE_WITH and argument.__name__ == "__enter__":
             return
         # One that is dropped is entered once more, to end it, where Python looks at no signal.
         if event == "call" and code.co_name == "<genexpr>":

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ordermq import core
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit
 from ordermq.model.message import MessageBatch
 from ordermq.remoting.command import Command
 from ordermq.remoting.framing import PullFrames
 from ordermq.value import Value
+
+if TYPE_CHECKING:
+    from ordermq.core.contract import IdWindow
 
 C = TypeVar("C")  # a connection for pulls
 
@@ -76,7 +78,7 @@ class QueuePulls(Value):
     tags: tuple[bytes, ...]
     broker_id: int
     is_filtered: bool
-    window: core.contract.IdWindow | None
+    window: IdWindow | None
 
 
 class RunningPulls(Protocol):

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ordermq import core
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueCallbacks
 from ordermq.leases.lease import Lease
@@ -20,6 +19,9 @@ from ordermq.model.message import MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import Round
 from ordermq.value import Value
+
+if TYPE_CHECKING:
+    from ordermq.core.contract import SharedRoom
 
 Queue = TypeVar("Queue", bound=AssignedQueue)
 _NO_LIMIT = 1 << 62  # offsets
@@ -55,7 +57,7 @@ class FillLimits(Value):
     size_bytes: int
     span: int = _NO_LIMIT
     counts_pending: bool = False
-    room: core.contract.SharedRoom | None = None
+    room: SharedRoom | None = None
 
 
 class DirectResult(Value):

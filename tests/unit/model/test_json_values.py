@@ -54,7 +54,7 @@ class Reading:
         (pd.Timestamp(AT), f'"{AT}"'.encode()),
         (pd.Timestamp(AT, tz="UTC"), f'"{AT}+00:00"'.encode()),
         (np.float64("nan"), b"null"),
-        (np.datetime64("NaT"), b"null"),
+        (np.datetime64("NaT", "s"), b"null"),
         (pd.NaT, b"null"),
         (pd.NA, b"null"),
     ],
