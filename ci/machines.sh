@@ -81,7 +81,7 @@ python_tests() {
     local tree=$home/tree here=.venv/lib/python3*/site-packages
     if [ ! -e "$home/debian/usr/include/python3.11/Python.h" ]; then
         debootstrap --foreign --arch="$debian" --variant=minbase \
-            --include=python3,libpython3-dev,python3-lz4,python3-zstandard,python3-uvloop \
+            --include=python3,libpython3-dev,python3-lz4,python3-uvloop \
             bookworm "$home/debian" >"$build/$machine.log" 2>&1
         for archive in "$home"/debian/var/cache/apt/archives/*.deb; do
             dpkg -x "$archive" "$home/debian"
@@ -92,7 +92,7 @@ python_tests() {
     find "$tree/ordermq" -name '*.so' -delete
     .venv/bin/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.11 \
         --platform "manylinux_2_17_$machine" --platform "manylinux2014_$machine" \
-        --dest "$home/wheels" orjson cffi
+        --dest "$home/wheels" orjson cffi backports.zstd
     for wheel in "$home"/wheels/*.whl; do
         python3 -m zipfile -e "$wheel" "$tree/packages"
     done

@@ -6,6 +6,7 @@ Producers compress and consumers decompress; the broker stores bodies as they ar
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,11 @@ ZLIB = COMPRESSED | 0x300
 _ZLIB = (0x000, 0x300)  # clients before RocketMQ 5 set no type, and know zlib only
 _SYS_FLAGS = {"zlib": ZLIB, "lz4": COMPRESSED | _LZ4, "zstd": COMPRESSED | _ZSTD}
 _MAGIC = {b"\x04\x22\x4d\x18": "lz4", b"\x28\xb5\x2f\xfd": "zstd"}
-_LIBRARIES = {"zlib": "zlib", "lz4": "lz4.frame", "zstd": "zstandard"}
+_LIBRARIES = {
+    "zlib": "zlib",
+    "lz4": "lz4.frame",
+    "zstd": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
+}
 
 
 def compress(body: bytes, kind: str, level: int) -> tuple[bytes, int]:
@@ -38,7 +43,11 @@ def compress(body: bytes, kind: str, level: int) -> tuple[bytes, int]:
         # Java's LZ4FrameInputStream reads independent blocks only.
         packed = _library(kind).compress(body, block_linked=False, store_size=False)
     elif kind == "zstd":
-        packed = _library(kind).ZstdCompressor(level, write_content_size=False).compress(body)
+        library = _library(kind)
+        parameters = library.CompressionParameter
+        # The size is not told, as Java's clients do not.
+        options = {parameters.compression_level: level, parameters.content_size_flag: 0}
+        packed = library.compress(body, options=options)
     else:
         packed = _library(kind).compress(body, level)
     return bytes(packed), _SYS_FLAGS[kind]
@@ -60,7 +69,7 @@ def require(kind: str) -> None:
 
     Raises: ConfigError: the kind needs the `compression` extra, which is not installed.
     """
-    if kind != "zlib":  # which Python has
+    if kind != "zlib":  # which each Python has
         _library(kind)
 
 
@@ -109,14 +118,22 @@ def _inflate(library: Any, body: bytes, most: int) -> bytes:
 
 
 def _from_lz4(library: Any, body: bytes, most: int) -> bytes:
+    return _from_frames(library.LZ4FrameDecompressor, body, most)
+
+
+def _from_zstd(library: Any, body: bytes, most: int) -> bytes:
+    return _from_frames(library.ZstdDecompressor, body, most)
+
+
+def _from_frames(make_stream: Callable[[], Any], body: bytes, most: int) -> bytes:
     plain = bytearray()
-    stream = library.LZ4FrameDecompressor()
+    stream = make_stream()
     # In pieces, for the rest behind each frame is copied.
     for start in range(0, len(body), _PIECE):
         piece = body[start : start + _PIECE]
         while piece:
             if stream.eof:
-                stream = library.LZ4FrameDecompressor()
+                stream = make_stream()
             plain += stream.decompress(piece, most + 1 - len(plain))
             if len(plain) > most:
                 return bytes(plain)
@@ -126,59 +143,9 @@ def _from_lz4(library: Any, body: bytes, most: int) -> bytes:
     return bytes(plain)
 
 
-def _from_zstd(library: Any, body: bytes, most: int) -> bytes:
-    plain = bytearray()
-    rest = memoryview(body)
-    frames = library.ZstdDecompressor()  # one for all: a body may be made of nothing but frames
-    while True:
-        if bytes(rest[1:4]) == _SKIPPABLE and rest[0] >> 4 == 5:
-            size = 8 + int.from_bytes(rest[4:8], "little")
-        else:
-            plain += _from_zstd_frame(library, frames, rest, most - len(plain))
-            if len(plain) > most:
-                return bytes(plain)
-            size = _zstd_frame_size(library, rest)
-        if size > len(rest):
-            raise ValueError(_CUT_OFF)
-        rest = rest[size:]
-        if not rest:
-            return bytes(plain)
-
-
-def _from_zstd_frame(library: Any, frames: Any, rest: memoryview, most: int) -> bytes:
-    size = library.get_frame_parameters(rest).content_size
-    is_told = size != library.CONTENTSIZE_UNKNOWN  # Java's frames do not tell it
-    if is_told and size > most:
-        return bytes(most + 1)
-    try:
-        return bytes(frames.decompress(rest, max_output_size=most + 1))
-    except library.ZstdError:
-        # Too long and damaged are one error here; a reader stops at the limit, and tells them
-        # apart.
-        start: bytes = frames.stream_reader(rest).read(most + 1)
-        if len(start) > most:
-            return start
-        raise
-
-
-def _zstd_frame_size(library: Any, rest: memoryview) -> int:
-    """Return the bytes of the frame at the begin (RFC 8878), which no call of the library tells."""
-    at: int = library.frame_header_size(rest)
-    is_last = False
-    while not is_last:
-        block = int.from_bytes(rest[at : at + 3], "little")
-        is_last = bool(block & 1)
-        at += 3 + (1 if block >> 1 & 3 == _RUN else block >> 3)
-        if at > len(rest):
-            raise ValueError(_CUT_OFF)
-    return at + (4 if library.get_frame_parameters(rest).has_checksum else 0)
-
-
 _CUT_OFF = "it is cut off"
 _EITHER_HEADER = 32  # added to the bits of the window: zlib's header, or gzip's
 _PIECE = 4096
-_SKIPPABLE = b"\x2a\x4d\x18"  # behind a byte from 0x50 to 0x5f: a frame without content
-_RUN = 1  # the type of a block that is one byte, repeated
 
 
 _DECOMPRESSORS: dict[int, tuple[str, Callable[[Any, bytes, int], bytes]]] = {

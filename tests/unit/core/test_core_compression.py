@@ -68,8 +68,7 @@ def test_the_limit_is_that_of_all_frames_together(kind: str, sys_flag: int) -> N
 
 
 def test_a_frame_of_zstd_that_tells_its_size_is_given_no_more_than_the_limit() -> None:
-    zstandard = importlib.import_module("zstandard")
-    told = zstandard.ZstdCompressor().compress(bytes(5000))
+    told = bytes.fromhex("28b52ffd6088124d0000100000010083d3032c")  # 5,000 zeros
     assert decompress(told, 0x201, 5000) == bytes(5000)
     with pytest.raises(ProtocolError, match="becomes more than 4999 bytes"):
         decompress(told, 0x201, 4999)
