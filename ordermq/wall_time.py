@@ -73,6 +73,11 @@ def moment_ms(name: str, moment: Moment, now_ms: int) -> int:
     return found
 
 
+def is_like_ms(number: int) -> bool:
+    """Return whether a number that is given as another one, as an offset, looks like a time."""
+    return number >= _YEAR_1973_MS
+
+
 def unit_hint(moment: object) -> str:
     """Return what an error says further of a number with a fraction, as `time.time()`; else ""."""
     if not isinstance(moment, float) or not abs(moment) < _YEAR_9999_MS:

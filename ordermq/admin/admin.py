@@ -15,7 +15,15 @@ from ordermq.admin.groups import Groups, GroupState, GroupSummary
 from ordermq.admin.message_search import FoundMessage, MessageSearch, require_one
 from ordermq.admin.parked import ParkedKey, ParkedTopics
 from ordermq.admin.reset import QueueReset, Resets
-from ordermq.admin.topics import Place, Topics, TopicState, TopicSummary, require_place, time_hint
+from ordermq.admin.topics import (
+    Place,
+    Topics,
+    TopicState,
+    TopicSummary,
+    require_no_time,
+    require_place,
+    time_hint,
+)
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.closing import Closing
@@ -140,6 +148,11 @@ class Admin(ExplainsMethods, Closing):
         require_place(place, name)
         return cast(Place, place)
 
+    def _start(self, start: Place | timedelta) -> Place:
+        place = self._place("start", start)
+        require_no_time(place, "start")
+        return place
+
     def _moment(self, at: object) -> datetime:
         moment = time_of(at, self._client.clock.wall_ms())
         if moment is None:
@@ -212,7 +225,7 @@ class Admin(ExplainsMethods, Closing):
         Returns: the oldest first, by the time they were stored.
         Raises: ConfigError: an argument out of its range, a queue that does not exist.
         """
-        start = self._place("start", start)
+        start = self._start(start)
         _require_count(count, topic=topic)
         return self._client.call(self._topics.peek(check_topic(topic), start, count, queues))
 
@@ -303,6 +316,7 @@ class Admin(ExplainsMethods, Closing):
         Raises: ConfigError: not exactly one of key, message_id, offset and at, or of another type.
         """
         require_one(key=key, message_id=message_id, offset=offset, at=at)
+        require_no_time(offset, "offset")
         topic = check_topic(topic)
         moment = None if at is None else self._moment(at)
         _require_count(count, topic=topic)
@@ -350,14 +364,15 @@ class Admin(ExplainsMethods, Closing):
             wait_s: the longest time to wait for members, which hear of it with a pull.
                 `is_confirmed` of a queue tells whether its member has.
         Raises:
-            ConfigError: an argument out of its range, as an offset that a queue does not have; a
-                queue that does not exist. Nothing was moved.
+            ConfigError: an argument out of its range, as an offset that a queue does not have, or a
+                time to come; a queue that does not exist. Nothing was moved.
             StateError: members are online, and brokers before RocketMQ 5.2 cannot move them so: an
                 offset, single queues, or queues without a committed offset.
             LockRefused: a member that is not online still holds a lock.
         """
         to = self._place("to", to)
-        if not isinstance(wait_s, (int, float)) or not 0 <= wait_s < math.inf:
+        is_number = isinstance(wait_s, (int, float)) and not isinstance(wait_s, bool)
+        if not is_number or not 0 <= wait_s < math.inf:
             raise ConfigError(f"wait_s={wait_s!r}: expected a number of seconds, 0 or more")
         return self._client.call(
             self._resets.reset(
@@ -379,8 +394,7 @@ class Admin(ExplainsMethods, Closing):
 
         Args: group: or its dead-letter topic, `%DLQ%billing`.
         Returns: per queue of the dead-letter topic the offset of the first letter that `redrive`
-            sends next; its end if none is left.
-        Raises: RouteError: the group has no dead letters.
+            sends next; its end if none is left. {} if the group has no dead letters.
         """
         return self._client.call(self._dead_letters.next_offsets(group_named(group)))
 
@@ -394,7 +408,7 @@ class Admin(ExplainsMethods, Closing):
             count, start: as of `peek`.
         Returns: the oldest first; [] if none waits.
         """
-        start = self._place("start", start)
+        start = self._start(start)
         _require_count(count, group=group)
         group = check_group(group_named(group))
         return self._client.call(self._dead_letters.waiting(group, start, count))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from itertools import count
 from typing import NamedTuple
@@ -23,8 +23,9 @@ from typing import NamedTuple
 from ordermq.admin.topics import Place, Topics
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.session import ClientSession
+from ordermq.client.store_times import broker_wall_ms
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
-from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
+from ordermq.errors import BrokerError, ConfigError, LockRefused, RemotingError, StateError
 from ordermq.leases.lease import Lease
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.admin_bodies import QueueHolding
@@ -37,6 +38,7 @@ _log = logging.getLogger("ordermq.client")
 _END_MS = -1  # as a timestamp of a reset: after the newest message
 _CHECK_MS, _CHECKS_PER_REPEAT = 250, 12  # a held pull is answered at its end, some seconds later
 _EARLIER_TIMES = 17  # each twice as far back, the last 65 s
+_OTHER_CLOCK_MS = 60_000  # a "now" of another machine is no time to come
 _TOLD_BY_PULLS = "useServerSideResetOffset=true"  # a line of a broker's configuration
 
 
@@ -86,6 +88,7 @@ class Resets:
         """Move the group, as `Admin.reset` describes."""
         queues = await self._topics.queues(topic, queue_ids)
         await self._topics.require_range(queues, place)
+        await self._require_past({queue.broker_name for queue in queues}, place)
         targets = {queue: await self._topics.offset_at(queue, place, group) for queue in queues}
         before = await self._committed(group, queues)
         by_broker: dict[str, list[MessageQueue]] = {}
@@ -122,6 +125,22 @@ class Resets:
             for queue in queues
             if queue in after
         ]
+
+    async def _require_past(self, brokers: Iterable[str], place: Place) -> None:
+        """Raise ConfigError for a time to come: the group would skip everything that waits."""
+        if not isinstance(place, datetime):
+            return
+        ahead_ms = wall_ms_of(place) - self._client.clock.wall_ms()
+        if ahead_ms <= _OTHER_CLOCK_MS:
+            return
+        # Store times are of the brokers' clocks, which may be ahead of this one.
+        clocks = await asyncio.gather(*(broker_wall_ms(self._client, each) for each in brokers))
+        if wall_ms_of(place) > max(each or 0 for each in clocks) + _OTHER_CLOCK_MS:
+            raise ConfigError(
+                f"to={place.isoformat()}: {ahead_ms // 1_000:,} s in the future, so every message "
+                "that waits would be skipped: look at the time zone (a time without one is this "
+                "machine's), or reset to 'last', the end"
+            )
 
     async def _store(
         self, address: str, group: str, targets: Mapping[MessageQueue, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 
@@ -33,7 +33,7 @@ from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, QueueData, TopicRoute
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.rare_headers import CreateTopicHeader
 from ordermq.value import Value
-from ordermq.wall_time import wall_ms_of
+from ordermq.wall_time import is_like_ms, wall_ms_of, whole_number
 
 MAX_QUEUES = 65_535  # of a topic at one broker, as RocketMQ's tools accept
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")  # of RocketMQ 5's topics
@@ -248,6 +248,8 @@ class Topics:
 
         Raises: RouteError: no broker has it. ConfigError: it has no such queue.
         """
+        if not isinstance(queue_ids, Collection) or any(whole_number(n) is None for n in queue_ids):
+            raise ConfigError(f"queues={queue_ids!r}: expected numbers of queues, as [0, 3]")
         route = await self._route(name)
         if route is None:
             raise no_such_topic(name)
@@ -361,6 +363,15 @@ def time_hint(place: object) -> str:
     """Return what an error says further of a number that was meant as a time; else ""."""
     # `time.time() - 300`. As an int of ms it would be taken for an offset.
     return "; a number is no time: give an age, as '5m'" if isinstance(place, float) else ""
+
+
+def require_no_time(offset: object, name: str) -> None:
+    """Raise ConfigError for an offset that looks like ms since 1970: behind it nothing is found."""
+    if isinstance(offset, int) and is_like_ms(offset):
+        raise ConfigError(
+            f"{name}={offset}: expected an offset, and this looks like a time in ms: give a "
+            "datetime (2026-11-22T09:30) or an age (5m)"
+        )
 
 
 def no_such_topic(name: str) -> RouteError:

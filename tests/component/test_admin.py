@@ -138,7 +138,7 @@ def test_a_number_of_letters_that_is_none_is_refused(admin: Admin, count: Any) -
         admin.redrive("g", count=count)
 
 
-@pytest.mark.parametrize("wait_s", [-1, math.nan, math.inf, "3"])
+@pytest.mark.parametrize("wait_s", [-1, math.nan, math.inf, "3", True])
 def test_a_time_to_wait_that_is_none_is_refused(admin: Admin, wait_s: Any) -> None:
     admin.create_topic("orders", 1)
     with pytest.raises(ConfigError, match="expected a number of seconds"):
@@ -154,7 +154,11 @@ def test_a_time_to_wait_that_is_none_is_refused(admin: Admin, wait_s: Any) -> No
         ({"start": "99999999d"}, "expected 'first', 'last', a datetime, an age as '2h'"),
         ({"start": "999999999999d"}, "expected 'first', 'last', a datetime, an age as '2h'"),
         ({"start": -1}, "expected 'first'"),
+        ({"start": 1_795_581_149_741}, "looks like a time in ms: give a datetime"),
         ({"queues": [9]}, "there is no queue 9"),
+        ({"queues": 1}, r"queues=1: expected numbers of queues, as \[0, 3\]"),
+        ({"queues": [True]}, "expected numbers of queues"),
+        ({"queues": "01"}, "expected numbers of queues"),
     ],
 )
 def test_a_peek_that_makes_no_sense_is_refused(
@@ -269,6 +273,27 @@ def test_a_group_without_members_is_moved_to_an_offset_a_time_and_either_end(
     admin.reset("g", "orders", datetime(2001, 1, 1, tzinfo=UTC))
     assert committed(broker) == 0
     assert admin.group("g", ["orders"]).locks == {}  # none is left behind
+
+
+def test_a_reset_to_a_time_to_come_would_skip_everything_and_is_refused(
+    admin: Admin, producer: Producer, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a UTC time without its zone is, west of Greenwich; not so the present of another clock."""
+    producer.send_many(numbered(10))
+    admin.reset("g", "orders", "first")
+    for hours in (1, 24 * 365 * 100):
+        with pytest.raises(ConfigError, match=r"in the future.* look at the time zone.* 'last'"):
+            admin.reset("g", "orders", datetime.now(UTC) + timedelta(hours=hours))
+    assert committed(broker) == 0, "nothing was moved"
+    admin.reset("g", "orders", datetime.now(UTC) + timedelta(seconds=30))
+    assert committed(broker) == 10
+    # The time is none to come for a broker whose clock is ahead.
+    clock = broker._clock
+    ahead_ms = clock.wall_ms() + 2 * 3_600_000
+    monkeypatch.setattr(clock, "wall_ms", lambda: ahead_ms)
+    admin.reset("g", "orders", "first")
+    admin.reset("g", "orders", datetime.now(UTC) + timedelta(hours=1))
+    assert committed(broker) == 10
 
 
 def test_live_members_are_moved_and_consume_again_in_order(
