@@ -90,8 +90,9 @@ class CommitRules:
     def on_reset(self, t: int, ref: int, event: Event) -> None:
         if event.get("group"):
             progress_by_queue = [self._run.progress(event)]
-        else:
+        else:  # the topic was deleted
             place = (event.get("topic", ""), event.get("broker", ""), event["queue"])
+            self._run.stored_queue(place).forget()
             progress_by_queue = [
                 each for each in self._run.progress_by_queue.values() if each.name[1:] == place
             ]

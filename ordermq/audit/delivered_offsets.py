@@ -100,6 +100,12 @@ class StoredQueue(_Columns):
                     self.before[i] = before
                     last[key] = offset
 
+    def forget(self) -> None:
+        """Note that the messages are gone; a topic that is made anew has others."""
+        self.flags[:] = bytes(len(self.flags))
+        self.before[:] = array("q", [-1]) * len(self.before)
+        self._last_of_key.clear()
+
 
 class Ownership:
     """One process that holds one queue under one epoch."""

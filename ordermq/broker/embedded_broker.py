@@ -60,6 +60,11 @@ class EmbeddedBroker(Starting):
             refuse_unknown(EmbeddedBroker, unknown, dict.fromkeys(settings, given))
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config: expected a BrokerConfig, not a {type(config).__name__}")
+        if isinstance(history, str | os.PathLike):  # as a member takes one
+            raise ConfigError(
+                f"history={history!r}: expected a recorder, as History(path, 'broker') of "
+                "ordermq.events"
+            )
         is_number = isinstance(port, int) and not isinstance(port, bool)
         if not is_number or not 0 <= port <= 65_535:  # the kernel takes a higher one modulo 65,536
             raise ConfigError(f"port={port!r}: expected 1..65535, or 0 for any free port")

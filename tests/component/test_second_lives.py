@@ -23,6 +23,7 @@ from ordermq.consumer.fetch import life_watch
 from ordermq.consumer.fetch.life_watch import LifeWatch, PulledMark
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.errors import BrokerError, RequestTimeout, StateError
+from ordermq.events import History
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
@@ -630,6 +631,39 @@ def test_a_member_that_closes_does_not_store_what_it_did_of_the_topic_before(
     again = Member("orderly", broker.name_servers, tmp_path)
     again.wait_for("new", 2)
     again.close()
+
+
+@pytest.mark.parametrize("mode", ["pull", "pop"])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_the_brokers_history_tells_an_audit_of_a_deleted_topic(
+    tmp_path: Path, mode: str, is_away: bool
+) -> None:
+    """Also while no member is there to tell, and of messages that nobody has consumed."""
+    paths = [tmp_path / f"{name}.jsonl" for name in ("broker", "first", "second")]
+    with (
+        History(paths[0], "broker") as history,
+        EmbeddedBroker(history=history, config=BrokerConfig(broker_name="b")) as broker,
+    ):
+        member = Member(
+            "orderly", broker.name_servers, tmp_path, history=paths[1], consume_mode=mode
+        )
+        send(broker, "old", 4)
+        member.wait_for("old", 4)
+        if is_away:
+            member.close()
+            send(broker, "unread", 4)
+        elif mode == "pull":
+            eventually(lambda: member.committed() == 4, "the offset is stored")
+            eventually(member.has_marked, "the queue is known")
+        recreate(broker, 3)
+        if is_away:
+            member = Member(
+                "orderly", broker.name_servers, tmp_path, history=paths[2], consume_mode=mode
+            )
+        member.wait_for("new", 3)
+        member.close()
+    report = audit([path for path in paths if path.exists()])
+    assert report.ok, report.violations
 
 
 def test_a_member_of_a_topic_that_is_gone_closes_at_once(

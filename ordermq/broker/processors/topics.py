@@ -17,6 +17,7 @@ from ordermq.broker.context import (
 )
 from ordermq.broker.topics import Topic
 from ordermq.errors import StoreError
+from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.admin_bodies import runtime_of
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute, queue_table_to_json
@@ -76,8 +77,14 @@ def delete(context: BrokerContext, connection: BrokerConnection, request: Comman
     answer = context.when_durable(connection, request)
     ended: list[StoreError | None] = []
 
-    def deleted(topic: str, error: StoreError | None) -> None:
+    def deleted(topic: str, queues: int, error: StoreError | None) -> None:
         if error is None:
+            # It is told of every group: what is stored under this name later begins at 0 again.
+            for queue_id in range(queues):
+                context.history.record(
+                    EventType.RESET, topic=topic, broker=context.config.broker_name,
+                    queue=queue_id, off=0,
+                )  # fmt: skip
             context.offsets.forget_topic(topic)
             context.pop_leases.forget_topic(topic)
             context.open_pops.forget(topic=topic)
@@ -89,7 +96,9 @@ def delete(context: BrokerContext, connection: BrokerConnection, request: Comman
             answer(next(filter(None, ended), None))
 
     for each in names:
-        context.topics.remove(each, partial(deleted, each))
+        topic = context.topics.get(each)
+        queues = 0 if topic is None else topic.write_queues
+        context.topics.remove(each, partial(deleted, each, queues))
 
 
 def delete_route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ordermq import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
+from ordermq.errors import ConfigError
 from ordermq.events import History
 from tests.component.broker.wire_client import WireClient, epochs
 
@@ -48,6 +50,25 @@ def test_store_events_have_offsets_sharding_keys_and_tags(recorded: Recorded) ->
         (1, [0], [None], ["paid"]),
     ]  # fmt: skip
     assert {(e["group"], e["topic"], e["broker"]) for e in events} == {("", "orders", "embedded")}
+
+
+def test_the_end_of_a_topic_is_recorded_for_every_group(recorded: Recorded) -> None:
+    def scene(broker: EmbeddedBroker) -> None:
+        with Admin(broker.name_servers) as admin:
+            admin.create_topic("orders", 2)
+            admin.delete_topic("orders")
+
+    events = recorded(scene)
+    assert [(e["type"], e["group"], e["topic"], e["queue"], e["off"]) for e in events] == [
+        ("RESET", "", "orders", 0, 0), ("RESET", "", "orders", 1, 0),
+    ]  # fmt: skip
+
+
+def test_a_path_is_no_recorder_of_a_broker(tmp_path: Path) -> None:
+    """As members take one."""
+    path: Any = tmp_path / "broker.jsonl"
+    with pytest.raises(ConfigError, match=r"history=.*: expected a recorder, as History\(path"):
+        EmbeddedBroker(history=path)
 
 
 def test_lock_and_commit_events_are_in_the_order_of_the_broker(
