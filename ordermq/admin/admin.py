@@ -445,7 +445,8 @@ class Admin(ExplainsMethods, Closing):
             StateError: no letter has this id, or it was sent again or skipped before.
             OrderingError: older letters of its key wait, which it would overtake.
             LockRefused: another call does the same at this moment.
-            Others as `Producer.send`: what was sent before is remembered.
+            Others as `Producer.send`: what was sent before is remembered, and a note of the error
+                names the letter, behind which none was sent.
         """
         if count is not None and (type(count) is not int or count < 1):
             raise ConfigError(f"count={count!r}: expected a whole number, 1 or more")

@@ -19,6 +19,7 @@ from ordermq.errors import (
     DecodeError,
     LockRefused,
     OrderingError,
+    OrderMQError,
     RouteError,
     StateError,
 )
@@ -26,7 +27,7 @@ from ordermq.model import properties as props
 from ordermq.model.failure_story import NAMES, FailureStory
 from ordermq.model.message import RESERVED_PROPERTIES, Message, MessageView
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import DEAD_LETTER_PREFIX, dead_letter_topic
+from ordermq.model.names import DEAD_LETTER_PREFIX, dead_letter_topic, group_named
 from ordermq.producer.producer import Producer
 from ordermq.remoting.admin_bodies import QueueEnds
 from ordermq.remoting.codes import ResponseCode
@@ -36,6 +37,7 @@ from ordermq.value import Value
 # time does so. Not the group itself: its lag would count dead letters.
 REDRIVE_GROUP = "ordermq_redrive"
 ORIGIN_PROPERTY = "omqRedriven"  # of a message that was sent again: the id of its dead letter
+_RENEWAL_MS = 10_000  # of a lock, which RocketMQ keeps for 60 s
 _AT_ONCE = 256  # letters between two commits: so many are sent twice after a crash
 _OWN_PROPERTIES = RESERVED_PROPERTIES | {
     props.DLQ_ORIGIN_TOPIC,
@@ -220,20 +222,22 @@ class DeadLetterTopics:
         with self._locked(queue) as epoch:
             # Under the lock: nobody else sends or skips one.
             left, handled = call(self._left_and_handled(queue, ends))
-            offset = left.start
+            offset, renewal_ms = left.start, self._client.clock.now_ms() + _RENEWAL_MS
             while offset < ends.end and sent.letters != count:
                 most = _AT_ONCE if count is None else min(_AT_ONCE, count - sent.letters)
                 letters = call(self._read(queue, offset, ends.end, most, handled))
                 if not letters:
                     break
                 # All are made before the first is sent: one that cannot be stops nothing half-way.
-                events = [(_as_message(each, to_topic), each.sharding_key) for each in letters]
+                messages = [_as_message(each, to_topic) for each in letters]
                 call(self._learn_ends({each.topic for each in letters}, sent))
                 done = 0
                 try:
-                    # In the order of the queue, which is that in which each key's letters came.
-                    for _ in producer.send_stream(events):
+                    for letter, message in zip(letters, messages, strict=True):
+                        self._send(producer, letter, message)
                         done += 1
+                        if self._client.clock.now_ms() >= renewal_ms:
+                            renewal_ms = self._renew(queue)
                 finally:
                     # Also after an error: what is stored must not be sent twice.
                     if done:
@@ -243,7 +247,24 @@ class DeadLetterTopics:
                 for letter in letters[:done]:
                     sent.note(letter)
                 sent.keys |= {letter.sharding_key for letter in letters if letter.sharding_key}
-                call(self._lock(queue))
+                renewal_ms = self._renew(queue)
+
+    @staticmethod
+    def _send(producer: Producer, letter: MessageView, message: Message) -> None:
+        """Send a letter, and return once it is stored.
+
+        One by one: behind a letter that is refused, others would overtake it, and be sent again by
+        the next call, as the offset cannot say that they were.
+        """
+        try:
+            producer.send(message, sharding_key=letter.sharding_key)
+        except OrderMQError as error:
+            skip = f"`ordermq dlq skip {group_named(letter.message_queue.topic)}"
+            error.add_note(
+                f"dead letter {letter.message_id} was not sent, nor are those behind it: if it "
+                f"cannot be, {skip} {letter.message_id}` leaves it out"
+            )
+            raise
 
     # One letter.
 
@@ -264,8 +285,8 @@ class DeadLetterTopics:
                 )
             message = _as_message(letter, to_topic, body)
             self._client.call(self._learn_ends({message.topic, letter.topic}, sent))
-            for _ in producer.send_stream([(message, letter.sharding_key)]):
-                sent.note(letter)
+            self._send(producer, letter, message)
+            sent.note(letter)
         waiting = self._client.call(self.look(group)).waiting
         return Redriven(group, 1, 1 if letter.sharding_key else 0, waiting, sent.overtaken_by)
 
@@ -398,6 +419,11 @@ class DeadLetterTopics:
                 topic=queue.topic,
             )
         return granted[queue]
+
+    def _renew(self, queue: MessageQueue) -> int:
+        """Renew the lock of a queue; return when to do so again."""
+        self._client.call(self._lock(queue))
+        return self._client.clock.now_ms() + _RENEWAL_MS
 
     async def _commit(self, queue: MessageQueue, offset: int, epoch: int) -> None:
         address = self._client.routes.master_of(queue.broker_name)

@@ -107,9 +107,13 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        fail(str(error), ExitCode.USAGE)
+        fail(_with_notes(error), ExitCode.USAGE)
     # An exit code of its own: a script may wait and try again.
     except (RouteError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
-        fail(str(error), ExitCode.UNREACHABLE)
+        fail(_with_notes(error), ExitCode.UNREACHABLE)
     except OrderMQError as error:
-        fail(str(error))
+        fail(_with_notes(error))
+
+
+def _with_notes(error: OrderMQError) -> str:
+    return "; ".join((str(error), *getattr(error, "__notes__", ())))

@@ -13,11 +13,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
 from ordermq.admin.handled_letters import HandledLetters
 from ordermq.broker import EmbeddedBroker
+from ordermq.cli.main import main
 from ordermq.client.admin_api import AdminApi
+from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, LockRefused, OrderingError, RouteError, StateError
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.docs_examples import DOCS, examples, run_example
@@ -405,6 +408,50 @@ def test_a_letter_keeps_what_its_sender_gave_it(admin: Admin, producer: Producer
     assert sent.properties["omqRedriven"] == letter.message_id
     assert sent.reconsume_times == 0
     assert not {"RETRY_TOPIC", "RECONSUME_TIME", "MAX_RECONSUME_TIMES"} & set(sent.properties)
+
+
+def test_letters_behind_one_that_is_refused_are_neither_sent_nor_sent_twice() -> None:
+    """They would overtake one of their key, and the offset could not say that they went."""
+    config = BrokerConfig(auto_create_topics=False)
+
+    def fail(messages: Any, context: Any) -> None:
+        raise ValueError("a test's own failure")
+
+    def letters(count: int) -> bool:
+        return [each.messages for each in admin.dead_letters()] == [count]
+
+    with EmbeddedBroker(config=config) as broker, Admin(broker.name_servers) as admin:
+        for topic in ("gone", "orders"):
+            admin.create_topic(topic, 1)
+        consumer = PushConsumer(
+            "g",
+            name_servers=broker.name_servers,
+            consume_from_where="first_offset",
+            on_failure=DeadLetter(max_attempts=1),
+        )
+        consumer.subscribe("gone")
+        consumer.subscribe("orders")
+        consumer.orderly(fail)
+        with consumer, Producer("p", name_servers=broker.name_servers) as producer:
+            producer.send(Message("gone", b"first"), sharding_key="k")
+            eventually(lambda: letters(1), "the first is given up")
+            producer.send_many([(Message("orders", b"%d" % n), "k") for n in range(5)])
+            eventually(lambda: letters(6), "all are given up")
+        admin.delete_topic("gone")
+        (first, *_) = admin.waiting_letters("g")
+        for _ in range(2):
+            with pytest.raises(RouteError) as refused:
+                admin.redrive("g")
+            assert f"ordermq dlq skip g {first.message_id}" in refused.value.__notes__[0]
+        assert admin.dead_letters()[0].waiting == 6
+        assert admin.topic("orders").messages == 5, "none was sent again"
+        typed = ["dlq", "redrive", "g", "--yes", "--name-servers", broker.name_servers]
+        shown = CliRunner().invoke(main, typed)
+        assert shown.exit_code == 3
+        assert f"ordermq dlq skip g {first.message_id}" in " ".join(shown.stderr.split())
+        admin.skip_letter("g", first.message_id)
+        assert admin.redrive("g").sent == 5
+        assert bodies(admin.peek("orders", 5)) == list(range(5))
 
 
 @pytest.mark.usefixtures("letters")
