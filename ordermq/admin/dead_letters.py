@@ -37,7 +37,8 @@ from ordermq.value import Value
 # time does so. Not the group itself: its lag would count dead letters.
 REDRIVE_GROUP = "ordermq_redrive"
 ORIGIN_PROPERTY = "omqRedriven"  # of a message that was sent again: the id of its dead letter
-_RENEWAL_MS = 10_000  # of a lock, which RocketMQ keeps for 60 s
+_LOCK_LIFE_MS = 60_000  # of RocketMQ's locks, and the embedded broker's, after the last renewal
+_RENEWAL_MS = 1_000  # an embedded broker may be set to shorter lives
 _AT_ONCE = 256  # letters between two commits: so many are sent twice after a crash
 _OWN_PROPERTIES = RESERVED_PROPERTIES | {
     props.DLQ_ORIGIN_TOPIC,
@@ -218,11 +219,11 @@ class DeadLetterTopics:
         to_topic: str | None,
         sent: _Sent,
     ) -> None:
-        call = self._client.call
+        call, locked_ms = self._client.call, self._client.clock.now_ms()
         with self._locked(queue) as epoch:
             # Under the lock: nobody else sends or skips one.
             left, handled = call(self._left_and_handled(queue, ends))
-            offset, renewal_ms = left.start, self._client.clock.now_ms() + _RENEWAL_MS
+            offset = left.start
             while offset < ends.end and sent.letters != count:
                 most = _AT_ONCE if count is None else min(_AT_ONCE, count - sent.letters)
                 letters = call(self._read(queue, offset, ends.end, most, handled))
@@ -236,8 +237,10 @@ class DeadLetterTopics:
                     for letter, message in zip(letters, messages, strict=True):
                         self._send(producer, letter, message)
                         done += 1
-                        if self._client.clock.now_ms() >= renewal_ms:
-                            renewal_ms = self._renew(queue)
+                        locked_ms = self._renewed(queue, epoch, locked_ms)
+                except LockRefused:
+                    done = 0  # whoever had the lock since may have got further
+                    raise
                 finally:
                     # Also after an error: what is stored must not be sent twice.
                     if done:
@@ -247,7 +250,6 @@ class DeadLetterTopics:
                 for letter in letters[:done]:
                     sent.note(letter)
                 sent.keys |= {letter.sharding_key for letter in letters if letter.sharding_key}
-                renewal_ms = self._renew(queue)
 
     @staticmethod
     def _send(producer: Producer, letter: MessageView, message: Message) -> None:
@@ -420,10 +422,22 @@ class DeadLetterTopics:
             )
         return granted[queue]
 
-    def _renew(self, queue: MessageQueue) -> int:
-        """Renew the lock of a queue; return when to do so again."""
-        self._client.call(self._lock(queue))
-        return self._client.clock.now_ms() + _RENEWAL_MS
+    def _renewed(self, queue: MessageQueue, epoch: int, locked_ms: int) -> int:
+        """Renew the lock of a queue if that is due; return the time of its last renewal.
+
+        Raises: LockRefused: it may be over, as after a pause of this process.
+        """
+        now_ms = self._client.clock.now_ms()
+        if now_ms - locked_ms < _RENEWAL_MS:
+            return locked_ms
+        # Only the embedded broker's epoch tells of a lock that somebody had in between.
+        if now_ms - locked_ms >= _LOCK_LIFE_MS or self._client.call(self._lock(queue)) != epoch:
+            raise LockRefused(
+                "the lock ended, as that of a process that stood still: another tool may have sent "
+                "these dead letters since; call again for those that still wait",
+                topic=queue.topic,
+            )
+        return now_ms
 
     async def _commit(self, queue: MessageQueue, offset: int, epoch: int) -> None:
         address = self._client.routes.master_of(queue.broker_name)

@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
+from ordermq.admin import dead_letters
+from ordermq.admin.dead_letters import DeadLetterTopics
 from ordermq.admin.handled_letters import HandledLetters
 from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
@@ -463,6 +465,30 @@ def test_two_tools_do_not_send_the_same_letters(admin: Admin, broker: EmbeddedBr
         with pytest.raises(LockRefused, match="another tool sends these dead letters"):
             admin.redrive("g")
     assert admin.dead_letters()[0].waiting == 20
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_tool_that_stood_still_sends_nothing_that_another_one_has_sent(
+    admin: Admin, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (queue,) = admin.topic("%DLQ%g").queues
+    address = admin._client.name_servers.addresses[0]
+    send, sent = DeadLetterTopics._send, []
+
+    def pause(*given: Any) -> None:
+        send(*given)
+        sent.append(given)
+        if len(sent) == 3:  # the lock ends, and another tool sends all that waits
+            admin._client.call(admin._client.api.unlock(address, "ordermq_redrive", [queue], [0]))
+            with Admin(broker.name_servers) as other:
+                assert other.redrive("g", to_topic="again").left == 0
+
+    monkeypatch.setattr(DeadLetterTopics, "_send", staticmethod(pause))
+    monkeypatch.setattr(dead_letters, "_RENEWAL_MS", 0)
+    with pytest.raises(LockRefused, match="the lock ended, as that of a process that stood still"):
+        admin.redrive("g", to_topic="again")
+    assert admin.topic("again").messages == 3 + 20
+    assert admin.dead_letters()[0].waiting == 0
 
 
 def waiting_of(admin: Admin, key: str) -> list[str]:
