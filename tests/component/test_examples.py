@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ordermq import Admin, Message, Producer
+from ordermq import Admin, Message, Producer, TransactionState
 from ordermq.broker import EmbeddedBroker
 from tests.component.conftest import eventually
 from tests.waiting import killed_on_error
@@ -89,6 +92,25 @@ def test_every_example_is_on_the_page_of_first_steps() -> None:
 def test_an_example_prints_what_it_should(name: str) -> None:
     done = run(str(EXAMPLES / name))
     assert (done.returncode, done.stdout) == (0, PRINTED[name]), done.stderr
+
+
+def test_the_outbox_answers_for_a_transaction_and_not_for_its_order(tmp_path: Path) -> None:
+    """Neither for an order that another one has placed, nor for one that may still be placed."""
+    outbox = runpy.run_path(str(EXAMPLES / "outbox.py"))
+    orders = outbox["Orders"](tmp_path / "shop.db")
+    placed = Message("orders", b"o-17")
+    placed.transaction_id = "A" * 32
+    assert orders.execute(placed, "o-17") is TransactionState.COMMIT
+
+    def answer(transaction_id: str, age_ms: int) -> TransactionState:
+        born_ms = time.time_ns() // 1_000_000 - age_ms
+        stored = SimpleNamespace(message_id=transaction_id, born_timestamp_ms=born_ms, body=b"o-17")
+        state: TransactionState = orders.check(stored)
+        return state
+
+    assert answer("A" * 32, 0) is TransactionState.COMMIT
+    assert answer("B" * 32, 0) is TransactionState.UNKNOWN
+    assert answer("B" * 32, 3_600_000) is TransactionState.ROLLBACK
 
 
 def test_the_cells_of_the_notebook_run_one_after_the_other(tmp_path: Path) -> None:
