@@ -57,9 +57,9 @@ async def transform(consumer: AsyncConsumer, producer: AsyncProducer) -> None:
                 if payment.number > last.number:  # not counted again when it is repeated
                     total = last.total_cents + payment.cents
                     last = Receipt(payment.customer, payment.number, total)
-                    done[payment.customer] = last
                     receipt = producer.message("receipts", last)
                     await producer.send(receipt, sharding_key=payment.customer)
+                    done[payment.customer] = last  # only now: after a failed send it comes again
 
 
 def payments(producer: AsyncProducer) -> Iterator[tuple[Message, str]]:

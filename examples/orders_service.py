@@ -14,7 +14,6 @@ the key of the table tells that it was written before.
 """
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +21,6 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, HTTPException, Request, Response
 from sqlalchemy import Column, Integer, MetaData, String, Table, select
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateTable
 
@@ -32,13 +30,14 @@ TOPIC, GROUP = "orders", "order-book"
 STEPS = Table(
     "steps",
     MetaData(),
-    Column("queue", String, primary_key=True),
-    Column("offset", Integer, primary_key=True),
+    # Not queue and offset: a topic that is made anew, or another broker's, has the same ones again.
+    Column("message_id", String, primary_key=True),
+    Column("queue", String, nullable=False),
+    Column("offset", Integer, nullable=False),
     Column("order_id", String, nullable=False),
     Column("step", String, nullable=False),
     Column("deliveries", Integer, nullable=False, default=1),
 )
-log = logging.getLogger("orders_service")
 
 
 def connect() -> AsyncEngine:
@@ -52,6 +51,7 @@ async def write(engine: AsyncEngine, batch: AsyncBatch) -> None:
     queue = str(batch.message_queue)
     rows = [
         {
+            "message_id": message.message_id,
             "queue": queue,
             "offset": message.queue_offset,
             "order_id": message.sharding_key,
@@ -67,14 +67,11 @@ async def write(engine: AsyncEngine, batch: AsyncBatch) -> None:
 
 async def consume(engine: AsyncEngine, consumer: AsyncConsumer) -> None:
     """Write batch after batch; each is done as the next one is asked for."""
-    while True:
-        try:
-            async for batch in consumer:
-                await write(engine, batch)
-            return  # the consumer was closed
-        except OperationalError:
-            log.exception("the database is away; the batch comes again in a second")
-            await asyncio.sleep(1)
+    async for batch in consumer:
+        # After an exception, as of a database that is away, the batch comes again in a second, and
+        # other queues go on; without this the loop would end, and the service with it.
+        with batch:
+            await write(engine, batch)
 
 
 @asynccontextmanager

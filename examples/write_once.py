@@ -5,6 +5,9 @@ are stored in the same transaction as what the message changes.
 
 A message that was written already is left out, and an owner that was paused beyond its lease is
 refused. Any database with transactions can do the same.
+
+The file is of one broker's topic: what is below a queue's next offset is taken for written. Begin
+with another file where the topic is made anew, or the broker.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import re
@@ -10,8 +12,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -111,6 +115,38 @@ def test_the_outbox_answers_for_a_transaction_and_not_for_its_order(tmp_path: Pa
     assert answer("A" * 32, 0) is TransactionState.COMMIT
     assert answer("B" * 32, 0) is TransactionState.UNKNOWN
     assert answer("B" * 32, 3_600_000) is TransactionState.ROLLBACK
+
+
+def test_a_receipt_whose_send_fails_is_sent_when_its_payment_comes_again() -> None:
+    example = runpy.run_path(str(EXAMPLES / "consume_and_produce.py"))
+    payment, sent = example["Payment"]("ann", 1, 7), []
+
+    class Batch(contextlib.suppress):
+        """A batch of the payment, which swallows an exception as a consumer's does."""
+
+        def __init__(self) -> None:
+            super().__init__(ConnectionError)
+
+        def __iter__(self) -> Iterator[Any]:
+            yield SimpleNamespace(value=lambda: payment)
+
+    class Till:
+        """A producer whose first send fails."""
+
+        def message(self, topic: str, value: object) -> object:
+            return value
+
+        async def send(self, receipt: object, *, sharding_key: str) -> None:
+            sent.append(receipt)
+            if len(sent) == 1:
+                raise ConnectionError("a test's own failure")
+
+    async def batches() -> AsyncIterator[Batch]:
+        for _ in range(3):
+            yield Batch()
+
+    asyncio.run(example["transform"](batches(), Till()))
+    assert sent == [example["Receipt"]("ann", 1, 7)] * 2, "again after the failure, and then not"
 
 
 def test_the_cells_of_the_notebook_run_one_after_the_other(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import uuid
 from collections import defaultdict
 from pathlib import Path
 
-from ordermq import Message, Producer
+from ordermq import Admin, Message, Producer
 from ordermq.broker import EmbeddedBroker
 from tests.component.conftest import DEADLINE_S, eventually
 
@@ -169,3 +169,27 @@ def test_two_processes_restarted_under_load_lose_and_repeat_nothing(
         assert load.sent.get((queue, offset), text) == text
     for offsets in places.values():
         assert offsets == list(range(len(offsets))), "in order, from the first on, no gap"
+
+
+def test_a_message_that_cannot_be_written_and_a_topic_made_anew_lose_no_other_message(
+    producer: Producer, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    with Admin(broker.name_servers) as admin:
+        admin.create_topic("orders", 2)
+        queues = sorted(admin.topic("orders").queues)
+        service = Service(tmp_path, broker.name_servers)
+        written = tmp_path / "orders.db"
+        try:
+            service.wait_until_ready()
+            producer.send(Message("orders", b"no order"), queue=queues[0])
+            for number in range(3):
+                producer.send(Message("orders", b"%d" % number), sharding_key="o", queue=queues[1])
+            eventually(lambda: len(rows(written)) == 3, "the other queue goes on", STARTED_S)
+            admin.delete_topic("orders")
+            admin.create_topic("orders", 2)
+            for queue in queues:
+                producer.send(Message("orders", b"new"), sharding_key="o", queue=queue)
+            eventually(lambda: len(rows(written)) == 5, "none is taken for an old one", STARTED_S)
+        finally:
+            service.kill()
+    assert {deliveries for *_, deliveries in rows(written)} == {1}
