@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,10 +20,21 @@ from ordermq.cdc import values as to
 from ordermq.cdc.change import Change, Operation, Order, Row, require_changes, require_order
 from ordermq.errors import ChangeRefused, ConfigError, StateError
 from ordermq.lazy_imports import needed_from
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.options import queue_text
 from ordermq.spark.stages.output import OutputShape, struct_of
 
 IS_DELETED = "is_deleted"
-_OFFSET, _NUMBER = "change_offset", "change_number"
+_QUEUE, _OFFSET, _NUMBER = "change_queue", "change_offset", "change_number"
+_COMMITTED, _POSITION = "change_committed", "change_position"
+_OF_CHANGES: Final[dict[str, of.DataType]] = {
+    _QUEUE: of.StringType(),
+    _OFFSET: of.LongType(),
+    _NUMBER: of.IntegerType(),
+    _COMMITTED: of.LongType(),
+    _POSITION: of.ArrayType(of.LongType()),
+}
+_BETWEEN_QUEUES = (_COMMITTED, _POSITION, _QUEUE)
 _READ = ("topic", "queue_id", "offset", "body")
 _IGNORABLE = frozenset({"truncate", "ddl"})
 _MARK = "_SUCCESS"  # Spark writes it when all files of a folder are there
@@ -67,7 +78,7 @@ class TableChanges:
         names = columns.fieldNames()
         if not self.key or isinstance(self.key, str) or not set(self.key) <= set(names):
             raise ConfigError(f"key={self.key!r}: expected some of the columns {names}")
-        taken = {IS_DELETED, _OFFSET, _NUMBER} & set(names)
+        taken = {IS_DELETED, *_OF_CHANGES} & set(names)
         if taken:
             raise ConfigError(f"schema: {sorted(taken)} are columns of the copy's own")
         if not set(self.ignored) <= _IGNORABLE:
@@ -79,23 +90,33 @@ class TableChanges:
     def newest(self, frame: DataFrame) -> DataFrame:
         """Return the newest row of each key that the messages change, one row per key.
 
-        Args: frame: of the source, with topic, queue_id, offset and body; streams by foreachBatch.
+        Of one queue, its last change of the key; of several, where the number of the topic's queues
+        was changed, the one of these that the source committed last.
+
+        Args:
+            frame: of the source, with topic, queue_id, offset and body, and with broker where the
+                topic has several; streams by foreachBatch.
         Returns: the schema's columns, and `is_deleted`. A deleted row has what the message has.
         Raises: ChangeRefused, when it runs: a change that has no place in the copy.
         """
         shape = [
             *(of.StructField(each.name, each.dataType) for each in self.columns),
             of.StructField(IS_DELETED, of.BooleanType()),
-            of.StructField(_OFFSET, of.LongType()),
-            of.StructField(_NUMBER, of.IntegerType()),
+            *(of.StructField(name, kind) for name, kind in _OF_CHANGES.items()),
         ]
-        changes = frame.select(*_READ).mapInArrow(_NewestOfTask(self), of.StructType(shape))
-        names = [*self.columns.fieldNames(), IS_DELETED]
-        newest = sf.max_by(
-            sf.struct(*(sf.col(_quoted(name)) for name in names)), sf.struct(_OFFSET, _NUMBER)
-        )
-        grouped = changes.groupBy(*(sf.col(_quoted(name)) for name in self.key))
-        return grouped.agg(newest.alias("newest")).select("newest.*")
+        has_broker = "broker" in map(str.lower, frame.columns)
+        broker = frame["broker"] if has_broker else sf.lit("")
+        read = frame.select(*_READ, broker.alias("broker"))
+        changes = read.mapInArrow(_NewestOfTask(self), of.StructType(shape))
+        row = sf.struct(*(sf.col(_quoted(each.name)) for each in shape[: -len(_OF_CHANGES)]))
+        last = sf.struct(row.alias("row"), *_BETWEEN_QUEUES)
+        key = [sf.col(_quoted(name)) for name in self.key]
+        # By key first, which both groupings take as it is: one shuffle. Offsets of different queues
+        # do not compare.
+        by_queue = changes.repartition(*key).groupBy(*key, _QUEUE)
+        lasts = by_queue.agg(sf.max_by(last, sf.struct(_OFFSET, _NUMBER)).alias("last"))
+        newest = sf.max_by("last.row", sf.struct(*(f"last.{name}" for name in _BETWEEN_QUEUES)))
+        return lasts.groupBy(*key).agg(newest.alias("newest")).select("newest.*")
 
 
 class ParquetCopy:
@@ -247,10 +268,15 @@ class _Newest(NamedTuple):
     change: Change
     topic: str
     queue_id: int
+    broker: str
+
+    @property
+    def queue(self) -> str:
+        return queue_text(MessageQueue(self.topic, self.broker, self.queue_id))
 
 
 class _NewestOfTask:
-    """The newest change of each key among the messages of a task; runs on executors."""
+    """The newest change of each key in each queue of a task; runs on executors."""
 
     def __init__(self, changes: TableChanges) -> None:
         self._changes = changes
@@ -260,12 +286,12 @@ class _NewestOfTask:
         rows: dict[tuple[Any, ...], _Newest] = {}
         for batch in batches:
             columns = (column.to_pylist() for column in batch.columns)
-            for topic, queue_id, offset, body in zip(*columns, strict=True):
+            for topic, queue_id, offset, body, broker in zip(*columns, strict=True):
                 with _place_in_errors(topic, queue_id, offset):
                     for number, change in enumerate(self._changes_of(bytes(body))):
-                        key = change.key(self._changes.key)
+                        key = (queue_id, broker, topic, change.key(self._changes.key))
                         if key not in rows or rows[key][:2] < (offset, number):
-                            rows[key] = _Newest(offset, number, change, topic, queue_id)
+                            rows[key] = _Newest(offset, number, change, topic, queue_id, broker)
         if rows:
             yield _record_batch(self._changes.columns, list(rows.values()))
 
@@ -330,9 +356,12 @@ def _record_batch(columns: of.StructType, rows: Sequence[_Newest]) -> pa.RecordB
                 _check_fits(newest.change, row, adapters, shape)
         raise
     arrays.append(pa.array([each.change.operation is Operation.DELETE for each in rows]))
+    arrays.append(pa.array([each.queue for each in rows], pa.string()))
     arrays.append(pa.array([each.offset for each in rows], pa.int64()))
     arrays.append(pa.array([each.number for each in rows], pa.int32()))
-    return pa.RecordBatch.from_arrays(arrays, [*adapters, IS_DELETED, _OFFSET, _NUMBER])
+    arrays.append(pa.array([each.change.committed_ms for each in rows], pa.int64()))
+    arrays.append(pa.array([each.change.position for each in rows], pa.list_(pa.int64())))
+    return pa.RecordBatch.from_arrays(arrays, [*adapters, IS_DELETED, *_OF_CHANGES])
 
 
 def _row_of(change: Change, known: Mapping[str, Any]) -> Row:

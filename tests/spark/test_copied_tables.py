@@ -25,6 +25,7 @@ CODECS: dict[str, Any] = {
 }
 SCHEMA = "id BIGINT, name STRING, `größe` INT, price DECIMAL(12,2), at TIMESTAMP, day DATE"
 SOURCE = "topic STRING, queue_id INT, offset BIGINT, body BINARY"
+WITH_BROKER = "topic STRING, broker STRING, queue_id INT, offset BIGINT, body BINARY"
 AT = datetime(2026, 7, 1, 23, 30, 0, 123456, tzinfo=UTC)
 Row = dict[str, Any]
 
@@ -254,6 +255,47 @@ def test_changes_that_move_a_key_and_ignored_ones_are_read_where_the_topic_is_or
     changes = goods(order="table", ignored=["truncate"])
     found = {row.id: (row.name, row.is_deleted) for row in changes.newest(frame).collect()}
     assert found == {1: (None, True), 2: ("b", False)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(("b", 0, 100), ("b", 5, 3)), (("a", 0, 100), ("b", 0, 3)), (("b", 0, 3), ("b", 5, 100))],
+    ids=["queue", "broker", "offsets that agree"],
+)
+def test_the_newest_change_of_a_key_that_moved_to_another_queue_is_the_last_of_the_source(
+    spark: Any, old: tuple[str, int, int], new: tuple[str, int, int]
+) -> None:
+    told = (("old", 1_000, old), ("new", 1_000, new), ("of 2", 2_000, ("b", 1, 7)))
+    frame = spark.createDataFrame(
+        [
+            ("orders", broker, queue, offset, moment(n, name, at))
+            for n, (name, at, (broker, queue, offset)) in enumerate(told)
+        ],
+        WITH_BROKER,
+    )
+    found = {row.id: row.name for row in goods().newest(frame.repartition(2)).collect()}
+    assert found == {1: "new", 2: "of 2"}
+
+
+def test_within_a_queue_the_offset_tells_the_newest_change_though_the_sources_clock_went_back(
+    spark: Any,
+) -> None:
+    told = [("orders", "b", 0, at, moment(0, f"{at}", 9_000 - at)) for at in range(20)]
+    frame = spark.createDataFrame(told, WITH_BROKER).repartition(4)
+    assert [row.name for row in goods().newest(frame).collect()] == ["19"]
+
+
+def moment(place: int, name: str, committed_ms: int) -> bytearray:
+    """Return the message of a change that the source committed at this time."""
+    number = 2 if name == "of 2" else 1
+    told = change(
+        Operation.INSERT,
+        row_of(number, name),
+        committed_ms=committed_ms,
+        position=(place, place),
+        source="shop",
+    )
+    return bytearray(CODECS["debezium"].encode(told))
 
 
 @pytest.mark.parametrize(
