@@ -278,7 +278,7 @@ class RowEncoder:
         queues = self._known_queues.get(topic)
         if queues is None:
             queues = self._known_queues[topic] = self._ask_queues(topic)
-        targets = self._queue_indexes(topic, queues, batch, keys)[rows]
+        targets = self._queue_indexes(topic, queues, batch, keys, rows)
         first = int(targets[0])
         if (targets == first).all():
             return [(queues[first], rows)]
@@ -292,22 +292,29 @@ class RowEncoder:
         return [(queues[index], part) for index, part in zip(indexes, parts, strict=True)]
 
     def _queue_indexes(
-        self, topic: str, queues: Sequence[MessageQueue], batch: Any, keys: Any | None
+        self,
+        topic: str,
+        queues: Sequence[MessageQueue],
+        batch: Any,
+        keys: Any | None,
+        rows: _Numbers,
     ) -> _Numbers:
-        """Return the index of each row's target queue."""
+        """Return the index of the target queue of each of these rows."""
+        if keys is not None:
+            keys = _taken(keys, rows)
         if self._options.queue_column:
             # With order='queue', as behind `by_target_queue`, nobody asks for them.
             if keys is not None and self._options.order is Order.KEY:
-                self._note_keys(keys.unique().drop_null().to_pylist())
-            return self._given_indexes(batch.column(self._options.queue_column), len(queues))
+                self._note_keys(topic, keys.unique().drop_null().to_pylist())
+            given = _taken(batch.column(self._options.queue_column), rows)
+            return self._given_indexes(given, len(queues))
         # Rows without a key: those of one source queue, or of one task, go to one queue, which
         # keeps their order.
         if self.source_order is not None:
-            keyless: _Numbers = batch.column("queue_id").to_numpy(zero_copy_only=False) % len(
-                queues
-            )
+            ids = _taken(batch.column("queue_id"), rows)
+            keyless: _Numbers = ids.to_numpy(zero_copy_only=False) % len(queues)
         else:
-            keyless = np.full(batch.num_rows, self._partition % len(queues))
+            keyless = np.full(len(rows), self._partition % len(queues))
         if keys is None:
             return keyless
         if self._has_many_keys:
@@ -318,7 +325,7 @@ class RowEncoder:
             targets = found[coded.indices.to_numpy()]
             # Then the next batch, too, has as few rows of a key, and a dictionary costs more than
             # it saves.
-            self._has_many_keys = len(found) > batch.num_rows // 2
+            self._has_many_keys = len(found) > len(rows) // 2
         return np.where(targets < 0, keyless, targets) if keys.null_count else targets
 
     def _given_indexes(self, column: Any, count: int) -> _Numbers:
@@ -344,15 +351,22 @@ class RowEncoder:
         except KeyError:
             missing = {name for name in names if name is not None and name not in table}
             table.update((name, self._index(name, len(queues))) for name in missing)
-            self._note_keys(missing)
+            self._note_keys(topic, missing)
         return np.fromiter(map(table.__getitem__, names), np.int32, len(names))
 
-    def _note_keys(self, new: Iterable[str]) -> None:
+    def _note_keys(self, topic: str, new: Iterable[str]) -> None:
         """Keep keys for the report of the task, unless there are too many."""
         if self.keys is not None:
-            self.keys.update(new)
+            # The same key of another topic has an order of its own.
+            is_named = self._options.topic_column
+            self.keys.update((f"{key} of {topic}" for key in new) if is_named else new)
             if len(self.keys) > MAX_REPORTED_KEYS:
                 self.keys = None
+
+
+def _taken(column: Any, rows: _Numbers) -> Any:
+    """Return the values of these rows, which ascend."""
+    return column if len(rows) == len(column) else column.take(pa.array(rows))
 
 
 def _shortened(value: Any) -> Any:

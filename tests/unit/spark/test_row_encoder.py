@@ -429,3 +429,33 @@ def test_a_queue_that_goes_back_behind_packed_queues_is_refused():
     encoder.encode(placed([(0, 1, None), (0, 2, None), (1, 5, None)]))
     with pytest.raises(OrderingError, match=r"offset 1 of orders@b/0"):
         encoder.encode(placed([(1, 6, None), (0, 1, None)]))
+
+
+def test_a_row_has_to_fit_its_own_topic_only() -> None:
+    widths = {"wide": 8, "narrow": 2}
+    batch = pa.RecordBatch.from_pydict({
+        "to": ["wide", "narrow", "wide"],
+        "at": pa.array([7, 1, 7], pa.int32()),
+        "sharding_key": ["a", "b", "c"],
+        "body": ["1", "2", "3"],
+    })  # fmt: skip
+    given = {"name_servers": "127.0.0.1:9876", "topic_column": "to", "queue_column": "at"}
+    names = batch.schema.names
+    encoder = RowEncoder(
+        SinkOptions.of(given, dict.fromkeys(names)),
+        names,
+        lambda topic: [MessageQueue(topic, "b", number) for number in range(widths[topic])],
+        ("query/3", 7),
+        0,
+    )
+    found = {queue: len(messages_of(blocks)) for queue, blocks in encoder.encode(batch).items()}
+    assert found == {MessageQueue("wide", "b", 7): 2, MessageQueue("narrow", "b", 1): 1}
+
+
+def test_a_key_is_reported_with_the_topic_that_its_row_names() -> None:
+    batch = pa.RecordBatch.from_pydict({
+        "to": ["one", "two", "one"], "sharding_key": ["a", "a", "b"], "body": ["1", "2", "3"]
+    })  # fmt: skip
+    encoder = encoder_of(batch, topic="", topic_column="to")
+    encoder.encode(batch)
+    assert encoder.keys == {"a of one", "a of two", "b of one"}
