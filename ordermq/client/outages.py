@@ -24,6 +24,7 @@ class _Outage:
         self.reported_ms = reported_ms
         self.failed_ms = began_ms
         self.failures = 0
+        self.last_error: object = None
         self.unreported: Counter[str] = Counter()
 
 
@@ -62,6 +63,7 @@ class Outages:
             outage = self.ongoing[key] = _Outage(now_ms, reported_ms)
         outage.failed_ms = now_ms
         outage.failures += 1
+        outage.last_error = error
         outage.unreported[action] += 1
         if now_ms - outage.reported_ms < _SUMMARY_INTERVAL_MS:
             return
@@ -91,6 +93,11 @@ class Outages:
         # No timer: while the outage lasts, retries come by several times a second.
         outage.unreported.clear()
         outage.reported_ms = self._last_report_ms[key] = now_ms
+
+    def last_error(self, address: str) -> object:
+        """Return the last failure of an address in its outage, not of a refusal; None without."""
+        outage = self.ongoing.get(address)
+        return None if outage is None else outage.last_error
 
     def forget(self, address: str) -> None:
         """Drop what is kept of an address that is not used any more."""

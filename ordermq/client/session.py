@@ -292,6 +292,13 @@ class ClientSession(ProcessBound):
         reasons = loop_reasons(loops)
         if masters and not connected:
             reasons.append(f"no broker is connected; known are {', '.join(masters)}")
+            errors = map(self.outages.last_error, masters)
+            if error := next((each for each in errors if each is not None), None):
+                reasons[-1] += f"; last error: {error}"
+        # What a broker refuses, it goes on refusing: told before the intervals below are over.
+        for address in masters:
+            if refusal := self.heartbeats.refusal_of(address):
+                reasons.append(f"heartbeats are refused: {refusal}")
         acknowledged_ms = self.heartbeats.acknowledged_ms
         heartbeat_age_ms = None if acknowledged_ms is None else now_ms - acknowledged_ms
         # Brokers drop a client after a few intervals without one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
 from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import WireClient
-from tests.component.conftest import DEADLINE_S, Seen
+from tests.component.conftest import DEADLINE_S, Seen, eventually
 from tests.component.policies import (
     POLICIES,
     SECRETS,
@@ -103,6 +104,26 @@ def test_a_request_of_nobody_does_nothing_also_if_it_asks_for_no_answer(
         answer = stranger.call(asked.code, asked.ext)
     assert answer.code != ResponseCode.NO_PERMISSION
     assert broker.statistics.messages_stored == 0
+
+
+def test_the_health_of_a_producer_says_that_its_account_is_gone(
+    broker: EmbeddedBroker, broker_config: BrokerConfig
+) -> None:
+    others = replace(broker_config, accounts={"other": "another"})
+    quick = ACCOUNT | {"heartbeat_interval_ms": 50, "name_servers": broker.name_servers}
+    with Producer("p", **quick) as producer:
+        producer.send(Message("orders", b"0"), sharding_key="k")
+        eventually(lambda: producer.health().is_ready, "ready")
+        broker.close()
+        with EmbeddedBroker(port=broker.port, config=others):
+            told = "heartbeats are refused: .*no account has the access key 'shop'"
+            eventually(
+                lambda: any(re.match(told, each) for each in producer.health().reasons),
+                "it says that the account is gone",
+            )
+            assert producer.health().is_alive
+        with EmbeddedBroker(port=broker.port, config=broker_config):
+            eventually(lambda: producer.health().is_ready, "ready again")
 
 
 def test_a_question_passed_on_to_a_member_carries_no_signature(broker: EmbeddedBroker) -> None:

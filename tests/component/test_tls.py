@@ -29,7 +29,7 @@ from ordermq.producer.queue_sender import InFlightBatch
 from ordermq.remoting.reading import can_share_reads
 from ordermq.remoting.writing import Asked, SharedSocket
 from tests.component.certificates import Authority, Certificate, replace_file
-from tests.component.conftest import Seen, assert_in_order, numbered
+from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.damaging_proxy import (
     CuttingProxy,
     RandomCuts,
@@ -389,6 +389,28 @@ def test_a_broker_uses_renewed_files_at_its_next_connection(renewal: Renewal) ->
         sent(broker, **renewal.tls(is_new=True))
         producer.send(Message("orders", b"2"), sharding_key="k")  # over its first connection
         assert broker.statistics.messages_stored == 3
+
+
+def test_a_member_whose_broker_comes_back_with_a_certificate_of_another_tells_so(
+    renewal: Renewal, server_certificate: Certificate, seen: Seen
+) -> None:
+    with contextlib.ExitStack() as clients:
+        with tls_broker(renewal.server) as broker:
+            Producer("p", name_servers=broker.name_servers, **renewal.tls()).close()
+            consumer = PushConsumer("g", name_servers=broker.name_servers, **renewal.tls())
+            consumer.subscribe("orders")
+            consumer.orderly(seen.take)
+            clients.enter_context(consumer)
+            eventually(lambda: consumer.health().is_ready, "ready")
+        of_another = BrokerConfig(
+            tls_certificate=server_certificate.certificate, tls_key=server_certificate.key
+        )
+        with EmbeddedBroker(port=broker.port, config=of_another):
+            eventually(
+                lambda: "certificate is not trusted" in " ".join(consumer.health().reasons),
+                "its health says why no broker is connected",
+            )
+            clients.close()
 
 
 def test_files_that_cannot_be_used_any_more_leave_the_last_ones_in_use(
