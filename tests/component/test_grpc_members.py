@@ -52,6 +52,22 @@ def test_a_member_that_its_proxy_has_forgotten_tells_its_settings_again(
     assert proxy.clients == set()
 
 
+def test_a_topic_without_a_route_is_not_said_to_be_deleted_behind_a_proxy(
+    proxy: WholeProxy, endpoint: str
+) -> None:
+    """The connection to the proxy stands also while the brokers are away."""
+    consumer = PushConsumer("g", name_servers=endpoint, route_interval_ms=50, **QUICK)
+    consumer.subscribe("orders")
+    consumer.orderly(lambda messages, context: None)
+    with consumer:
+        eventually(lambda: consumer.health().is_ready, "it is ready")
+        proxy.has_route = False
+        told = "orders: the proxy has no route of this topic any more: its brokers are away, or"
+        eventually(lambda: told in " ".join(consumer.health().reasons), "it says what it knows")
+        proxy.has_route = True
+        eventually(lambda: consumer.health().is_ready, "it is ready again")
+
+
 @pytest.mark.parametrize("is_orderly", [True, False])
 def test_a_member_says_itself_whether_its_group_is_ordered(is_orderly: bool) -> None:
     proxy, got = WholeProxy(is_ordered=None), list[bytes]()

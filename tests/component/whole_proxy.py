@@ -42,6 +42,7 @@ class WholeProxy:
         heartbeats, receives: how many came.
         poll_s: how long a receive waits while there is nothing.
         is_silent: receives get no answer.
+        has_route: of the topic; False, as while its brokers are away.
         is_ordered: what it says of every group; None: what the member said, as a proxy does that
             cannot ask a broker.
     """
@@ -54,6 +55,7 @@ class WholeProxy:
         self.poll_s = 0.05
         self.is_ordered = is_ordered
         self.is_silent = False
+        self.has_route = True
         self._said: dict[str, bool] = {}  # what members said of their groups, by client
         self._messages: list[bytes] = []
         self._next: dict[str, int] = {}  # offsets by group
@@ -88,6 +90,8 @@ class WholeProxy:
         return StatusResponse(status=OK)
 
     def _QueryRoute(self, client: str, data: bytes) -> QueryRouteResponse:
+        if not self.has_route:
+            return QueryRouteResponse(status=Status(code=Code.TOPIC_NOT_FOUND))
         request = QueryRouteRequest.from_bytes(data)
         broker = Broker(name="broker-a", endpoints=request.endpoints)
         queue = Queue(permission=Permission.READ_WRITE, broker=broker)

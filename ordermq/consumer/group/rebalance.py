@@ -51,6 +51,10 @@ _AWAY = (
     "no name server lists this topic any more, and its brokers are away; waiting for them. Start "
     "them, or check that they reach their name servers"
 )
+_GONE_BEHIND_PROXY = (
+    "the proxy has no route of this topic any more: its brokers are away, or it was deleted. "
+    "Waiting for it: start them, create it (mqadmin updateTopic), or unsubscribe"
+)
 _NOT_READABLE = (
     "no queue of this topic is readable, so nothing of it is consumed: have an admin allow it "
     "(mqadmin updateTopicPerm -p 6), or subscribe another"
@@ -61,12 +65,13 @@ class TopicProblems:
     """Problems of subscribed topics without queues: never created, deleted, away or closed.
 
     Args:
-        is_connected: returns True of a broker, by its name, that the client is connected to.
+        is_connected: returns True of a broker, by its name, that the client is connected to; None
+            behind a proxy, whose connection tells nothing of brokers.
         retry_topic: of the group itself. Without queues it is no problem: brokers create it when
             they need it.
     """
 
-    def __init__(self, is_connected: Callable[[str], bool], retry_topic: str) -> None:
+    def __init__(self, is_connected: Callable[[str], bool] | None, retry_topic: str) -> None:
         self._is_connected = is_connected
         self._retry_topic = retry_topic
         self._brokers: dict[str, frozenset[str]] = {}  # of the last route of each topic
@@ -88,6 +93,8 @@ class TopicProblems:
             problem = _NOT_READABLE
         elif topic not in self._brokers:
             return _NO_SUCH_TOPIC
+        elif self._is_connected is None:
+            problem = _GONE_BEHIND_PROXY
         elif any(map(self._is_connected, self._brokers[topic])):
             problem = _DELETED
         else:
@@ -239,7 +246,9 @@ class Rebalancer:
         self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce(_log)
         self._retry_topic = retry_topic(self._group)
-        self._topic_problems = TopicProblems(client.is_connected, self._retry_topic)
+        self._topic_problems = TopicProblems(
+            client.is_connected if client.proxy is None else None, self._retry_topic
+        )
         self._withdrawn = WithdrawnQueues(member, is_local=offsets.is_local, on_found=self.wake)
         self.membership = Membership(member, retry_ms, self._warnings.note)
         self._passing = asyncio.Lock()
