@@ -149,6 +149,7 @@ class NewTopics:
             routes=routes,
             connections=SimpleNamespace(own=lambda address: ()),
             is_connected=lambda broker: True,
+            proxy=None,
             api=SimpleNamespace(addresses_of=self.addresses_of),
             group_members=self.group_members,
         )
