@@ -48,7 +48,7 @@ class Part:
         return pid if alive else None
 
     def start(self) -> None:
-        if self.pid() is not None:
+        if not self._has_ended():
             return
         command = self.command()
         with self.log.open("ab") as log:
@@ -88,7 +88,8 @@ class Part:
             time.sleep(0.1)  # between two requests
 
     def _has_ended(self) -> bool:
-        # For a moment after its start a process has no command line to know it by.
+        # For a moment after its start a process has no command line to know it by: a second one
+        # would be started then.
         return self.pid() is None if self._started is None else self._started.poll() is not None
 
     def is_ready(self, name_server: str) -> bool:
