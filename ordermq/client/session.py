@@ -295,8 +295,9 @@ class ClientSession(ProcessBound):
             errors = map(self.outages.last_error, masters)
             if error := next((each for each in errors if each is not None), None):
                 reasons[-1] += f"; last error: {error}"
-        # What a broker refuses, it goes on refusing: told before the intervals below are over.
-        for address in masters:
+        # What a broker refuses, it goes on refusing: told before the intervals below are over. A
+        # member's `Membership` says what follows from it.
+        for address in masters if self._events.on_broker_back is None else ():
             if refusal := self.heartbeats.refusal_of(address):
                 reasons.append(f"heartbeats are refused: {refusal}")
         acknowledged_ms = self.heartbeats.acknowledged_ms
