@@ -94,12 +94,16 @@ def test_a_callback_that_raises_leaves_nobody_waiting(
         raise raised("a test's own")
 
     told: list[Future[SendReceipt]] = []
+    are_added = threading.Event()
     with Producer("p", name_servers=broker.name_servers) as producer:
         producer.send(Message("orders", b"the route is known"))
+        # A callback that is added to a future that is done runs at once, on this thread.
+        producer._live().runtime.post(are_added.wait, 30)
         sent = [producer.send_nowait(Message("orders", b"x"), sharding_key="k") for _ in range(50)]
         for each in sent:
             each.add_done_callback(callback)
             each.add_done_callback(told.append)
+        are_added.set()
         offsets = [each.result(10).queue_offset for each in sent]
         producer.flush()
     assert offsets == list(range(offsets[0], offsets[0] + 50))
