@@ -261,10 +261,10 @@ class DeadLetterTopics:
         try:
             producer.send(message, sharding_key=letter.sharding_key)
         except OrderMQError as error:
-            skip = f"`ordermq dlq skip {group_named(letter.message_queue.topic)}"
+            group = group_named(letter.message_queue.topic)
             error.add_note(
                 f"dead letter {letter.message_id} was not sent, nor are those behind it: if it "
-                f"cannot be, {skip} {letter.message_id}` leaves it out"
+                f"cannot be, `ordermq dlq skip {group} {letter.message_id}` leaves it out"
             )
             raise
 

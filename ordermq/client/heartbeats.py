@@ -259,20 +259,20 @@ class Heartbeats:
     async def _send(self, address: str) -> int:
         # Described in its turn: what was true before an unregistration is not after it.
         async with self._turns[address]:
-            try:
-                version = await self._tell(address)
-            except BrokerError as error:
-                self._refusals[address] = error
-                raise
-            self._refusals.pop(address, None)
-            return version
+            return await self._tell(address)
 
     async def _tell(self, address: str) -> int:
         described = self._describe()
         await self._withdraw(address, described)
         # Before the request: what becomes of one without an answer is not known.
         self._listing[address].update(each.group for each in described.consumers)
-        return await self._api.heartbeat(address, described)
+        try:
+            version = await self._api.heartbeat(address, described)
+        except BrokerError as error:
+            self._refusals[address] = error
+            raise
+        self._refusals.pop(address, None)
+        return version
 
     async def _withdraw(self, address: str, described: Heartbeat) -> None:
         # A heartbeat without a group takes the client from no list, and keeps it on all of them:
